@@ -75,37 +75,42 @@ public:
 
     /* Divides the optimizer's gradients by the scale, in place; once between two updates. */
     void unscale_(::torch::optim::Optimizer &optimizer) {
-        if (!enabled()) return;
-        progress &known = states_[&optimizer];
+        (void)unscale(key_of(optimizer), [&] { return gradients_of(optimizer); });
+    }
+    /* optimizer.step(), unless a gradient is not finite. Whether it stepped. */
+    bool step(::torch::optim::Optimizer &optimizer) {
+        return step(key_of(optimizer), [&] { return gradients_of(optimizer); }, [&] { optimizer.step(); });
+    }
+    /* The same for who updates in another way: `key` is a number that stands for the optimizer, `gradients` is called
+     * for the list of them, `update` steps. unscale: whether one is not finite. */
+    template <class Gradients> bool unscale(std::uint64_t key, Gradients &&gradients) {
+        if (!enabled()) return false;
+        progress &known = states_[key];
         require_state(known.stage != stage::unscaled,
                       "unscale_() has already been called on this optimizer since the last update().");
         require_state(known.stage != stage::stepped, "unscale_() is being called after step().");
-        std::vector<at::Tensor> gradients = gradients_of(optimizer);
         std::vector<void *> handles;
-        for (const at::Tensor &gradient : gradients) handles.push_back(gradient.unsafeGetTensorImpl());
+        const std::vector<at::Tensor> elements = elements_of(gradients());
+        for (const at::Tensor &each : elements) handles.push_back(each.unsafeGetTensorImpl());
         known.checked = !handles.empty();
         known.found_inf = !handles.empty() && context_.unscale(handles);
         known.stage = stage::unscaled;
+        return known.found_inf;
     }
-
-    /* optimizer.step(), unless a gradient is not finite. Whether it stepped. */
-    bool step(::torch::optim::Optimizer &optimizer) {
-        if (!enabled()) {
-            optimizer.step();
-            detail::weights_moved();
-            return true;
+    template <class Gradients, class Update> bool step(std::uint64_t key, Gradients &&gradients, Update &&update) {
+        if (enabled()) {
+            require_state(states_[key].stage != stage::stepped,
+                          "step() has already been called since the last update().");
+            if (states_[key].stage == stage::ready) (void)unscale(key, gradients);
+            require_state(states_[key].checked, "No inf checks were recorded for this optimizer.");
         }
-        require_state(states_[&optimizer].stage != stage::stepped,
-                      "step() has already been called since the last update().");
-        if (states_[&optimizer].stage == stage::ready) unscale_(optimizer);
-        progress &known = states_[&optimizer];
-        require_state(known.checked, "No inf checks were recorded for this optimizer.");
-        if (!known.found_inf) {
-            optimizer.step();
+        const bool steps = !enabled() || !states_[key].found_inf;
+        if (steps) {
+            update();
             detail::weights_moved();
         }
-        known.stage = stage::stepped;
-        return !known.found_inf;
+        if (enabled()) states_[key].stage = stage::stepped;
+        return steps;
     }
     /* torch refuses closures, too: what they compute is not unscaled. */
     bool step(::torch::optim::Optimizer &, ::torch::optim::Optimizer::LossClosure) = delete;
@@ -119,6 +124,7 @@ public:
             found |= entry.second.found_inf;
         }
         require_state(checked || new_scale, "No inf checks were recorded prior to update.");
+        if (new_scale) check(options_, *new_scale);
         states_.clear();
         if (new_scale) set_scale(*new_scale);
         else tick(found);
@@ -197,16 +203,23 @@ private:
     bool enabled() const { return options_.enabled; }
     std::int64_t growth_tracker() const { return context_.record().unskipped; }
 
-    /* The elements that the division is for: of a sparse gradient its values. */
+    static std::uint64_t key_of(const ::torch::optim::Optimizer &optimizer) {
+        return reinterpret_cast<std::uintptr_t>(&optimizer);
+    }
     static std::vector<at::Tensor> gradients_of(::torch::optim::Optimizer &optimizer) {
         std::vector<at::Tensor> found;
         for (const auto &group : optimizer.param_groups())
-            for (const at::Tensor &param : group.params()) {
-                at::Tensor &gradient = param.mutable_grad();
-                if (!gradient.defined()) continue;
-                require(gradient.scalar_type() != at::kHalf, "Attempting to unscale FP16 gradients.");
-                found.push_back(gradient.is_sparse() ? gradient._values() : gradient);
-            }
+            for (const at::Tensor &param : group.params()) found.push_back(param.mutable_grad());
+        return found;
+    }
+    /* The elements that the division is for: of a sparse gradient its values. */
+    static std::vector<at::Tensor> elements_of(const std::vector<at::Tensor> &gradients) {
+        std::vector<at::Tensor> found;
+        for (const at::Tensor &gradient : gradients) {
+            if (!gradient.defined()) continue;
+            require(gradient.scalar_type() != at::kHalf, "Attempting to unscale FP16 gradients.");
+            found.push_back(gradient.is_sparse() ? gradient._values() : gradient);
+        }
         return found;
     }
 
@@ -268,7 +281,7 @@ private:
     at::Tensor flag_;
     void *handle_ = nullptr;
     amp_optimizer optimizer_ = AMP_OPTIMIZER_INIT;
-    std::unordered_map<const ::torch::optim::Optimizer *, progress> states_;
+    std::unordered_map<std::uint64_t, progress> states_; /* by key */
     basic_context<detail::errors> context_;
 };
 

@@ -6,93 +6,12 @@
 #define AMP_TORCH_SESSION_HPP
 
 #include "files.hpp"
+#include "iteration.hpp"
 
 #include <initializer_list>
 #include <memory>
 
 namespace amp::torch {
-
-/* The bracket around backward: ends with its block, cancels where an exception leaves it. Moves. */
-class scaled_loss {
-public:
-    scaled_loss(std::shared_ptr<detail::session_state> state, std::vector<detail::described_optimizer *> some,
-                const at::Tensor &loss, std::uint32_t loss_id, std::uint32_t flags)
-        : state_(std::move(state)), optimizers_(std::move(some)), loss_(loss) {
-        if (!loss.defined()) throw error(AMP_ERR_INVALID_ARGUMENT, "scale_loss: the loss is an undefined tensor");
-        std::vector<amp_optimizer *> described;
-        for (auto *optimizer : optimizers_) described.push_back(&optimizer->described);
-        bracket_.begin(state_->context, described, loss.unsafeGetTensorImpl(), loss_id, flags);
-        if (bracket_.scale() != 1.0f) ++detail::all_brackets();
-    }
-    scaled_loss(scaled_loss &&) = default;
-    scaled_loss &operator=(scaled_loss &&) = delete;
-    /* As end or, on the way of an exception or after its session, cancel. */
-    ~scaled_loss() noexcept(false) {
-        if (!bracket_.is_open()) return;
-        if (state_->ended || std::uncaught_exceptions() > exceptions_) bracket_.cancel();
-        else (void)end();
-    }
-
-    /* Where backward starts from. */
-    at::Tensor loss() const {
-        check("loss()");
-        return detail::borrow(bracket_.loss());
-    }
-    /* loss().backward(). */
-    void backward(bool retain_graph = false, bool create_graph = false) {
-        check("backward()");
-        loss().backward({}, retain_graph, create_graph);
-    }
-    /* The factor that the gradients carry. */
-    float scale() const {
-        check("scale()");
-        return bracket_.scale();
-    }
-    /* Ends the bracket now, and says what was decided: AMP_STEP or AMP_SKIP. */
-    amp_action end() {
-        check("end()");
-        const amp_action action = bracket_.end();
-        for (auto *optimizer : optimizers_) {
-            optimizer->bracketed = true;
-            if (!state_->low.empty()) optimizer->seen = detail::look_at(*optimizer);
-        }
-        return action;
-    }
-    /* As if backward had not happened. */
-    void cancel() {
-        check("cancel()");
-        bracket_.cancel();
-    }
-
-private:
-    void check(const char *what) const {
-        if (!bracket_.is_open())
-            throw error(AMP_ERR_WRONG_STATE, std::string(what) + " of a bracket that is closed: it ended, was "
-                                                                 "cancelled, or was moved from");
-        if (state_->ended)
-            throw error(AMP_ERR_WRONG_STATE, std::string(what) + " of a bracket whose session has ended");
-    }
-
-    std::shared_ptr<detail::session_state> state_; /* it may outlive the session */
-    std::vector<detail::described_optimizer *> optimizers_;
-    at::Tensor loss_; /* the bracket borrows it */
-    basic_scaled_loss<detail::errors> bracket_;
-    int exceptions_ = std::uncaught_exceptions();
-};
-
-/* A policy on this thread for a stretch of code; see session::autocast and disable_casts. Moves, on its thread; guards
- * end in the reverse order of their making. */
-class scope_guard {
-public:
-    explicit scope_guard(std::shared_ptr<detail::session_state> state)
-        : state_(std::move(state)), scope_(state_ ? state_->context : nullptr),
-          guard_(detail::policy{state_ && state_->casts_ops ? state_.get() : nullptr}) {}
-
-private:
-    std::shared_ptr<detail::session_state> state_; /* it may outlive the session */
-    basic_scope<detail::errors> scope_;
-    detail::policy_guard guard_;
-};
 
 /* Models and optimizers under one level. Ends with amp_shutdown: the models have FP32 parameters again. Modules and
  * optimizers must live longer. */
@@ -151,17 +70,7 @@ public:
     /* optimizer.step(), on FP32 masters where the level has them; false: it was skipped. */
     bool step(::torch::optim::Optimizer &optimizer) {
         const auto state = ready();
-        auto &entry = state->find(optimizer);
-        check_bracket(entry);
-        state->follow_gradients(entry);
-        basic_step<detail::errors> step(entry.described);
-        const bool steps = static_cast<bool>(step);
-        if (steps) optimizer.step();
-        step.end();
-        entry.bracketed = false;
-        entry.others_seen = detail::all_brackets();
-        detail::weights_moved();
-        return steps;
+        return detail::step(*state, state->find(optimizer), [&] { optimizer.step(); });
     }
 
     /* ---- more ---- */
@@ -174,27 +83,13 @@ public:
      * until the next bracket or step. */
     std::vector<at::Tensor> master_params(::torch::optim::Optimizer &optimizer) {
         const auto state = ready();
-        auto &entry = state->find(optimizer);
-        state->follow_gradients(entry);
-        std::vector<at::Tensor> shown;
-        for (const amp_master &master : amp::master_params<detail::errors>(entry.described)) {
-            shown.push_back(master.is_master ? detail::show(master, master.data, master.strides)
-                                             : detail::borrow(master.param));
-            if (!master.is_master) continue;
-            shown.back().set_requires_grad(true);
-            if (master.grad) shown.back().mutable_grad() = detail::show(master, master.grad, master.grad_strides);
-        }
-        return shown;
+        return detail::masters_of(*state, state->find(optimizer));
     }
 
     /* Between the bracket and the step: the norm before. */
     double clip_grad_norm(::torch::optim::Optimizer &optimizer, double max_norm) {
         const auto state = ready();
-        auto &entry = state->find(optimizer);
-        state->follow_gradients(entry);
-        const double norm = amp::clip_grad_norm<detail::errors>(entry.described, static_cast<float>(max_norm));
-        if (!state->low.empty()) entry.seen = detail::look_at(entry);
-        return norm;
+        return detail::clip_grad_norm(*state, state->find(optimizer), max_norm);
     }
 
     /* optimizer.add_param_group(group), mid-run: parameters of the model that were frozen, or new ones in FP32. */
@@ -262,10 +157,7 @@ public:
     /* ---- looking ---- */
 
     /* The present scale of a loss. */
-    float loss_scale(std::uint32_t loss_id = 0) const {
-        const at::Tensor one = at::ones({1}, at::kFloat);
-        return detail::take(ready()->owner.scale(one.unsafeGetTensorImpl(), loss_id)).item<float>();
-    }
+    float loss_scale(std::uint32_t loss_id = 0) const { return detail::loss_scale(*ready(), loss_id); }
 
     /* The context: record, explain, op_stats and the rest of amp.hpp. */
     const basic_context<detail::errors> &context() const { return ready()->owner; }
@@ -279,17 +171,6 @@ private:
             throw error(AMP_ERR_WRONG_STATE, "there is no session: this one was default-constructed, or moved from");
         state_->adopt();
         return state_;
-    }
-
-    /* Gradients that another session's bracket has multiplied are nobody's to step on. */
-    static void check_bracket(const detail::described_optimizer &entry) {
-        if (entry.bracketed || entry.others_seen == detail::all_brackets()) return;
-        for (const at::Tensor &tensor : entry.tensors)
-            if (tensor.grad().defined())
-                throw error(AMP_ERR_WRONG_STATE,
-                            "step without a bracket of this session for this optimizer, while another bracket scaled a "
-                            "loss: its gradients may carry that scale. Name the optimizer in the scale_loss of its own "
-                            "session, and give models that share a loss to one initialize");
     }
 
     std::shared_ptr<detail::session_state> state_;

@@ -29,7 +29,7 @@ struct options {
 
 namespace detail {
 
-/* Parameters and floating buffers of a module, in the order of named_modules. */
+/* Parameters and floating buffers of a module, in the order of named_modules; or tensors without a module. */
 struct described_module {
     ::torch::nn::Module *module = nullptr;
     std::vector<amp_param> params;
@@ -37,16 +37,52 @@ struct described_module {
     std::vector<at::Tensor> tensors; /* keeps the handles */
     amp_op forward = AMP_OP_INIT;
     amp_model model = AMP_MODEL_INIT;
+
+    void add(const at::Tensor &tensor, std::string name, bool is_norm) {
+        if (!tensor.defined() || !tensor.is_floating_point()) return;
+        amp_param param = AMP_PARAM_INIT;
+        param.module_kind = is_norm ? AMP_MODULE_BATCH_NORM : AMP_MODULE_OTHER;
+        param.tensor = tensor.unsafeGetTensorImpl();
+        params.push_back(param);
+        names.push_back(std::move(name));
+        tensors.push_back(tensor);
+    }
+    void complete(const amp_host &host) {
+        for (std::size_t i = 0; i < params.size(); i++) params[i].name = names[i].c_str();
+        model.host = &host;
+        model.params = params.data();
+        model.n_params = params.size();
+        if (!module) return;
+        forward.name = "forward";
+        forward.schema = forward_schema;
+        forward.slot = &forward_slot();
+        model.self = module;
+        model.forward = &forward;
+    }
 };
 
 struct described_optimizer {
-    ::torch::optim::Optimizer *optimizer = nullptr;
+    ::torch::optim::Optimizer *optimizer = nullptr; /* none: the program's own */
     std::vector<void *> handles;
     std::vector<at::Tensor> tensors;
     amp_optimizer described = AMP_OPTIMIZER_INIT;
     bool bracketed = false;         /* since its last step */
     std::uint64_t others_seen = 0;  /* brackets of all sessions at that step */
     std::vector<std::uint64_t> seen; /* of its gradients, when its last bracket ended; see follow_gradients */
+
+    void add(const at::Tensor &tensor) {
+        handles.push_back(tensor.unsafeGetTensorImpl());
+        tensors.push_back(tensor);
+    }
+    bool has(const at::Tensor &tensor) const {
+        return std::find(handles.begin(), handles.end(), tensor.unsafeGetTensorImpl()) != handles.end();
+    }
+    void complete(const amp_host &host) {
+        described.host = &host;
+        described.self = optimizer;
+        described.params = handles.data();
+        described.n_params = handles.size();
+    }
 };
 
 inline bool is_batch_norm(const ::torch::nn::Module &module) {
@@ -55,51 +91,22 @@ inline bool is_batch_norm(const ::torch::nn::Module &module) {
            dynamic_cast<const ::torch::nn::BatchNorm3dImpl *>(&module);
 }
 
-inline void describe(described_module &to, ::torch::nn::Module &root, const options &settings, const amp_host *host,
-                     std::vector<amp_op> &ops) {
-    const auto add = [&](const ::torch::nn::Module &owner, const std::string &name, const at::Tensor &tensor) {
-        if (!tensor.defined() || !tensor.is_floating_point()) return;
-        amp_param param = AMP_PARAM_INIT;
-        param.module_kind = is_batch_norm(owner) || (settings.is_batch_norm && settings.is_batch_norm(owner))
-                                ? AMP_MODULE_BATCH_NORM
-                                : AMP_MODULE_OTHER;
-        param.tensor = tensor.unsafeGetTensorImpl();
-        to.params.push_back(param);
-        to.names.push_back(name);
-        to.tensors.push_back(tensor);
-    };
+inline void describe(described_module &to, ::torch::nn::Module &root, const options &settings) {
     to.module = &root;
     const auto walk = [&](const std::string &prefix, const ::torch::nn::Module &module) {
         const std::string dot = prefix.empty() ? "" : prefix + ".";
-        for (const auto &entry : module.named_parameters(false)) add(module, dot + entry.key(), entry.value());
-        for (const auto &entry : module.named_buffers(false)) add(module, dot + entry.key(), entry.value());
+        const bool is_norm = is_batch_norm(module) || (settings.is_batch_norm && settings.is_batch_norm(module));
+        for (const auto &entry : module.named_parameters(false)) to.add(entry.value(), dot + entry.key(), is_norm);
+        for (const auto &entry : module.named_buffers(false)) to.add(entry.value(), dot + entry.key(), is_norm);
     };
     walk("", root);
     for (const auto &entry : root.named_modules("", false)) walk(entry.key(), *entry.value());
-    for (std::size_t i = 0; i < to.params.size(); i++) to.params[i].name = to.names[i].c_str();
-    to.forward.name = "forward";
-    to.forward.schema = forward_schema;
-    to.forward.slot = &forward_slot();
-    to.model.host = host;
-    to.model.self = &root;
-    to.model.params = to.params.data();
-    to.model.n_params = to.params.size();
-    to.model.forward = &to.forward;
-    to.model.ops = ops.data();
-    to.model.n_ops = ops.size();
 }
 
-inline void describe(described_optimizer &to, ::torch::optim::Optimizer &optimizer, const amp_host *host) {
+inline void describe(described_optimizer &to, ::torch::optim::Optimizer &optimizer) {
     to.optimizer = &optimizer;
     for (const auto &group : optimizer.param_groups())
-        for (const at::Tensor &tensor : group.params()) {
-            to.handles.push_back(tensor.unsafeGetTensorImpl());
-            to.tensors.push_back(tensor);
-        }
-    to.described.host = host;
-    to.described.self = &optimizer;
-    to.described.params = to.handles.data();
-    to.described.n_params = to.handles.size();
+        for (const at::Tensor &tensor : group.params()) to.add(tensor);
 }
 
 /* A tensor that shows what libamp lends: valid as long as amp_master_params says. */
@@ -125,6 +132,7 @@ struct session_state : policy_state {
     std::vector<std::unique_ptr<described_module>> modules;
     std::vector<std::unique_ptr<described_optimizer>> optimizers;
     bool casts_ops = false;
+    amp_config resolved = AMP_CONFIG_INIT; /* the level's properties and what overrides them */
     struct retyped {
         at::Tensor tensor;
         at::ScalarType type;
@@ -153,8 +161,11 @@ struct session_state : policy_state {
     session_state &operator=(const session_state &) = delete;
     ~session_state();
 
+    /* Describes them all, then start. */
     void open(const std::vector<::torch::nn::Module *> &all_modules,
               const std::vector<::torch::optim::Optimizer *> &all_optimizers, amp_level level);
+    /* Of what `modules` and `optimizers` describe. */
+    void start(amp_level level);
 
     described_optimizer &find(::torch::optim::Optimizer &optimizer) {
         for (auto &entry : optimizers)
@@ -182,8 +193,7 @@ struct session_state : policy_state {
     void follow_gradients(described_optimizer &optimizer);
 
 private:
-    void check(const std::vector<::torch::nn::Module *> &all_modules,
-               const std::vector<::torch::optim::Optimizer *> &all_optimizers) const;
+    void check() const;
 };
 
 /* ---- Those alive ------------------------------------------------------------------------------------------------- */
@@ -229,22 +239,19 @@ inline session_state::~session_state() {
     }
 }
 
+inline void refuse_lbfgs(const ::torch::optim::Optimizer &optimizer, const std::string &which) {
+    if (dynamic_cast<const ::torch::optim::LBFGS *>(&optimizer))
+        throw error(AMP_ERR_UNSUPPORTED,
+                    which + " is LBFGS, which evaluates the model inside of its step, where gradients are neither "
+                            "scaled nor checked: initialize(model, AMP_O4) without it, and step it with its closure");
+}
+
 /* Before anything changes. */
-inline void session_state::check(const std::vector<::torch::nn::Module *> &all_modules,
-                                 const std::vector<::torch::optim::Optimizer *> &all_optimizers) const {
-    const auto described = [&](const at::Tensor &tensor) {
-        for (const auto &module : modules)
-            for (const at::Tensor &known : module->tensors)
-                if (known.is_same(tensor)) return true;
-        return false;
-    };
+inline void session_state::check() const {
+    const auto described = [&](const at::Tensor &tensor) { return has(tensor); };
     for (std::size_t i = 0; i < optimizers.size(); i++) {
         const std::string which = "optimizer " + std::to_string(i);
-        if (dynamic_cast<::torch::optim::LBFGS *>(optimizers[i]->optimizer))
-            throw error(AMP_ERR_UNSUPPORTED,
-                        which + " is LBFGS, which evaluates the model inside of its step, where gradients are neither "
-                                "scaled nor checked: initialize(model, AMP_O4) without it, and step it with its "
-                                "closure");
+        if (optimizers[i]->optimizer) refuse_lbfgs(*optimizers[i]->optimizer, which);
         const auto &tensors = optimizers[i]->tensors;
         if (!modules.empty() && std::none_of(tensors.begin(), tensors.end(), described))
             throw error(AMP_ERR_INVALID_ARGUMENT,
@@ -254,14 +261,14 @@ inline void session_state::check(const std::vector<::torch::nn::Module *> &all_m
     sessions &all = all_sessions();
     const std::lock_guard<std::mutex> lock(all.mutex);
     for (const session_state *other : all.alive) {
-        for (auto *optimizer : all_optimizers)
+        for (const auto &optimizer : optimizers)
             for (const auto &entry : other->optimizers)
-                if (entry->optimizer == optimizer)
+                if (entry->optimizer && entry->optimizer == optimizer->optimizer)
                     throw error(AMP_ERR_WRONG_STATE, "an optimizer is in another session already: end that one first, "
                                                      "or give both models to one initialize");
-        for (auto *module : all_modules)
-            for (const auto &entry : other->modules)
-                if (entry->module == module && !other->low.empty())
+        for (const auto &module : modules)
+            for (const at::Tensor &tensor : module->tensors)
+                if (other->made_low(tensor))
                     throw error(AMP_ERR_WRONG_STATE,
                                 "a model is 16-bit in another session already: end that one first");
     }
@@ -269,31 +276,44 @@ inline void session_state::check(const std::vector<::torch::nn::Module *> &all_m
 
 inline void session_state::open(const std::vector<::torch::nn::Module *> &all_modules,
                                 const std::vector<::torch::optim::Optimizer *> &all_optimizers, amp_level level) {
-    host = hooks(static_cast<host_self *>(this));
-    listening = &settings.event;
-    amp_config &config = settings.config;
-    config.level = level;
-    for (auto &entry : settings.ops)
-        if (entry.first.find("::") == std::string::npos) entry.first = "aten::" + entry.first;
-    std::vector<amp_op> ops = describe_ops(settings.ops), none;
-    std::vector<amp_model *> models;
-    std::vector<amp_optimizer *> described;
     for (auto *module : all_modules) {
         modules.push_back(std::make_unique<described_module>());
-        describe(*modules.back(), *module, settings, &host, modules.size() == 1 ? ops : none);
-        models.push_back(&modules.back()->model);
+        describe(*modules.back(), *module, settings);
     }
     for (auto *optimizer : all_optimizers) {
         optimizers.push_back(std::make_unique<described_optimizer>());
-        describe(*optimizers.back(), *optimizer, &host);
-        optimizers.back()->others_seen = all_brackets();
-        described.push_back(&optimizers.back()->described);
+        describe(*optimizers.back(), *optimizer);
     }
-    check(all_modules, all_optimizers);
+    start(level);
+}
+
+inline void session_state::start(amp_level level) {
+    host = hooks(static_cast<host_self *>(this));
+    listening = &settings.event;
+    settings.config.level = level;
+    for (auto &entry : settings.ops)
+        if (entry.first.find("::") == std::string::npos) entry.first = "aten::" + entry.first;
+    std::vector<amp_op> ops = describe_ops(settings.ops);
+    std::vector<amp_model *> models;
+    std::vector<amp_optimizer *> described;
+    for (auto &module : modules) {
+        module->complete(host);
+        models.push_back(&module->model);
+    }
+    if (!models.empty()) {
+        models[0]->ops = ops.data();
+        models[0]->n_ops = ops.size();
+    }
+    for (auto &optimizer : optimizers) {
+        optimizer->complete(host);
+        optimizer->others_seen = all_brackets();
+        described.push_back(&optimizer->described);
+    }
+    check();
     std::vector<at::ScalarType> before;
     for (const auto &module : modules)
         for (const at::Tensor &tensor : module->tensors) before.push_back(tensor.scalar_type());
-    owner.open(models, described, config);
+    owner.open(models, described, settings.config);
     context = owner.get();
     std::size_t i = 0;
     for (const auto &module : modules)
@@ -303,8 +323,8 @@ inline void session_state::open(const std::vector<::torch::nn::Module *> &all_mo
         }
     for (const auto &optimizer : optimizers)
         for (const at::Tensor &tensor : optimizer->tensors) watch(tensor);
-    amp_config resolved = AMP_CONFIG_INIT;
-    casts_ops = amp_config_resolve(&config, &resolved) == AMP_OK && resolved.patch_ops == AMP_ON;
+    errors::done(amp_config_resolve(&settings.config, &resolved));
+    casts_ops = resolved.patch_ops == AMP_ON;
     if (casts_ops) {
         for (const auto &entry : settings.ops) registered.push_back(entry.first);
         register_fallback(registered);

@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * amp_torch.h over amp_torch.hpp: what a session's methods do, on tensors without modules, with a status for each
+ * exception.
+ */
+#include "amp_torch.h"
+
+#include "amp_torch.hpp"
+
+#include <cstdio>
+#include <map>
+
+using at::Tensor;
+using amp::torch::GradScaler;
+using amp::torch::GradScalerState;
+using amp::torch::scaled_loss;
+using amp::torch::scope_guard;
+namespace core = amp::torch::detail;
+
+struct amp_torch_session {
+    std::shared_ptr<core::session_state> state = std::make_shared<core::session_state>();
+    std::map<uint32_t, scaled_loss> brackets;     /* by loss */
+    std::map<uint32_t, core::running_step> steps; /* by optimizer: those begun without a callback */
+    int callbacks = 0;                            /* running */
+};
+
+struct amp_torch_scaler {
+    GradScaler scaler;
+};
+
+/* ---- Errors ------------------------------------------------------------------------------------------------------ */
+
+static thread_local char last_error[2048];
+
+static amp_status fail(const char *function, amp_status status, const char *words) noexcept {
+    std::snprintf(last_error, sizeof last_error, "%s: %s", function, words);
+    return status;
+}
+
+/* What every function is: its work, and the status of what that threw. */
+template <class Work> static amp_status entry(const char *function, Work &&work) noexcept {
+    try {
+        work();
+        return AMP_OK;
+    } catch (const amp::error &error) {
+        return fail(function, error.status(), error.what());
+    } catch (const c10::Error &error) {
+        return fail(function, AMP_ERR_HOST_FAILED, error.what_without_backtrace());
+    } catch (const std::bad_alloc &) {
+        return fail(function, AMP_ERR_NO_MEMORY, amp_status_text(AMP_ERR_NO_MEMORY));
+    } catch (const std::exception &error) {
+        return fail(function, AMP_ERR_HOST_FAILED, error.what());
+    } catch (...) {
+        return fail(function, AMP_ERR_HOST_FAILED, "an exception that is not C++'s");
+    }
+}
+
+[[noreturn]] static void refuse(amp_status status, const std::string &words) { throw amp::error(status, words); }
+
+template <class T> static T &deref(T *pointer, const char *what) {
+    if (!pointer) refuse(AMP_ERR_INVALID_ARGUMENT, std::string(what) + " is NULL");
+    return *pointer;
+}
+
+template <class T> static void check_list(const T *list, size_t n, const char *what) {
+    if (n) deref(list, what);
+}
+
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
+
+static const Tensor &tensor_of(amp_torch_tensor tensor, const std::string &what) {
+    if (!tensor || !tensor->defined())
+        refuse(AMP_ERR_INVALID_ARGUMENT, what + (tensor ? " is an undefined tensor" : " is NULL"));
+    return *tensor;
+}
+
+static amp_torch_tensor given(Tensor tensor) { return new Tensor(std::move(tensor)); }
+
+/* To the caller all of them, or none. */
+static void give_all(const std::vector<Tensor> &tensors, amp_torch_tensor *out) {
+    std::vector<std::unique_ptr<Tensor>> made;
+    for (const Tensor &tensor : tensors) made.push_back(tensor.defined() ? std::make_unique<Tensor>(tensor) : nullptr);
+    for (size_t i = 0; i < made.size(); i++) out[i] = made[i].release();
+}
+
+static std::vector<Tensor> list_of(const amp_torch_tensor *tensors, size_t n, const char *what) {
+    std::vector<Tensor> list;
+    check_list(tensors, n, what);
+    for (size_t i = 0; i < n; i++) list.push_back(tensors[i] ? *tensors[i] : Tensor());
+    return list;
+}
+
+const char *amp_torch_last_error(void) { return last_error; }
+
+void amp_torch_tensor_free(amp_torch_tensor tensor) { delete tensor; }
+
+/* ---- The session ------------------------------------------------------------------------------------------------- */
+
+static bool is_stepping(const amp_torch_session &session) { return session.callbacks || !session.steps.empty(); }
+
+/* With what was loaded in its place, as amp::torch::session has it; in a step tensors are FP32 that were not loaded. */
+static core::session_state &ready(amp_torch_session *session) {
+    core::session_state &state = *deref(session, "session").state;
+    if (!is_stepping(*session)) state.adopt();
+    return state;
+}
+
+static core::described_optimizer &optimizer_of(core::session_state &state, uint32_t number) {
+    if (number < state.optimizers.size()) return *state.optimizers[number];
+    refuse(AMP_ERR_INVALID_ARGUMENT, "there is no optimizer " + std::to_string(number) + ": the session has " +
+                                         std::to_string(state.optimizers.size()));
+}
+
+static amp_config config_of(const amp_config *given) {
+    amp_config config = AMP_CONFIG_INIT;
+    if (!given) return config;
+    const uint32_t size = given->struct_size;
+    if (size < sizeof size || size > sizeof config)
+        refuse(AMP_ERR_ABI_MISMATCH, "config.struct_size is " + std::to_string(size) + " where this library has " +
+                                         std::to_string(sizeof config) + ": start from AMP_CONFIG_INIT");
+    std::memcpy(&config, given, size);
+    config.struct_size = sizeof config;
+    return config;
+}
+
+/* Of the i-th tensor: an optimizer's number, or AMP_TORCH_NOBODY. */
+static uint32_t updater_of(const Tensor &tensor, const uint32_t *optimizers, size_t i) {
+    const uint32_t number = optimizers ? optimizers[i] : tensor.requires_grad() ? 0 : AMP_TORCH_NOBODY;
+    if (number != AMP_TORCH_NOBODY && !tensor.is_floating_point())
+        refuse(AMP_ERR_INVALID_ARGUMENT, "tensors[" + std::to_string(i) + "] is no floating tensor, and optimizers[" +
+                                             std::to_string(i) + "] is not AMP_TORCH_NOBODY");
+    return number;
+}
+
+static void describe(core::session_state &state, const amp_torch_tensor *tensors, const char *const *names,
+                     const uint8_t *is_norm, const uint32_t *optimizers, size_t n) {
+    auto module = std::make_unique<core::described_module>();
+    std::map<uint32_t, std::unique_ptr<core::described_optimizer>> described;
+    for (size_t i = 0; i < n; i++) {
+        const Tensor &tensor = tensor_of(tensors[i], "tensors[" + std::to_string(i) + "]");
+        const bool named = names && names[i];
+        module->add(tensor, named ? names[i] : "param." + std::to_string(i), is_norm && is_norm[i]);
+        const uint32_t number = updater_of(tensor, optimizers, i);
+        if (number == AMP_TORCH_NOBODY) continue;
+        if (!described[number]) described[number] = std::make_unique<core::described_optimizer>();
+        if (!described[number]->has(tensor)) described[number]->add(tensor); /* a tied weight */
+    }
+    for (auto &[number, optimizer] : described) {
+        if (number != state.optimizers.size())
+            refuse(AMP_ERR_INVALID_ARGUMENT, "optimizers: no tensor has optimizer " +
+                                                 std::to_string(state.optimizers.size()) + ", and one has " +
+                                                 std::to_string(number) + ": number them from 0");
+        state.optimizers.push_back(std::move(optimizer));
+    }
+    state.modules.push_back(std::move(module));
+}
+
+amp_status amp_torch_open(amp_level level, const amp_config *config, const amp_torch_tensor *tensors,
+                          const char *const *names, const uint8_t *is_norm, const uint32_t *optimizers, size_t n,
+                          amp_torch_session **session) {
+    return entry("amp_torch_open", [&] {
+        deref(session, "session");
+        check_list(tensors, n, "tensors");
+        auto made = std::make_unique<amp_torch_session>();
+        made->state->settings.config = config_of(config);
+        describe(*made->state, tensors, names, is_norm, optimizers, n);
+        made->state->start(level);
+        *session = made.release();
+    });
+}
+
+amp_status amp_torch_close(amp_torch_session *session) {
+    return entry("amp_torch_close", [&] {
+        if (!session) return;
+        if (is_stepping(*session)) refuse(AMP_ERR_WRONG_STATE, "a step has begun and not ended");
+        const std::unique_ptr<amp_torch_session> owned(session);
+        for (auto &bracket : session->brackets) (void)entry("cancel", [&] { bracket.second.cancel(); });
+        session->state->ended = true; /* for guards that are left */
+    });
+}
+
+amp_context *amp_torch_context(const amp_torch_session *session) { return session ? session->state->context : nullptr; }
+
+/* ---- Forward ----------------------------------------------------------------------------------------------------- */
+
+/* What this thread has entered, the innermost last. */
+struct entered {
+    amp_torch_guard number;
+    scope_guard guard;
+};
+struct entered_guards : std::vector<entered> {
+    ~entered_guards() {
+        while (!empty()) pop_back();
+    }
+};
+static thread_local entered_guards guards;
+
+amp_status amp_torch_enter(amp_torch_session *session, amp_torch_guard *guard) {
+    return entry("amp_torch_enter", [&] {
+        static std::atomic<amp_torch_guard> last{0}; /* of all threads: none takes another's for its own */
+        deref(guard, "guard");
+        if (session) ready(session);
+        const amp_torch_guard number = ++last;
+        guards.push_back({number, scope_guard(session ? session->state : nullptr)});
+        *guard = number;
+    });
+}
+
+amp_status amp_torch_leave(amp_torch_guard guard) {
+    return entry("amp_torch_leave", [&] {
+        const auto is_it = [&](const entered &one) { return one.number == guard; };
+        if (std::none_of(guards.begin(), guards.end(), is_it))
+            refuse(AMP_ERR_WRONG_STATE, "this thread has not entered guard " + std::to_string(guard) +
+                                            ", or has left it: leave each once, where it was entered");
+        if (guards.back().number != guard)
+            refuse(AMP_ERR_WRONG_STATE, "guard " + std::to_string(guards.back().number) +
+                                            " was entered inside of this one: leave it first");
+        guards.pop_back();
+    });
+}
+
+/* Floating tensors in this type; AMP_DTYPE_UNCHANGED: as they are. */
+static void cast_all(amp_torch_session *session, amp_dtype amp_config::*type, const amp_torch_tensor *tensors, size_t n,
+                     amp_torch_tensor *cast) {
+    const amp_dtype to = ready(session).resolved.*type;
+    std::vector<Tensor> list = list_of(tensors, n, "tensors");
+    check_list(cast, n, "cast");
+    const core::policy_guard off{core::policy{}};
+    for (Tensor &tensor : list)
+        if (tensor.defined() && to != AMP_DTYPE_UNCHANGED && tensor.is_floating_point())
+            tensor = tensor.to(core::to_torch(to));
+    give_all(list, cast);
+}
+
+amp_status amp_torch_cast_inputs(amp_torch_session *session, const amp_torch_tensor *tensors, size_t n,
+                                 amp_torch_tensor *cast) {
+    return entry("amp_torch_cast_inputs",
+                 [&] { cast_all(session, &amp_config::cast_model_type, tensors, n, cast); });
+}
+
+amp_status amp_torch_cast_outputs(amp_torch_session *session, const amp_torch_tensor *tensors, size_t n,
+                                  amp_torch_tensor *cast) {
+    return entry("amp_torch_cast_outputs",
+                 [&] { cast_all(session, &amp_config::cast_model_outputs, tensors, n, cast); });
+}
+
+amp_status amp_torch_cache_clear(amp_torch_session *session) {
+    return entry("amp_torch_cache_clear", [&] { ready(session).owner.cache_clear(); });
+}
+
+/* ---- The bracket ------------------------------------------------------------------------------------------------- */
+
+amp_status amp_torch_begin(amp_torch_session *session, amp_torch_tensor loss, uint32_t loss_id,
+                           const uint32_t *optimizers, size_t n, uint32_t flags, amp_torch_tensor *scaled) {
+    return entry("amp_torch_begin", [&] {
+        core::session_state &state = ready(session);
+        deref(scaled, "scaled");
+        check_list(optimizers, n, "optimizers");
+        if (session->brackets.count(loss_id))
+            refuse(AMP_ERR_WRONG_STATE, "the bracket of loss " + std::to_string(loss_id) +
+                                            " is open: end or cancel it first");
+        std::vector<core::described_optimizer *> some;
+        for (size_t i = 0; i < n; i++) some.push_back(&optimizer_of(state, optimizers[i]));
+        if (!n)
+            for (auto &each : state.optimizers) some.push_back(each.get());
+        scaled_loss bracket(session->state, std::move(some), tensor_of(loss, "loss"), loss_id, flags);
+        auto from = std::make_unique<Tensor>(bracket.loss());
+        session->brackets.emplace(loss_id, std::move(bracket));
+        *scaled = from.release();
+    });
+}
+
+/* Out of the session, so that it is closed whatever comes of it. */
+static scaled_loss take_bracket(amp_torch_session *session, uint32_t loss_id) {
+    ready(session);
+    auto found = session->brackets.extract(loss_id);
+    if (!found)
+        refuse(AMP_ERR_WRONG_STATE, "no bracket of loss " + std::to_string(loss_id) +
+                                        " is open: it was not begun, or has ended or been cancelled");
+    return std::move(found.mapped());
+}
+
+amp_status amp_torch_end(amp_torch_session *session, uint32_t loss_id, amp_action *action) {
+    return entry("amp_torch_end", [&] {
+        const amp_action decided = take_bracket(session, loss_id).end();
+        if (action) *action = decided;
+    });
+}
+
+amp_status amp_torch_cancel(amp_torch_session *session, uint32_t loss_id) {
+    return entry("amp_torch_cancel", [&] { take_bracket(session, loss_id).cancel(); });
+}
+
+amp_status amp_torch_scale(amp_torch_session *session, uint32_t loss_id, float *scale) {
+    return entry("amp_torch_scale",
+                 [&] { deref(scale, "scale") = core::loss_scale(ready(session), loss_id); });
+}
+
+/* ---- The step ---------------------------------------------------------------------------------------------------- */
+
+amp_status amp_torch_masters(amp_torch_session *session, uint32_t optimizer, amp_torch_tensor *masters,
+                             size_t capacity, size_t *count) {
+    return entry("amp_torch_masters", [&] {
+        core::session_state &state = ready(session);
+        deref(count, "count");
+        check_list(masters, capacity, "masters");
+        std::vector<Tensor> all = core::masters_of(state, optimizer_of(state, optimizer));
+        const size_t n = all.size();
+        all.resize(std::min(n, capacity));
+        give_all(all, masters);
+        *count = n;
+    });
+}
+
+amp_status amp_torch_clip_grad_norm(amp_torch_session *session, uint32_t optimizer, double max_norm, double *norm) {
+    return entry("amp_torch_clip_grad_norm", [&] {
+        core::session_state &state = ready(session);
+        const double before = core::clip_grad_norm(state, optimizer_of(state, optimizer), max_norm);
+        if (norm) *norm = before;
+    });
+}
+
+static void call(amp_torch_update update, void *self) {
+    if (const int32_t failed = update(self))
+        refuse(AMP_ERR_HOST_FAILED, "update returned " + std::to_string(failed));
+}
+
+static std::exception_ptr thrown_now() {
+    const std::exception_ptr thrown = std::current_exception();
+    return thrown ? thrown : std::make_exception_ptr(amp::error(AMP_ERR_HOST_FAILED, "update threw what is not C++'s"));
+}
+
+/* The step ends as any other where the update fails; then that is told. */
+template <class Update>
+static void step(amp_torch_session *session, uint32_t optimizer, int32_t *stepped, Update &&update) {
+    core::session_state &state = ready(session);
+    std::exception_ptr failed;
+    const bool steps = core::step(state, optimizer_of(state, optimizer), [&] {
+        session->callbacks++;
+        try {
+            update();
+        } catch (...) {
+            failed = thrown_now();
+        }
+        session->callbacks--;
+    });
+    if (failed) std::rethrow_exception(failed);
+    if (stepped) *stepped = steps;
+}
+
+amp_status amp_torch_step(amp_torch_session *session, uint32_t optimizer, amp_torch_update update, void *self,
+                          int32_t *stepped) {
+    return entry("amp_torch_step", [&] {
+        deref(update, "update");
+        step(session, optimizer, stepped, [&] { call(update, self); });
+    });
+}
+
+/* Of the same parameters, each of them. */
+static void check_torch_optimizer(torch::optim::Optimizer &optimizer, const core::described_optimizer &described) {
+    size_t n = 0, known = 0;
+    core::refuse_lbfgs(optimizer, "torch_optimizer");
+    for (const auto &group : optimizer.param_groups())
+        for (const Tensor &param : group.params()) {
+            n++;
+            known += described.has(param);
+        }
+    if (known != n || n != described.tensors.size())
+        refuse(AMP_ERR_INVALID_ARGUMENT, "torch_optimizer has " + std::to_string(n) + " parameters, of which " +
+                                             std::to_string(known) + " are of the " +
+                                             std::to_string(described.tensors.size()) +
+                                             " that amp_torch_open was told of: make it from the same tensors");
+}
+
+amp_status amp_torch_step_optimizer(amp_torch_session *session, uint32_t optimizer,
+                                    amp_torch_optimizer torch_optimizer, int32_t *stepped) {
+    return entry("amp_torch_step_optimizer", [&] {
+        core::session_state &state = ready(session);
+        check_torch_optimizer(deref(torch_optimizer, "torch_optimizer"), optimizer_of(state, optimizer));
+        step(session, optimizer, stepped, [&] { torch_optimizer->step(); });
+    });
+}
+
+amp_status amp_torch_step_begin(amp_torch_session *session, uint32_t optimizer, int32_t *steps) {
+    return entry("amp_torch_step_begin", [&] {
+        core::session_state &state = ready(session);
+        deref(steps, "steps");
+        if (session->steps.count(optimizer))
+            refuse(AMP_ERR_WRONG_STATE, "the step of optimizer " + std::to_string(optimizer) +
+                                            " has begun: end it first");
+        const auto begun = session->steps.try_emplace(optimizer, state, optimizer_of(state, optimizer));
+        *steps = static_cast<bool>(begun.first->second);
+    });
+}
+
+amp_status amp_torch_step_end(amp_torch_session *session, uint32_t optimizer) {
+    return entry("amp_torch_step_end", [&] {
+        auto found = deref(session, "session").steps.extract(optimizer);
+        if (!found)
+            refuse(AMP_ERR_WRONG_STATE, "the step of optimizer " + std::to_string(optimizer) +
+                                            " has not begun, or has ended");
+        found.mapped().end();
+    });
+}
+
+/* ---- Checkpoints ------------------------------------------------------------------------------------------------- */
+
+amp_status amp_torch_state_save(amp_torch_session *session, void *data, size_t capacity, size_t *size) {
+    return entry("amp_torch_state_save", [&] {
+        core::errors::done(
+            amp_state_save_memory(ready(session).context, AMP_STATE_SAFETENSORS, data, capacity, size));
+    });
+}
+
+amp_status amp_torch_state_load(amp_torch_session *session, const void *data, size_t size) {
+    return entry("amp_torch_state_load",
+                 [&] { core::errors::done(amp_state_load_memory(ready(session).context, data, size)); });
+}
+
+/* ---- GradScaler -------------------------------------------------------------------------------------------------- */
+
+static GradScalerState state_of(const amp_torch_scaler_state &state) {
+    return {state.scale, state.growth_factor, state.backoff_factor, state.growth_interval, state.growth_tracker};
+}
+
+amp_status amp_torch_scaler_new(const amp_torch_scaler_state *state, amp_torch_scaler **scaler) {
+    return entry("amp_torch_scaler_new", [&] {
+        deref(scaler, "scaler");
+        auto made = std::make_unique<amp_torch_scaler>();
+        if (state) made->scaler.load_state_dict(state_of(*state));
+        *scaler = made.release();
+    });
+}
+
+void amp_torch_scaler_free(amp_torch_scaler *scaler) { delete scaler; }
+
+amp_status amp_torch_scaler_scale(amp_torch_scaler *scaler, amp_torch_tensor tensor, amp_torch_tensor *scaled) {
+    return entry("amp_torch_scaler_scale", [&] {
+        deref(scaled, "scaled");
+        *scaled = given(deref(scaler, "scaler").scaler.scale(tensor_of(tensor, "tensor")));
+    });
+}
+
+amp_status amp_torch_scaler_unscale(amp_torch_scaler *scaler, uint64_t optimizer, const amp_torch_tensor *gradients,
+                                    size_t n, int32_t *found_inf) {
+    return entry("amp_torch_scaler_unscale", [&] {
+        const auto list = [&] { return list_of(gradients, n, "gradients"); };
+        const bool found = deref(scaler, "scaler").scaler.unscale(optimizer, list);
+        if (found_inf) *found_inf = found;
+    });
+}
+
+amp_status amp_torch_scaler_step(amp_torch_scaler *scaler, uint64_t optimizer, const amp_torch_tensor *gradients,
+                                 size_t n, amp_torch_update update, void *self, int32_t *stepped) {
+    return entry("amp_torch_scaler_step", [&] {
+        const auto list = [&] { return list_of(gradients, n, "gradients"); };
+        deref(update, "update");
+        const bool steps = deref(scaler, "scaler").scaler.step(optimizer, list, [&] { call(update, self); });
+        if (stepped) *stepped = steps;
+    });
+}
+
+amp_status amp_torch_scaler_update(amp_torch_scaler *scaler, double new_scale) {
+    return entry("amp_torch_scaler_update", [&] {
+        deref(scaler, "scaler").scaler.update(new_scale == 0.0 ? std::nullopt : std::optional(new_scale));
+    });
+}
+
+amp_status amp_torch_scaler_get_state(amp_torch_scaler *scaler, amp_torch_scaler_state *state) {
+    return entry("amp_torch_scaler_get_state", [&] {
+        const GradScalerState now = deref(scaler, "scaler").scaler.state_dict();
+        deref(state, "state") = {now.scale, now.growth_factor, now.backoff_factor, now.growth_interval,
+                                 now.growth_tracker};
+    });
+}
+
+amp_status amp_torch_scaler_set_state(amp_torch_scaler *scaler, const amp_torch_scaler_state *state) {
+    return entry("amp_torch_scaler_set_state", [&] {
+        deref(scaler, "scaler").scaler.load_state_dict(state_of(deref(state, "state")));
+    });
+}
