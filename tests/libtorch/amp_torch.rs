@@ -67,6 +67,7 @@ extern "C" {
     fn torch_scale_(tensor: Raw, factor: f64);
     fn torch_add_(tensor: Raw, other: Raw, factor: f64);
     fn torch_value(tensor: Raw, i: i64) -> f64;
+    fn torch_type(tensor: Raw) -> i32;
 }
 
 type Outcome<T> = Result<T, String>;
@@ -186,6 +187,17 @@ fn iterate(session: &Session, sgd: &mut Momentum, batch: &Batch) -> Outcome<bool
     Ok(stepped == 1)
 }
 
+/// Of a level: its weights' type and what a linear layer gives under a guard; 1 FP32, 2 fp16, 3 bfloat16.
+const TYPES: [(i32, i32); 6] = [(1, 1), (1, 2), (2, 2), (2, 2), (1, 3), (3, 3)];
+
+fn check_types(level: i32, session: &Session, params: &[Tensor], images: &Tensor) -> Outcome<()> {
+    let _guard = session.enter()?;
+    let x = Tensor::made(|out| unsafe { amp_torch_cast_inputs(session.0, &images.0, 1, out) })?;
+    let hidden = Tensor(unsafe { torch_linear(x.0, params[0].0, params[1].0) });
+    let found = unsafe { (torch_type(params[0].0), torch_type(hidden.0)) };
+    ensure(found == TYPES[level as usize - 1], || format!("types {found:?}"))
+}
+
 fn digits(level: i32, rows: &[Vec<f32>]) -> Outcome<()> {
     unsafe { torch_seed(3) };
     let params: Vec<Tensor> = SHAPES.iter().map(|s| Tensor(unsafe { torch_param(s.0, s.1, 0.15) })).collect();
@@ -197,6 +209,7 @@ fn digits(level: i32, rows: &[Vec<f32>]) -> Outcome<()> {
     let mut sgd = Momentum { params: &params, velocities };
     let (test, train) = rows.split_at(597);
     let (mut steps, mut skips) = (0, 0);
+    check_types(level, &session, &params, &batch(&train[..2]).images)?;
     for _ in 0..5 {
         for chunk in train.chunks(32) {
             *(if iterate(&session, &mut sgd, &batch(chunk))? { &mut steps } else { &mut skips }) += 1;

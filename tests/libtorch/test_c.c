@@ -90,6 +90,42 @@ TEST_RANGE(digits, 1, N_EACH_LEVEL + 1) {
     net_free(&net);
 }
 
+/* ---- casts ---- */
+
+static amp_dtype type_of_linear(const struct net *net, amp_torch_tensor x) {
+    amp_torch_tensor low = NULL;
+    ck_assert_int_eq(amp_torch_cast_inputs(net->session, &x, 1, &low), AMP_OK);
+    const amp_torch_tensor out = torch_linear(low, net->tensors[FIRST_WEIGHT], net->tensors[FIRST_BIAS]);
+    const amp_dtype type = torch_type(out);
+    torch_free(low);
+    torch_free(out);
+    return type;
+}
+
+/* Ops are cast between enter and leave, where nobody's policy is entered inside they are not; inputs always are. */
+TEST_RANGE(casts, 1, N_EACH_LEVEL + 1) {
+    struct net net = net_new(4);
+    const amp_torch_tensor x = torch_full(2, PIXELS, 0.5);
+    const amp_dtype low = _i == AMP_O0 ? AMP_FLOAT32 : find_level_row(_i).low;
+    const amp_dtype outside = level_casts_ops(_i) ? AMP_FLOAT32 : low;
+    amp_torch_guard guard = 0, off = 0;
+    ck_assert_int_eq(net_open(&net, _i, NULL), AMP_OK);
+    ck_assert_int_eq(type_of_linear(&net, x), outside);
+    ck_assert_int_eq(amp_torch_enter(net.session, &guard), AMP_OK);
+    ck_assert_int_eq(type_of_linear(&net, x), low);
+    ck_assert_int_eq(amp_torch_enter(NULL, &off), AMP_OK);
+    ck_assert_int_eq(type_of_linear(&net, x), outside);
+    ck_assert_int_eq(amp_torch_leave(off), AMP_OK);
+    ck_assert_int_eq(type_of_linear(&net, x), low);
+    ck_assert_int_eq(amp_torch_leave(guard), AMP_OK);
+    ck_assert_int_eq(type_of_linear(&net, x), outside);
+    const amp_torch_tensor logits = net_forward(&net, x, 1);
+    ck_assert_int_eq(torch_type(logits), AMP_FLOAT32);
+    torch_free(logits);
+    torch_free(x);
+    net_free(&net);
+}
+
 /* ---- checkpoints, masters, steps ---- */
 
 struct batch {
@@ -239,20 +275,24 @@ TEST(several) {
     config.init_scale = 256.0f; /* the losses are fp16, and so is what the scale goes into */
     ck_assert_int_eq(amp_torch_open(AMP_O2, &config, params, NULL, NULL, optimizers, 3, &session), AMP_OK);
     for (int i = 0; i < 3; i++) ck_assert_int_eq(torch_type(params[i]), AMP_FLOAT16);
-    for (uint32_t i = 0; i < 2; i++) {
+    amp_torch_tensor scaled[2] = { NULL };
+    for (uint32_t i = 0; i < 2; i++) { /* both are open at once */
         const amp_torch_tensor loss = torch_sum_of(params[i], i ? INFINITY : 0x1p-8);
-        amp_torch_tensor scaled = NULL;
+        ck_assert_int_eq(amp_torch_begin(session, loss, i, &optimizers[i], 1, 0, &scaled[i]), AMP_OK);
+        torch_free(loss);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
         amp_action action = -1;
-        int32_t steps = -1;
-        ck_assert_int_eq(amp_torch_begin(session, loss, i, &optimizers[i], 1, 0, &scaled), AMP_OK);
-        torch_backward(scaled);
+        torch_backward(scaled[i]);
         ck_assert_int_eq(amp_torch_end(session, i, &action), AMP_OK);
         ck_assert_int_eq(action, i ? AMP_SKIP : AMP_STEP);
+        torch_free(scaled[i]);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        int32_t steps = -1;
         ck_assert_int_eq(amp_torch_step_begin(session, optimizers[i], &steps), AMP_OK);
         ck_assert_int_eq(steps, i ? 0 : 1);
         ck_assert_int_eq(amp_torch_step_end(session, optimizers[i]), AMP_OK);
-        torch_free(loss);
-        torch_free(scaled);
     }
     float scales[2] = { 0.0f, 0.0f };
     for (uint32_t i = 0; i < 2; i++) ck_assert_int_eq(amp_torch_scale(session, i, &scales[i]), AMP_OK);

@@ -3,14 +3,11 @@
  * amp_torch.h over amp_torch.hpp: what a session's methods do, on tensors without modules, with a status for each
  * exception.
  */
-#include "amp_torch.h"
-
 #include "amp_torch.hpp"
+#include "entry.hpp"
 
-#include <cstdio>
 #include <map>
 
-using at::Tensor;
 using amp::torch::GradScaler;
 using amp::torch::GradScalerState;
 using amp::torch::scaled_loss;
@@ -28,67 +25,7 @@ struct amp_torch_scaler {
     GradScaler scaler;
 };
 
-/* ---- Errors ------------------------------------------------------------------------------------------------------ */
-
-static thread_local char last_error[2048];
-
-static amp_status fail(const char *function, amp_status status, const char *words) noexcept {
-    std::snprintf(last_error, sizeof last_error, "%s: %s", function, words);
-    return status;
-}
-
-/* What every function is: its work, and the status of what that threw. */
-template <class Work> static amp_status entry(const char *function, Work &&work) noexcept {
-    try {
-        work();
-        return AMP_OK;
-    } catch (const amp::error &error) {
-        return fail(function, error.status(), error.what());
-    } catch (const c10::Error &error) {
-        return fail(function, AMP_ERR_HOST_FAILED, error.what_without_backtrace());
-    } catch (const std::bad_alloc &) {
-        return fail(function, AMP_ERR_NO_MEMORY, amp_status_text(AMP_ERR_NO_MEMORY));
-    } catch (const std::exception &error) {
-        return fail(function, AMP_ERR_HOST_FAILED, error.what());
-    } catch (...) {
-        return fail(function, AMP_ERR_HOST_FAILED, "an exception that is not C++'s");
-    }
-}
-
-[[noreturn]] static void refuse(amp_status status, const std::string &words) { throw amp::error(status, words); }
-
-template <class T> static T &deref(T *pointer, const char *what) {
-    if (!pointer) refuse(AMP_ERR_INVALID_ARGUMENT, std::string(what) + " is NULL");
-    return *pointer;
-}
-
-template <class T> static void check_list(const T *list, size_t n, const char *what) {
-    if (n) deref(list, what);
-}
-
-/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
-
-static const Tensor &tensor_of(amp_torch_tensor tensor, const std::string &what) {
-    if (!tensor || !tensor->defined())
-        refuse(AMP_ERR_INVALID_ARGUMENT, what + (tensor ? " is an undefined tensor" : " is NULL"));
-    return *tensor;
-}
-
-static amp_torch_tensor given(Tensor tensor) { return new Tensor(std::move(tensor)); }
-
-/* To the caller all of them, or none. */
-static void give_all(const std::vector<Tensor> &tensors, amp_torch_tensor *out) {
-    std::vector<std::unique_ptr<Tensor>> made;
-    for (const Tensor &tensor : tensors) made.push_back(tensor.defined() ? std::make_unique<Tensor>(tensor) : nullptr);
-    for (size_t i = 0; i < made.size(); i++) out[i] = made[i].release();
-}
-
-static std::vector<Tensor> list_of(const amp_torch_tensor *tensors, size_t n, const char *what) {
-    std::vector<Tensor> list;
-    check_list(tensors, n, what);
-    for (size_t i = 0; i < n; i++) list.push_back(tensors[i] ? *tensors[i] : Tensor());
-    return list;
-}
+/* ---- What is the same for all ----------------------------------------------------------------------------------- */
 
 const char *amp_torch_last_error(void) { return last_error; }
 
