@@ -227,7 +227,7 @@ TEST_RANGE(masters, 1, N_EACH_LEVEL + 1) {
     ck_assert_int_eq(amp_torch_clip_grad_norm(net.session, 0, 1e-3, &norm), AMP_OK);
     ck_assert_double_gt(norm, 1e-2);
     ck_assert_int_eq(amp_torch_masters(net.session, 0, NULL, 0, &count), AMP_OK);
-    ck_assert_int_eq(count, N_PARAMS);
+    ck_assert_uint_eq(count, N_PARAMS);
     ck_assert_int_eq(amp_torch_masters(net.session, 0, shown, N_PARAMS, &count), AMP_OK);
     for (int i = 0; i < N_PARAMS; i++) {
         const amp_torch_tensor gradient = torch_grad(shown[i]);
