@@ -50,6 +50,7 @@ present() {
     onednn) compiles gcc c oneapi/dnnl/dnnl.h ;;
     zlib) library zlib 1.2 ;;
     check) library check 0.11 ;;
+    darknet) [ -f /usr/lib/darknet/include/darknet.h ] ;;
     dlpack) compiles gcc c dlpack/dlpack.h ;;
     mpi) have mpirun && library ompi-c 3 ;;
     python3) have python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null ;;

@@ -71,7 +71,7 @@ SIDE_EFFECT = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
 
 MAX_LINES = 500
 MAX_COLUMNS = 120
-NARROW = ("src/", "include/", "examples/", "bindings/", "bench/", "tests/")  # where no line is longer, of C at least
+NARROW = ("src/", "include/", "examples/", "bindings/", "bench/", "tests/", "adapters/")  # where no line is longer, of C at least
 WIDE_FILES = (  # but for tables with a case on each line, and for what guides quote
     "tests/intercept/test_grammar.c", "src/call/gate_table.inc", "tests/hosts/", "tests/badinput/test_messages.c",
 )
@@ -254,7 +254,7 @@ class Lint:
             if path.endswith(".h") and name not in allowed and not (ours or "").startswith("include/"):
                 self.report("public", path, line,
                             f"a public header may include <stddef.h>, <stdint.h> and its kind, not {name}")
-        elif path.startswith(("examples/", "bindings/")):
+        elif path.startswith(("examples/", "bindings/", "adapters/")):
             if ours and ours.startswith("src/"):
                 self.report("private", path, line, f"{ours} is private: installed headers only")
             if path.startswith("examples/host/") and ours and ours.startswith("include/"):

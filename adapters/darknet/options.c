@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "adapter.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+static struct options wanted;
+
+static void say(const char *format, va_list values) {
+    char text[1024];
+    vsnprintf(text, sizeof text, format, values);
+    fprintf(stderr, "libamp_darknet: %s\n", text);
+}
+
+void tell(const char *format, ...) {
+    va_list values;
+    if (wanted.quiet) return;
+    va_start(values, format);
+    say(format, values);
+    va_end(values);
+}
+
+void stop(const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    say(format, values);
+    va_end(values);
+    (void)fflush(NULL);
+    _exit(EXIT_FAILURE); /* other threads may work on: no destructor pulls their memory away */
+}
+
+void must(amp_status status, const char *what) {
+    if (status != AMP_OK) stop("%s: %s: %s", what, amp_status_name(status), amp_last_error());
+}
+
+static const char *given(const char *name) {
+    const char *text = getenv(name);
+    return text && *text ? text : NULL;
+}
+
+static bool read_switch(const char *name) {
+    const char *text = given(name);
+    if (!text || !strcmp(text, "0")) return false;
+    if (strcmp(text, "1") != 0) stop("%s=%s: it is 0 or 1", name, text);
+    return true;
+}
+
+/* A number above 0; 0 where nothing is given, which is the level's own. */
+static float read_scale(const char *name) {
+    const char *text = given(name);
+    char *end;
+    if (!text) return 0;
+    const float value = strtof(text, &end);
+    if (*end || !(value > 0)) stop("%s=%s: it is a number above 0, as 65536", name, text);
+    return value;
+}
+
+/* Of a re-typed model the weights hold 16-bit values in darknet's own FP32 memory. */
+static amp_switch emulates(amp_level level) {
+#define RE_TYPES(name, value, text, low, model, ...) [value] = (model) == (low) ? AMP_ON : AMP_DEFAULT,
+    static const amp_switch re_types[] = { AMP_LEVEL_MAP(RE_TYPES) };
+#undef RE_TYPES
+    return re_types[level];
+}
+
+static amp_switch read_gate(void) {
+    const char *text = given("AMP_GATE");
+    if (text && strcmp(text, "off") != 0) stop("AMP_GATE=%s: it is off, or not set", text);
+    return text ? AMP_OFF : AMP_DEFAULT;
+}
+
+static void read_options(void) {
+    const char *level = given("AMP_LEVEL"), *log = given("AMP_LOG"), *scale = given("AMP_LOSS_SCALE");
+    wanted.config = (amp_config)AMP_CONFIG_INIT;
+    if (!level) return;
+    wanted.on = true;
+    wanted.quiet = log && !strcmp(log, "off");
+    must(amp_level_from_name(level, &wanted.config.level), "AMP_LEVEL");
+    wanted.config.emulate = emulates(wanted.config.level);
+    wanted.config.loss_scale = scale && !strcmp(scale, "dynamic") ? AMP_DYNAMIC : read_scale("AMP_LOSS_SCALE");
+    wanted.config.init_scale = read_scale("AMP_INIT_SCALE");
+    wanted.config.check_finite = read_switch("AMP_CHECK_FINITE") ? AMP_ON : AMP_DEFAULT;
+    wanted.config.gate = read_gate();
+    wanted.fp32_matmul = read_switch("AMP_FP32_MATMUL");
+}
+
+const struct options *options(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, read_options);
+    return &wanted;
+}

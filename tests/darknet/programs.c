@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What programs do with darknet's networks beside training one: programs CFG WHAT. They know nothing of libamp.
+ *
+ *     several    two networks take turns, on one thread; then each on a thread of its own. Prints a sum of each
+ *     shared     two threads train one network at the same time
+ *     replaced   weights are exchanged between two passes
+ *     by_hand    the program writes the gradient of the last layer itself, and collects that of the input
+ */
+#include <darknet.h>
+
+static network *make(const char *cfg, unsigned seed) {
+    srand(seed);
+    network *net = parse_network_cfg((char *)cfg);
+    for (int i = 0; i < net->inputs * net->batch; i++) net->input[i] = rand_uniform(0, 1);
+    for (int i = 0; i < net->batch; i++) net->truth[i * net->truths + i % net->truths] = 1;
+    return net;
+}
+
+static void *train(void *net) {
+    for (int i = 0; i < 5; i++) train_network_datum(net);
+    return NULL;
+}
+
+static void print_sum(const network *net) {
+    const layer *l = &net->layers[0];
+    unsigned long sum = 0;
+    for (int i = 0; i < l->nweights; i++) {
+        unsigned bits;
+        memcpy(&bits, &l->weights[i], sizeof bits);
+        sum = sum * 31 + bits;
+    }
+    printf("%016lx\n", sum);
+}
+
+static void several(const char *cfg) {
+    network *nets[2] = { make(cfg, 1), make(cfg, 2) };
+    pthread_t threads[2];
+    for (int i = 0; i < 10; i++) train_network_datum(nets[i % 2]);
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, train, nets[i]);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++) print_sum(nets[i]), free_network(nets[i]);
+}
+
+static void *train_long(void *net) {
+    for (int i = 0; i < 2000; i++) train_network_datum(net);
+    return NULL;
+}
+
+static void shared(const char *cfg) {
+    network *net = make(cfg, 1);
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, train_long, net);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+}
+
+static void replaced(const char *cfg) {
+    network *net = make(cfg, 1);
+    layer *l = &net->layers[0];
+    train_network_datum(net);
+    const size_t n = (size_t)l->nweights;
+    l->weights = memcpy(calloc(n, sizeof *l->weights), l->weights, n * sizeof *l->weights);
+    train_network_datum(net);
+}
+
+static void by_hand(const char *cfg) {
+    network *net = make(cfg, 1);
+    layer *last = &net->layers[net->n - 2]; /* before the loss, which has no truth to start from */
+    float *truth = net->truth;
+    net->delta = calloc((size_t)(net->inputs * net->batch), sizeof *net->delta);
+    net->truth = NULL;
+    net->train = 1;
+    forward_network(net);
+    for (int i = 0; i < last->outputs * last->batch; i++) last->delta[i] = truth[i] - last->output[i];
+    backward_network(net);
+    update_network(net);
+    print_sum(net);
+    printf("%.9g %.9g\n", (double)net->delta[0], (double)last->delta[0]);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(const char *cfg);
+    } programs[] = { { "several", several }, { "shared", shared }, { "replaced", replaced }, { "by_hand", by_hand } };
+    for (size_t i = 0; argc == 3 && i < sizeof programs / sizeof *programs; i++)
+        if (!strcmp(programs[i].name, argv[2])) return programs[i].run(argv[1]), 0;
+    return 2;
+}
