@@ -27,6 +27,7 @@
     X(step)                                                                                                            \
     X(storage)                                                                                                         \
     X(demo)                                                                                                            \
+    X(darknet)                                                                                                         \
     X(observe)
 
 /* One piece of work: `work(data)` does it once. */

@@ -6,6 +6,7 @@
  *     options.c    what the environment wants
  *     parts.c      which parameters a layer of which kind has
  *     product.c    gemm_cpu by amp_matmul, as ops of libamp
+ *     columns.c    im2col and col2im
  *     network.c    a network described to libamp, and given back
  *     interpose.c  the functions of libdarknet.so that this library stands before
  *     program.c    what to say to a program without libdarknet.so
@@ -24,7 +25,7 @@
 struct options {
     bool on; /* AMP_LEVEL is set: else every call goes straight through */
     bool quiet; /* AMP_LOG=off */
-    bool fp32_matmul; /* FP32 products by amp_matmul at O0 too */
+    bool fast; /* what need not be darknet's own is libamp's: at O0 only where it is asked for */
     amp_config config;
 };
 
@@ -62,6 +63,12 @@ void describe_products(amp_op *ops, struct part *parts, int n_parts, amp_fn *oth
 
 /* The slot of a product: whose weights or gradients are among its operands? */
 gemm_fn *product_of(const struct wired *w, const float *A, const float *B, const float *C);
+
+/* ---- columns.c ---- */
+
+/* darknet's convolutions as products: the columns of an image, and the sums of columns, added to an image. */
+typedef void columns_fn(float *from, int channels, int height, int width, int ksize, int stride, int pad, float *to);
+columns_fn im2col, col2im;
 
 /* ---- network.c ---- */
 

@@ -49,6 +49,18 @@ void gemm_cpu(int TA, int TB, int M, int N, int K, float ALPHA, float *A, int ld
     product(TA, TB, M, N, K, ALPHA, A, lda, B, ldb, BETA, C, ldc);
 }
 
+columns_fn im2col_cpu, col2im_cpu; /* neither are these */
+
+void im2col_cpu(float *image, int channels, int height, int width, int ksize, int stride, int pad, float *columns) {
+    columns_fn *function = options()->fast ? im2col : NEXT(im2col_cpu);
+    function(image, channels, height, width, ksize, stride, pad, columns);
+}
+
+void col2im_cpu(float *columns, int channels, int height, int width, int ksize, int stride, int pad, float *image) {
+    columns_fn *function = options()->fast ? col2im : NEXT(col2im_cpu);
+    function(columns, channels, height, width, ksize, stride, pad, image);
+}
+
 /* One pass over a network. In a scope weights are packed once for all images of the batch. */
 static void pass(struct wired *w, network *net, void (*function)(network *)) {
     struct wired *outer = current;

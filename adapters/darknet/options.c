@@ -82,7 +82,7 @@ static void read_options(void) {
     wanted.config.init_scale = read_scale("AMP_INIT_SCALE");
     wanted.config.check_finite = read_switch("AMP_CHECK_FINITE") ? AMP_ON : AMP_DEFAULT;
     wanted.config.gate = read_gate();
-    wanted.fp32_matmul = read_switch("AMP_FP32_MATMUL");
+    wanted.fast = read_switch("AMP_FP32_MATMUL") || wanted.config.level != AMP_O0;
 }
 
 const struct options *options(void) {

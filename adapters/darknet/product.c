@@ -26,7 +26,6 @@ PRODUCT(product_bf16, AMP_BFLOAT16)
 PRODUCT(product_fp32, AMP_FLOAT32)
 
 static amp_op describe(const char *name, const char *backward_of, amp_fn *slot) {
-    const bool fp32 = options()->fp32_matmul || options()->config.level != AMP_O0;
     amp_op op = AMP_OP_INIT;
     *slot = (amp_fn)darknet_gemm();
     op.name = name, op.slot = slot;
@@ -35,7 +34,7 @@ static amp_op describe(const char *name, const char *backward_of, amp_fn *slot) 
     op.schema = "gemm(int TA, int TB, int M, int N, int K, float ALPHA, float A[TA?K:M, TA?M:K : lda], int lda, "
                 "float B[TB?N:K, TB?K:N : ldb], int ldb, float BETA, float(a!) C[M,N : ldc], int ldc) -> void";
     op.fp16 = (amp_fn)product_fp16, op.bf16 = (amp_fn)product_bf16;
-    if (fp32) op.fp32 = (amp_fn)product_fp32;
+    if (options()->fast) op.fp32 = (amp_fn)product_fp32;
     return op;
 }
 

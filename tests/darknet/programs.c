@@ -5,6 +5,7 @@
  *     several    two networks take turns, on one thread; then each on a thread of its own. Prints a sum of each
  *     shared     two threads train one network at the same time
  *     replaced   weights are exchanged between two passes
+ *     columns    im2col and col2im of many shapes: prints a sum of their bits
  *     by_hand    the program writes the gradient of the last layer itself, and collects that of the input
  */
 #include <darknet.h>
@@ -22,16 +23,17 @@ static void *train(void *net) {
     return NULL;
 }
 
-static void print_sum(const network *net) {
-    const layer *l = &net->layers[0];
+static void print_bits(const float *values, int n) {
     unsigned long sum = 0;
-    for (int i = 0; i < l->nweights; i++) {
+    for (int i = 0; i < n; i++) {
         unsigned bits;
-        memcpy(&bits, &l->weights[i], sizeof bits);
+        memcpy(&bits, &values[i], sizeof bits);
         sum = sum * 31 + bits;
     }
     printf("%016lx\n", sum);
 }
+
+static void print_sum(const network *net) { print_bits(net->layers[0].weights, net->layers[0].nweights); }
 
 static void several(const char *cfg) {
     network *nets[2] = { make(cfg, 1), make(cfg, 2) };
@@ -78,11 +80,38 @@ static void by_hand(const char *cfg) {
     printf("%.9g %.9g\n", (double)net->delta[0], (double)last->delta[0]);
 }
 
+/* darknet's own header has neither. */
+typedef void columns_fn(float *from, int channels, int height, int width, int ksize, int stride, int pad, float *to);
+columns_fn im2col_cpu, col2im_cpu;
+
+static void columns_of(int height, int width, int ksize, int stride, int pad) {
+    enum { CHANNELS = 3, MOST = 40000 };
+    static float image[MOST], columns[MOST];
+    const int rows = (height + 2 * pad - ksize) / stride + 1, n = (width + 2 * pad - ksize) / stride + 1;
+    for (int i = 0; i < MOST; i++) image[i] = rand_uniform(-1, 1), columns[i] = 0;
+    im2col_cpu(image, CHANNELS, height, width, ksize, stride, pad, columns);
+    print_bits(columns, CHANNELS * ksize * ksize * rows * n);
+    col2im_cpu(columns, CHANNELS, height, width, ksize, stride, pad, image);
+    print_bits(image, CHANNELS * height * width);
+}
+
+static void columns(const char *cfg) {
+    (void)cfg;
+    srand(1);
+    for (int ksize = 1; ksize <= 7; ksize++)
+        for (int stride = 1; stride <= 4; stride++)
+            for (int pad = 0; pad <= ksize; pad++) /* beyond the kernel's half, too */
+                columns_of(7, 9, ksize, stride, pad), columns_of(10, 7, ksize, stride, pad);
+    columns_of(1, 1, 7, 1, 3); /* an image smaller than the kernel */
+    columns_of(1, 3, 5, 2, 4);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(const char *cfg);
-    } programs[] = { { "several", several }, { "shared", shared }, { "replaced", replaced }, { "by_hand", by_hand } };
+    } programs[] = { { "several", several }, { "shared", shared }, { "replaced", replaced },
+                     { "columns", columns }, { "by_hand", by_hand } };
     for (size_t i = 0; argc == 3 && i < sizeof programs / sizeof *programs; i++)
         if (!strcmp(programs[i].name, argv[2])) return programs[i].run(argv[1]), 0;
     return 2;

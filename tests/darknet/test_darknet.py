@@ -144,6 +144,10 @@ def test_programs(tap, trainer):
             plain = trainer.run("./programs", "digits.cfg", name, preload=False)
             wired = trainer.run("./programs", "digits.cfg", name, level="O0", loss_scale=1024, log="off")
             expect(plain == wired, f"{wired}\nand without the library\n{plain}")
+    with tap.test("columns: the same bits"):
+        plain = trainer.run("./programs", "digits.cfg", "columns", preload=False)
+        expect(plain == trainer.run("./programs", "digits.cfg", "columns", level="O4"), "they differ")
+        expect(len(set(plain.split())) > 400, "they are no sums")
     for name, message in {"shared": "two threads work on one network", "replaced": "were replaced"}.items():
         with tap.test(f"{name}: ends with a message"):
             text = trainer.run("./programs", "digits.cfg", name, level="O4", status=1)
