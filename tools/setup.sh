@@ -6,6 +6,7 @@
 #   setup_want THING...   the same for things without which a check is merely skipped: a note instead of the exit
 #   setup_cuda            says so if there is no CUDA compiler
 #   setup_disassembler    cuobjdump on PATH, where there is a CUDA compiler: the toolkit's, or NVIDIA's own package on PyPI
+#   setup_darknet         in `darknet`: the folder of libdarknet.so, if it is not where Debian has it; empty without it
 #   configure DIR ARG...  meson setup, anew only when something about it changed
 #   logged LOG CMD...     run quietly; show the log's end if it fails
 #
@@ -50,7 +51,6 @@ present() {
     onednn) compiles gcc c oneapi/dnnl/dnnl.h ;;
     zlib) library zlib 1.2 ;;
     check) library check 0.11 ;;
-    darknet) [ -f /usr/lib/darknet/include/darknet.h ] ;;
     dlpack) compiles gcc c dlpack/dlpack.h ;;
     mpi) have mpirun && library ompi-c 3 ;;
     python3) have python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null ;;
@@ -373,6 +373,33 @@ disassembler_there() {
         if [ -x "$disassembler/cuobjdump" ] && [ -x "$disassembler/nvdisasm" ]; then return; fi
     done
     return 1
+}
+
+# Debian's package brings OpenCV, 75 MB and a minute for the sake of windows and pictures. So it is only unpacked, and finds empty
+# libraries by those names: calls into them are bound when they are made, and a training makes none.
+setup_darknet() {
+    darknet='' unpacked=$root/build/darknet/usr/lib/darknet
+    if [ -f /usr/lib/darknet/include/darknet.h ]; then return; fi
+    if [ ! -f "$unpacked/include/darknet.h" ] && have apt-get && have dpkg-deb && have readelf; then
+        say "fetching: darknet (in build/darknet)"
+        rm -rf "$root/build/darknet"
+        mkdir -p "$root/build/darknet"
+        unpack_darknet >"$root/build/darknet.log" 2>&1 || rm -rf "$root/build/darknet"
+    fi
+    if [ -f "$unpacked/include/darknet.h" ]; then
+        # shellcheck disable=SC2034 # the callers'
+        darknet=$unpacked
+    else
+        say "going on without darknet, which is optional: libamp_darknet.so is not built, its tests are skipped (to have it: Debian's" \
+            "package darknet)"
+    fi
+}
+
+unpack_darknet() {
+    (cd "$root/build/darknet" && apt-get download darknet && dpkg-deb -x darknet_*.deb .) || return
+    for name in $(LC_ALL=C readelf -d "$unpacked/libdarknet.so" | sed -n 's/.*(NEEDED).*\[\(libopencv_.*\)\]/\1/p'); do
+        ${CC:-cc} -shared -x c /dev/null -o "$unpacked/$name" "-Wl,-soname,$name" || return
+    done
 }
 
 # ---- building ---------------------------------------------------------------------------------------------------------
