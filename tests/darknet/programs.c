@@ -2,6 +2,7 @@
 /*
  * What programs do with darknet's networks beside training one: programs CFG WHAT. They know nothing of libamp.
  *
+ *     train      trains five steps, and prints a sum of the bits of the first weights, as the others do
  *     several    two networks take turns, on one thread; then each on a thread of its own. Prints a sum of each
  *     shared     two threads train one network at the same time
  *     replaced   weights are exchanged between two passes
@@ -14,7 +15,13 @@ static network *make(const char *cfg, unsigned seed) {
     srand(seed);
     network *net = parse_network_cfg((char *)cfg);
     for (int i = 0; i < net->inputs * net->batch; i++) net->input[i] = rand_uniform(0, 1);
-    for (int i = 0; i < net->batch; i++) net->truth[i * net->truths + i % net->truths] = 1;
+    const LAYER_TYPE loss = net->layers[net->n - 1].type;
+    for (int i = 0; i < net->batch; i++) {
+        const float box[] = { 0.4f, 0.6f, 0.3f, 0.5f, 1 }; /* x, y, width, height, class */
+        float *truth = net->truth + i * net->truths;
+        if (loss == YOLO) memcpy(truth, box, sizeof box);
+        else truth[i % net->truths] = 1;
+    }
     return net;
 }
 
@@ -34,6 +41,13 @@ static void print_bits(const float *values, int n) {
 }
 
 static void print_sum(const network *net) { print_bits(net->layers[0].weights, net->layers[0].nweights); }
+
+static void once(const char *cfg) {
+    network *net = make(cfg, 1);
+    train(net);
+    print_sum(net);
+    free_network(net);
+}
 
 static void several(const char *cfg) {
     network *nets[2] = { make(cfg, 1), make(cfg, 2) };
@@ -110,7 +124,7 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(const char *cfg);
-    } programs[] = { { "several", several }, { "shared", shared }, { "replaced", replaced },
+    } programs[] = { { "train", once }, { "several", several }, { "shared", shared }, { "replaced", replaced },
                      { "columns", columns }, { "by_hand", by_hand } };
     for (size_t i = 0; argc == 3 && i < sizeof programs / sizeof *programs; i++)
         if (!strcmp(programs[i].name, argv[2])) return programs[i].run(argv[1]), 0;

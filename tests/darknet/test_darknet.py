@@ -102,6 +102,27 @@ def test_layers(tap, trainer):
             expect(counts[0] == counts[1] + parts, f"{counts}")
 
 
+LOSSES = {  # the filters that each takes, and the rest of its section
+    "yolo": (14, "mask=0,1\nanchors=2,3, 4,5\nclasses=2\nnum=2\nignore_thresh=.5\ntruth_thresh=1"),
+    "cost": (4, "type=sse"),
+    "logistic": (4, ""),
+}
+
+
+def test_losses(tap, trainer):
+    """Each makes its own deltas: all of them must be scaled, or the weights would be others."""
+    top = (FOLDER / "digits.cfg").read_text(encoding="utf-8").split("[connected]")[0].replace("=0.05", "=0.001")
+    for name, (filters, section) in LOSSES.items():
+        with tap.test(f"{name}: the same bits at a loss scale of 1024"):
+            cfg = f"{top}[convolutional]\nfilters={filters}\nsize=1\nactivation=linear\n\n[{name}]\n{section}\n"
+            (trainer.folder / "loss.cfg").write_text(cfg, encoding="utf-8")
+            plain = trainer.run("./programs", "loss.cfg", "train", preload=False)
+            untrained = trainer.run("./programs", "loss.cfg", "train", level="O1", loss_scale=1e-30, gate="off", log="off")
+            wired = trainer.run("./programs", "loss.cfg", "train", level="O0", loss_scale=1024, log="off")
+            last = [re.findall(r"^[0-9a-f]{16}$", text, re.M)[-1] for text in [plain, wired, untrained]]
+            expect(last[0] == last[1] != last[2], f"{last}\n{plain}")
+
+
 def test_resume(tap, trainer):
     """From a scale that is too large at first: without it the resumed training would skip again."""
     for level in ["O0", *LEVELS]:
@@ -194,7 +215,7 @@ def main():
         tap.skip_all("libamp_darknet.so is not built: it needs Debian's package darknet, and no sanitizer")
     with scratch() as folder:
         trainer = Trainer(pathlib.Path(folder))
-        for test in [test_equal, test_levels, test_layers, test_resume, test_overflow, test_programs, test_settings]:
+        for test in [test_equal, test_levels, test_layers, test_losses, test_resume, test_overflow, test_programs, test_settings]:
             test(tap, trainer)
     tap.done()
 
