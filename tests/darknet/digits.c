@@ -8,7 +8,7 @@
  */
 #include <darknet.h>
 
-enum { PIXELS = 64, CLASSES = 10, TRAIN = 1200, TEST = 576 };
+enum { SIDE = 8, PIXELS = SIDE * SIDE, CLASSES = 10, TRAIN = 1200, TEST = 576 };
 
 static float images[TRAIN + TEST][PIXELS], truths[TRAIN + TEST][CLASSES];
 
@@ -26,12 +26,18 @@ static void read_digits(const char *path) {
     fclose(file);
 }
 
+/* Image `from` as the network's image `to`, enlarged to what it wants. */
+static void show(const network *net, float *input, int to, size_t from) {
+    for (int i = 0; i < net->inputs; i++)
+        input[to * net->inputs + i] = images[from][i / net->w * SIDE / net->h * SIDE + i % net->w * SIDE / net->w];
+}
+
 static float train(network *net, int steps) {
     float loss = 0;
     for (int step = 0; step < steps; step++) {
         for (int j = 0; j < net->batch; j++) {
             const size_t from = (*net->seen + (size_t)j) * 7 % TRAIN; /* all of them, and on from there when resumed */
-            memcpy(net->input + j * PIXELS, images[from], sizeof images[from]);
+            show(net, net->input, j, from);
             memcpy(net->truth + j * CLASSES, truths[from], sizeof truths[from]);
         }
         loss = train_network_datum(net);
@@ -41,10 +47,13 @@ static float train(network *net, int steps) {
 
 static int test(network *net) {
     int known = 0;
+    float *input = calloc((size_t)(net->inputs * net->batch), sizeof *input);
     for (int i = TRAIN; i < TRAIN + TEST; i += net->batch) {
-        float *scores = network_predict(net, images[i]);
+        for (int j = 0; j < net->batch; j++) show(net, input, j, (size_t)(i + j));
+        float *scores = network_predict(net, input);
         for (int j = 0; j < net->batch; j++) known += truths[i + j][max_index(scores + j * CLASSES, CLASSES)] > 0;
     }
+    free(input);
     return known;
 }
 
