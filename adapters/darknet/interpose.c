@@ -14,6 +14,9 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+/* All else is hidden: a program may have a `stop` of its own. */
+#define PUBLIC __attribute__((visibility("default")))
+
 /* ---- what comes behind us ---- */
 
 static void *search(const char *name) {
@@ -43,20 +46,22 @@ gemm_fn gemm_cpu; /* it is not in darknet.h */
 
 gemm_fn *darknet_gemm(void) { return NEXT(gemm_cpu); }
 
-void gemm_cpu(int TA, int TB, int M, int N, int K, float ALPHA, float *A, int lda, float *B, int ldb, float BETA,
-              float *C, int ldc) {
+PUBLIC void gemm_cpu(int TA, int TB, int M, int N, int K, float ALPHA, float *A, int lda, float *B, int ldb,
+                     float BETA, float *C, int ldc) {
     gemm_fn *product = current ? product_of(current, A, B, C) : darknet_gemm();
     product(TA, TB, M, N, K, ALPHA, A, lda, B, ldb, BETA, C, ldc);
 }
 
 columns_fn im2col_cpu, col2im_cpu; /* neither are these */
 
-void im2col_cpu(float *image, int channels, int height, int width, int ksize, int stride, int pad, float *columns) {
+PUBLIC void im2col_cpu(float *image, int channels, int height, int width, int ksize, int stride, int pad,
+                       float *columns) {
     columns_fn *function = options()->fast ? im2col : NEXT(im2col_cpu);
     function(image, channels, height, width, ksize, stride, pad, columns);
 }
 
-void col2im_cpu(float *columns, int channels, int height, int width, int ksize, int stride, int pad, float *image) {
+PUBLIC void col2im_cpu(float *columns, int channels, int height, int width, int ksize, int stride, int pad,
+                       float *image) {
     columns_fn *function = options()->fast ? col2im : NEXT(col2im_cpu);
     function(columns, channels, height, width, ksize, stride, pad, image);
 }
@@ -72,7 +77,7 @@ static void pass(struct wired *w, network *net, void (*function)(network *)) {
     must(amp_scope_leave(&scope), "a pass");
 }
 
-void forward_network(network *net) {
+PUBLIC void forward_network(network *net) {
     if (!options()->on) {
         NEXT(forward_network)(net);
         return;
@@ -102,7 +107,7 @@ static void scale_deltas(network *net, float factor) {
     multiply(net->delta, net->inputs * net->batch, factor);
 }
 
-void backward_network(network *net) {
+PUBLIC void backward_network(network *net) {
     if (!options()->on) {
         NEXT(backward_network)(net);
         return;
@@ -120,7 +125,7 @@ void backward_network(network *net) {
     leave(w);
 }
 
-void update_network(network *net) {
+PUBLIC void update_network(network *net) {
     if (!options()->on) {
         NEXT(update_network)(net);
         return;
@@ -139,7 +144,7 @@ static void name_state(char *path, size_t size, const char *weights) {
     if ((size_t)snprintf(path, size, "%s.amp.json", weights) >= size) stop("%s: the name is too long", weights);
 }
 
-void save_weights_upto(network *net, char *filename, int cutoff) {
+PUBLIC void save_weights_upto(network *net, char *filename, int cutoff) {
     char path[4096];
     if (!options()->on) {
         NEXT(save_weights_upto)(net, filename, cutoff);
@@ -156,7 +161,7 @@ void save_weights_upto(network *net, char *filename, int cutoff) {
     leave(w);
 }
 
-void load_weights_upto(network *net, char *filename, int start, int cutoff) {
+PUBLIC void load_weights_upto(network *net, char *filename, int start, int cutoff) {
     char path[4096];
     if (!options()->on) {
         NEXT(load_weights_upto)(net, filename, start, cutoff);
@@ -170,7 +175,7 @@ void load_weights_upto(network *net, char *filename, int start, int cutoff) {
     leave(w);
 }
 
-void free_layer(layer l) {
+PUBLIC void free_layer(layer l) {
     if (options()->on) unwire_layer(&l);
     NEXT(free_layer)(l);
 }

@@ -203,6 +203,10 @@ def test_settings(tap, trainer):
         if program.exists():
             expect("in itself" in trainer.run(program, level="O4", status=1), "it is not told")
         expect(trainer.run("true", level="O4") == "", "`true` was told something")
+    with tap.test("the library stands before functions of darknet's and no others"):
+        names = {line.split()[-1] for line in run("nm", "-D", "--defined-only", LIBRARY).splitlines()}
+        theirs = {line.split()[-1] for line in run("nm", "-D", "--defined-only", f"{DARKNET}/libdarknet.so").splitlines()}
+        expect(len(names) == 9 and names <= theirs, f"{names - theirs}")
     with tap.test("a trace"):
         trainer.digits("digits.cfg", 3, level="O4", trace="run.jsonl")
         trace = (trainer.folder / "run.jsonl").read_text(encoding="utf-8")
