@@ -119,7 +119,8 @@ def main():
                       and include not in file.parents and examples not in file.parents}
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", f"libamp.so.{version}", "libamp.pc",
                       "amp_api.json", "libampConfig.cmake", "libampConfigVersion.cmake", "libamp.7", "amp-adapt.1"}
-            backends = {name for name in ("libamp_onednn.so", "libamp_cuda.so") if (build / "src" / name).exists()}
+            backends = {pathlib.Path(name).name for name in ("src/libamp_onednn.so", "src/libamp_cuda.so",
+                        "adapters/darknet/libamp_darknet.so") if (build / name).exists()}
             adapt = {"amp-adapt", "apex.inc", "today.inc", "wide.inc"} | {
                 file.name for file in (source / "tools" / "adapt").rglob("*") if file.suffix in (".py", ".in")}
             wanted |= backends | adapt

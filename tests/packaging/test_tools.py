@@ -39,6 +39,7 @@ OPTIONS = """option('tests', type: 'feature')
 option('examples', type: 'feature')
 option('cuda', type: 'feature')
 option('gpu_archs', type: 'array')
+option('darknet_root', type: 'string')
 """
 TRAIN = '#include <stdio.h>\nint main(int c, char **v) { for (int i = 1; i < c; i++) puts(v[i]); return c > 4 ? 3 : 0; }\n'
 
@@ -103,6 +104,9 @@ def mini_tree(source, root):
     (root / "meson_options.txt").write_text(OPTIONS, encoding="utf-8")
     (root / "examples" / "meson.build").write_text("executable('train', 'train.c')\n", encoding="utf-8")
     (root / "examples" / "train.c").write_text(TRAIN, encoding="utf-8")
+    darknet = root / "build" / "darknet" / "usr" / "lib" / "darknet" / "include"  # unpacked there already
+    darknet.mkdir(parents=True)
+    (darknet / "darknet.h").touch()
     return root / "tools" / "demo", root / "tools" / "test"
 
 
