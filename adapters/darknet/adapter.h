@@ -93,10 +93,6 @@ void leave(struct wired *w);
 /* Gives it back, if it is one of ours: any layer of it will do. */
 void unwire_layer(const layer *l);
 
-/* FP32 masters in the place of rounded weights, for darknet to save; and back. */
-void show_masters(struct wired *w);
-void hide_masters(struct wired *w);
-
 /* ---- interpose.c ---- */
 
 /* darknet's own product. */

@@ -152,9 +152,7 @@ PUBLIC void save_weights_upto(network *net, char *filename, int cutoff) {
     }
     struct wired *w = enter(net);
     name_state(path, sizeof path, filename);
-    show_masters(w);
     NEXT(save_weights_upto)(net, filename, cutoff);
-    hide_masters(w);
     const amp_status status = amp_state_save(w->model.amp, path, AMP_STATE_APEX);
     if (status == AMP_ERR_UNSUPPORTED) tell("the loss scale is not saved: %s", amp_last_error());
     else must(status, "save_weights");

@@ -2,7 +2,6 @@
 #include "adapter.h"
 
 #include <amp_diagnostics.h>
-#include <amp_train.h>
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -204,21 +203,3 @@ void leave(struct wired *w) {
     w->busy = 0;
     (void)pthread_mutex_unlock(&lock);
 }
-
-/* ---- masters ---- */
-
-void show_masters(struct wired *w) {
-    size_t n = 0;
-    must(amp_masters_reconcile(w->model.amp), "masters");
-    must(amp_master_params(&w->optimizer, NULL, 0, &n), "masters");
-    amp_master *masters = need(n, sizeof *masters);
-    masters[0] = (amp_master)AMP_MASTER_INIT;
-    must(amp_master_params(&w->optimizer, masters, n, &n), "masters");
-    for (size_t i = 0; i < n; i++) {
-        const amp_buffer *weight = masters[i].param;
-        if (masters[i].is_master) memcpy(weight->data, masters[i].data, (size_t)weight->size * sizeof(float));
-    }
-    free(masters);
-}
-
-void hide_masters(struct wired *w) { must(amp_masters_write_back(w->model.amp), "masters"); }

@@ -56,14 +56,6 @@ static float read_scale(const char *name) {
     return value;
 }
 
-/* Of a re-typed model the weights hold 16-bit values in darknet's own FP32 memory. */
-static amp_switch emulates(amp_level level) {
-#define RE_TYPES(name, value, text, low, model, ...) [value] = (model) == (low) ? AMP_ON : AMP_DEFAULT,
-    static const amp_switch re_types[] = { AMP_LEVEL_MAP(RE_TYPES) };
-#undef RE_TYPES
-    return re_types[level];
-}
-
 static amp_switch read_gate(void) {
     const char *text = given("AMP_GATE");
     if (text && strcmp(text, "off") != 0) stop("AMP_GATE=%s: it is off, or not set", text);
@@ -77,7 +69,8 @@ static void read_options(void) {
     wanted.on = true;
     wanted.quiet = log && !strcmp(log, "off");
     must(amp_level_from_name(level, &wanted.config.level), "AMP_LEVEL");
-    wanted.config.emulate = emulates(wanted.config.level);
+    /* its weights, of which there are no masters, are 16-bit values in darknet's FP32 memory */
+    wanted.config.emulate = wanted.config.level == AMP_O3 ? AMP_ON : AMP_DEFAULT;
     wanted.config.loss_scale = scale && !strcmp(scale, "dynamic") ? AMP_DYNAMIC : read_scale("AMP_LOSS_SCALE");
     wanted.config.init_scale = read_scale("AMP_INIT_SCALE");
     wanted.config.check_finite = read_switch("AMP_CHECK_FINITE") ? AMP_ON : AMP_DEFAULT;

@@ -10,6 +10,7 @@ import gzip
 import os
 import pathlib
 import re
+import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "packaging"))
@@ -32,6 +33,7 @@ class Trainer:
         last = "[connected]\noutput=10\n"
         # darknet's files of weights have no momentum: only without it is a resumed training the one that went on
         texts = {"digits.cfg": plain, "layers.cfg": layers, "resumed.cfg": plain.replace("momentum=0.9", "momentum=0")}
+        texts["plain.cfg"] = plain.replace("batch_normalize=1", "")  # its averages are FP32 at every level
         texts |= {f"{kind}.cfg": layers.replace(last, f"[{kind}]\noutput=24\n\n{last}") for kind in ["gru", "rnn", "lstm"]}
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
@@ -135,27 +137,42 @@ def test_resume(tap, trainer):
             trainer.digits("resumed.cfg", 12, "half", "rest", **settings)
             expect(trainer.weights("whole") == trainer.weights("rest"), "the saved weights differ")
             expect(trainer.weights("whole.amp.json") == trainer.weights("rest.amp.json"), "the loss scales differ")
-    with tap.test("O2: what darknet saves are the FP32 masters"):
-        trainer.digits("digits.cfg", 5, "-", "masters", level="O2")
-        plain = trainer.digits("digits.cfg", 0, "masters", preload=False)
-        rounded = trainer.digits("digits.cfg", 0, "masters", level="O2")
-        expect(plain[2] != rounded[2], "they are rounded")
-        trainer.digits("digits.cfg", 0, "masters", "again", level="O2")
-        expect(trainer.weights("again") == trainer.weights("masters"), "loaded and saved, they differ")
+
+
+def test_masters(tap, trainer):
+    """O1 and O4 leave weights alone and round each product's operands: so do O2 and O5, or the weights would be others."""
+    trainer.digits("digits.cfg", 5, "-", "fp32", preload=False)
+    for level, casts in {"O2": "O1", "O5": "O4"}.items():
+        with tap.test(f"{level}: the weights in darknet's memory are the FP32 masters, those of {casts} to the last bit"):
+            for cfg in ["digits.cfg", "layers.cfg"]:
+                masters, weights = (trainer.digits(cfg, 20, "-", it, level=it, gate="off") for it in [level, casts])
+                expect(masters[:3] == weights[:3], f"{masters[:3]} is not {weights[:3]}")
+                expect(trainer.weights(level) == trainer.weights(casts), "the saved weights differ")
+        with tap.test(f"{level}: FP32 weights are loaded and saved as they are"):
+            plain = trainer.digits("digits.cfg", 0, "fp32", preload=False)
+            loaded = trainer.digits("digits.cfg", 0, "fp32", "again", level=level)
+            expect(loaded[2] == plain[2], "in memory they differ")
+            expect(trainer.weights("again") == trainer.weights("fp32"), "in the file they differ")
+    with tap.test("O3: the weights, which have no masters, are 16-bit values"):
+        for level, rounded in {"O2": False, "O3": True}.items():
+            trainer.digits("plain.cfg", 5, "-", level, level=level, gate="off")
+            values = trainer.weights(level)[20:]  # after darknet's header
+            expect(all(bits & 0x1FFF == 0 for bits, in struct.iter_unpack("<I", values)) == rounded, level)
 
 
 def test_overflow(tap, trainer):
-    settings = {"level": "O1", "gate": "off", "init_scale": 2.0**24, "log": "info"}
-    with tap.test("an overflow: the step is skipped, and says so"):
-        before = trainer.digits("digits.cfg", 0, **settings)
-        after = trainer.digits("digits.cfg", 1, **settings)
-        expect(before[2] == after[2], "the weights changed")
-        expect("the step is skipped" in after[3] and "1 of them overflowed" in after[3], after[3])
-    with tap.test("and the training recovers"):
-        loss, known, _, text = trainer.digits("digits.cfg", STEPS, **settings)
-        expect(loss < 0.3 and known > 450, text)
-        skipped = int(re.search(r"(\d+) of them overflowed", text).group(1))
-        expect(4 < skipped < STEPS / 4, text)
+    for level in ["O1", "O2"]:
+        settings = {"level": level, "gate": "off", "init_scale": 2.0**24, "log": "info"}
+        with tap.test(f"{level}: an overflow: the step is skipped, and says so"):
+            before = trainer.digits("digits.cfg", 0, **settings)
+            after = trainer.digits("digits.cfg", 1, **settings)
+            expect(before[2] == after[2], "the weights changed")
+            expect("the step is skipped" in after[3] and "1 of them overflowed" in after[3], after[3])
+        with tap.test(f"{level}: and the training recovers"):
+            loss, known, _, text = trainer.digits("digits.cfg", STEPS, **settings)
+            expect(loss < 0.3 and known > 450, text)
+            skipped = int(re.search(r"(\d+) of them overflowed", text).group(1))
+            expect(4 < skipped < STEPS / 4, text)
 
 
 def test_programs(tap, trainer):
@@ -219,7 +236,8 @@ def main():
         tap.skip_all("libamp_darknet.so is not built: it needs Debian's package darknet, and no sanitizer")
     with scratch() as folder:
         trainer = Trainer(pathlib.Path(folder))
-        for test in [test_equal, test_levels, test_layers, test_losses, test_resume, test_overflow, test_programs, test_settings]:
+        for test in [test_equal, test_levels, test_layers, test_losses, test_resume, test_masters, test_overflow, test_programs,
+                     test_settings]:
             test(tap, trainer)
     tap.done()
 
