@@ -17,10 +17,14 @@ struct trainer {
     int socket;
 };
 
+static const char *library(char path[4096]) {
+    return beside_program(path, 4096, "../adapters/darknet/libamp_darknet.so");
+}
+
 static void become(int socket, const char *level, const char *fp32) {
-    char program[4096], cfg[4096];
+    char program[4096], cfg[4096], preloaded[4096];
     const int null = open("/dev/null", O_WRONLY);
-    if (level) setenv("AMP_LEVEL", level, 1), setenv("LD_PRELOAD", BENCH_DARKNET, 1);
+    if (level) setenv("AMP_LEVEL", level, 1), setenv("LD_PRELOAD", library(preloaded), 1);
     if (fp32) setenv("AMP_FP32_MATMUL", fp32, 1);
     dup2(socket, 0), dup2(null, 1), dup2(null, 2);
     execl(beside_program(program, sizeof program, "darknet_trainer"), "darknet_trainer",
@@ -63,8 +67,9 @@ static void compare(const char *name, struct trainer *ours, struct trainer *refe
 void bench_darknet(void) {
     struct trainer stock, o0, fp32, o4;
     const bool fast = bench_cpu_has("avx512_bf16");
-    if (access(BENCH_DARKNET, R_OK)) {
-        bench_left_out("darknet", BENCH_DARKNET " is not here");
+    char path[4096];
+    if (access(library(path), R_OK)) {
+        bench_left_out("darknet", "libamp_darknet.so is not here");
         return;
     }
     start(&stock, NULL, NULL), start(&o0, "O0", NULL), start(&fp32, "O0", "1"), start(&o4, "O4", NULL);
