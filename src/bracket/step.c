@@ -198,6 +198,7 @@ void amp__zero_grad_handler(void *user, struct amp__call *call) {
 
 amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out) {
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "optimizer is NULL");
+    AMP_TRY(amp__check_struct(user->struct_size, sizeof *user, "amp_optimizer"));
     AMP_RETURN_IF(!user->amp, AMP_ERR_WRONG_STATE,
                   "the optimizer is not initialised: call amp_initialize with it first");
     for (size_t i = 0; i < user->amp->n_optimizers; i++)

@@ -141,6 +141,17 @@ static void find_missing(const struct amp__optimizer *optimizer, size_t missing,
               missing > NAMES ? ", ..." : "");
 }
 
+/* In the second bracket: parameters may come late. Of sharded ones another rank may have them all. */
+static void find_none(const struct amp__bracket *bracket, const struct amp__optimizer *optimizer) {
+    const size_t number = (size_t)(optimizer - optimizer->context->optimizers);
+    char subject[32];
+    if (optimizer->n_params || optimizer->sharded || optimizer->context->scaled_by_hand) return;
+    if (bracket->scale == 1.0f || optimizer->looks != 1) return;
+    snprintf(subject, sizeof subject, "optimizer %zu", number);
+    amp__find(optimizer->context, AMP__NO_PARAMETERS, subject, "optimizer %zu lists no parameter, and the loss was "
+              "scaled by %g", number, (double)bracket->scale);
+}
+
 static amp_status look_at_listed(struct amp__optimizer *optimizer) {
     char names[256] = "";
     amp__text text = { names, sizeof names, 0 };
@@ -211,6 +222,7 @@ amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket) {
         if (optimizer->cleared_inside) AMP_TRY(look_after_clearing(optimizer));
         else if (optimizer->looks < AMP__LOOKS && !closing) AMP_TRY(look_at_listed(optimizer));
         optimizer->cleared_inside = false;
+        if (!closing) find_none(bracket, optimizer);
         if (optimizer->looks < AMP__LOOKS && !closing) optimizer->looks++;
     }
     if (closing) return AMP_OK;

@@ -327,6 +327,34 @@ TEST(brackets_whose_end_failed_are_brackets) {
     ck_assert_uint_eq(found(rig.context, "AMP-M63"), 0);
 }
 
+/* Where nothing is scaled there is nothing to find. */
+TEST_TIMES(an_optimizer_that_lists_nothing, 3) {
+    RIG_INIT(rig, 0);
+    rig.net.optimizer.n_params = 0;
+    if (_i == 2) rig.net.optimizer.flags |= AMP_OPTIMIZER_SHARDED;
+    rig_wire(&rig, CONFIG(AMP_O1, .init_scale = _i == 1 ? 1.0f : 256.0f, .loss_scale = _i == 1 ? 1.0f : 0.0f));
+    for (int i = 0; i < 3; i++) {
+        amp_scaled_loss scaled = rig_begin(&rig);
+        net_backward(&rig.net, 0.5, fake_seed(&scaled));
+        ck_ok(amp_scale_loss_end(&scaled));
+    }
+    ck_assert_uint_eq(found(rig.context, "AMP-M67"), _i == 0);
+    if (_i == 0) ck_health(&rig, "optimizer 0 lists no parameter, and the loss was scaled by 256");
+    net_zero_grad(&rig.net);
+}
+
+/* Whoever hands in what is no amp_optimizer is told so, and not read. */
+TEST(an_optimizer_that_is_none) {
+    amp_optimizer garbage;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    memset(&garbage, 0xee, sizeof garbage);
+    ck_refused(AMP_ERR_ABI_MISMATCH, "amp_optimizer.struct_size", amp_scale_loss_begin(&garbage, NULL, &scaled));
+    ck_refused(AMP_ERR_ABI_MISMATCH, "amp_optimizer.struct_size", amp_step_begin(&garbage, &info));
+    ck_refused(AMP_ERR_ABI_MISMATCH, "amp_optimizer.struct_size", amp_step_end(&garbage));
+    ck_refused(AMP_ERR_ABI_MISMATCH, "amp_optimizer.struct_size", amp_clip_grad_norm(&garbage, 1.0f, NULL));
+}
+
 TEST(brackets_for_ever_and_no_step) {
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
     for (int i = 0; i < 65; i++) {
