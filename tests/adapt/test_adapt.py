@@ -27,7 +27,14 @@ REFUSED = [
     ("traps.h nn_log", "traps.h:", "nn_log takes any number of arguments"),
     ("traps.h nn_reset", "nn_reset has no prototype", "write (void)"),
     ("traps.h nn_gemm_fast", "nn_gemm_fast is a macro", "Say nn_gemm"),
-    ("traps.h nn_half", "nn_half is static or inline", "the next function around it"),
+    ("traps.h nn_half", "nn_half is static or inline", "the next function around it", "delete static"),
+    ("one.c linear_forward", "one.c:1: linear_forward is defined here", "prototypes in a header of their own (net.h)"),
+    ("traps.h nn_softmax --step nn_step", "--step nn_step", "nn_step takes buffers", "adapter_step_begin"),
+    ("names.h walk --step walk", "names.h: no op is left"),
+    ("traps.h nn_step", "traps.h: no op is left"),
+    ("names.h linear --force -o names.h", "names.h is the header that is read"),
+    ('a"b.h linear', 'a"b.h: no #include', "rename it"),
+    ("names.h linear --force -o /dev/full", "/dev/full: No space left"),
     ("traps.h nn_bits", "argument 1 (b) is bits by value", "it is a union"),
     ("traps.h nn_nibbles", "argument 1 (n) is nibbles by value", "has the bit-field low"),
     ("traps.h nn_rotate", "nn_rotate", "schemas have no such type"),
@@ -177,9 +184,42 @@ def refused(arguments):
 
 def names(place):
     place.write("names.h", "typedef float op;\nvoid field(op *x, int n);\nextern int param, weights;\nenum { count, visit };\n"
-                "struct fields { float *ops; int n; };\nvoid linear(op *host, struct fields *m, int n);\n")
+                "struct fields { float *ops; int n; };\nvoid linear(op *host, struct fields *m, int n);\n"
+                "void walk(int n);\n")
     place.adapt("names.h", "linear", "field", "-o", "names.c")
     finds(tried(place, "names"), "AMP_ADAPT names.c: linear: 1 pointers")
+
+
+def uses(place):
+    """Which of the buffers are read and written."""
+    place.write("uses.h", "void relu_forward(float *x, int n);\nvoid add_inplace(float *x, float *b, int n);\n"
+                "void product(float *a, float *b, float beta, float *c);\nvoid copy(float *out, const float *x, int n);\n"
+                "void tanh_forward(float *y, int n);\nvoid scale(float *dX, const float *mean);\nint top(float *z, int n);\n")
+    place.adapt("uses.h", "relu_forward", "add_inplace", "product", "copy", "tanh_forward", "scale", "top", "-o", "uses.c")
+    asked = re.findall(r"AMP_ADAPT: float((?:\(.*?\))? \w+\[.*?\].*?) \*/", place.read("uses.c"))
+    expect(asked == ["(a!) x[n] ?", "(a!) x[n] ?", " b[n] ?", " a[...] ?", " b[...] ?", "(a!) c[...] ?", "(out a!) out[n] ?",
+                     " x[n]", "(a!) y[n] ?", "(a!) dX[...] ?", "(keep) mean[...] ?", " z[n] ?"], asked)
+
+
+BRACKETS = """#include <amp.h>
+amp_status uses_start(void);
+amp_status uses_begin(void);
+amp_status uses_end(void);
+amp_status uses_stop(void);
+int main(void) {
+    if (uses_start()) return 2;
+    return uses_begin() || !uses_begin() || uses_end() || uses_begin() || uses_end() || uses_stop();
+}
+"""
+
+
+def brackets(place):
+    """A begin too many is refused, and the bracket stays open; a scale that is none ends the start."""
+    place.write("brackets.c", BRACKETS)
+    place.compile("brackets", "brackets.c", "uses.c")
+    place.run("brackets")
+    for scale in ("abc", "0", "-1", "", "8x"):
+        finds(place.run("brackets", status=2, ADAPTER_SCALE=scale), f"ADAPTER_SCALE={scale}: a static loss scale is a number")
 
 
 def installed(tap, header, package, is_there, check):
@@ -202,6 +242,7 @@ def main():
         place.write("traps.h", (HERE / "traps.h").read_text(encoding="utf-8"))
         place.write("cxx.hpp", "namespace n { int f(); }\n")
         place.write("there.c", "")
+        place.write("one.c", "void linear_forward(float *y, const float *x, int n) { y[0] = x[n - 1]; }\n")
         with tap.test("functions over float arrays: findings and questions name each that is missing"):
             functions(place)
         with tap.test("layers that hold their functions, structs by value"):
@@ -216,6 +257,10 @@ def main():
             gemm(place)
         with tap.test("a header that has taken the adapter's own names"):
             names(place)
+        with tap.test("buffers that are changed in place are offered as such"):
+            uses(place)
+        with tap.test("a bracket outlives a begin too many, and a wrong scale is refused"):
+            brackets(place)
         installed(tap, "cblas.h", "libblas-dev", place.knows("cblas.h"), lambda: blas(place))
         installed(tap, DARKNET, "darknet", pathlib.Path(DARKNET).exists(), lambda: darknet(place))
         with tap.test("what cannot be adapted is refused: what, where, what to do"):

@@ -110,7 +110,7 @@ def _lines(tokens):
 
 
 def plain_c(text):
-    """GNU C -> C99 with declarations alone: lines stay where they were."""
+    """GNU C -> C99 whose functions' bodies are empty: lines stay where they were."""
     tokens, out, i, last = TOKEN.findall(text), [], 0, ""
     while i < len(tokens):
         token, end = tokens[i], i + 1
@@ -122,7 +122,7 @@ def plain_c(text):
             out.append(("int" if token in TYPEOF else "") + _lines(tokens[i:end]))
         elif token == "{" and last == ")":  # a function's body
             end = _skip(tokens, i, "{", "}")
-            out.append(";" + _lines(tokens[i:end]))
+            out.append("{" + _lines(tokens[i:end]) + "}")
         else:
             out.append(SPELLINGS.get(token, token))
         if not token.isspace() and not token.startswith("#") and token not in WITH_ARGUMENTS:
@@ -196,11 +196,15 @@ class _Reader:
         if isinstance(node, c_ast.Typedef):
             known = node.name in FIXED or node.name in ("size_t", "ptrdiff_t")
             self.header.typedefs[node.name] = Number(node.name) if known else self.type(node.type, node.name)
+        elif isinstance(node, c_ast.FuncDef):
+            self.declaration(node.decl)
+            self.header.functions[node.decl.name].defined = True
         elif isinstance(node, c_ast.Decl):
             kind = self.type(node.type)
             if isinstance(kind, FunctionType):
                 inline = "inline" in node.funcspec or "static" in node.storage
-                self.header.functions[node.name] = Function(node.name, kind, inline, self.where(node))
+                defined = node.name in self.header.functions and self.header.functions[node.name].defined
+                self.header.functions[node.name] = Function(node.name, kind, inline, self.where(node), defined)
             elif node.name:
                 self.header.variables.add(node.name)
 

@@ -83,6 +83,7 @@ class Function:
     type: FunctionType
     inline: bool  # static or inline: no symbol that others could catch
     where: str
+    defined: bool = False  # with its body
 
 
 def is_float(kind):

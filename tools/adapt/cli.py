@@ -63,7 +63,12 @@ def from_functions(header, names):
         found = header.function(name)
         if found.inline:
             raise HeaderError(f"{found.where}: {name} is static or inline: it is no symbol, and its calls cannot be caught. "
-                              "Give the next function around it that is called by its name.")
+                              "Give the next function around it that is called by its name, or delete static and put its "
+                              "prototype in a header.")
+        if found.defined:
+            raise HeaderError(f"{found.where}: {name} is defined here, and the adapter, which includes this, would define it "
+                              "once more. Put the prototypes in a header of their own (net.h), which the trainer includes, "
+                              "and give that header.")
         ops.append(Op(name, found.type, found.where))
     return ops
 
@@ -102,13 +107,33 @@ def duties(ops, given, say):
         for op in ops:
             if op.duty == "op" and (op.name == name if name else pattern.search(op.name)):
                 op.duty = duty
-            if op.duty == "step" and not name and any(floats(each.type) for each in op.type.params):
+            if op.duty == "step" and any(floats(each.type) for each in op.type.params):
                 op.duty = "update"
-                say(f"{op.where}: {op.name} looks like the update of one buffer, of which a step has several: put step_begin "
-                    f"and step_end around all of them. If one call is a whole step: --step {op.name}")
+                text = (f"{op.where}: {op.name} takes buffers, of which a step has several: after an overflow one "
+                        "of its calls would be skipped, not all. Put adapter_step_begin and adapter_step_end around them")
+                if given["step"]:
+                    raise HeaderError(f"--step {given['step']}: {text}, without --step; or give a function around them that "
+                                      "takes no buffers.")
+                say(text)
         if name and not any(op.duty == duty for op in ops):
             known = ", ".join(op.name for op in ops)
             raise HeaderError(f"--{duty.replace('_', '-')} {given[duty]}: it is none of the functions: {known}")
+
+
+def include_name(path):
+    name = pathlib.Path(path).name
+    if re.search(r'["\\\n]', name):
+        raise HeaderError(f"{path}: no #include can name a file with a quote, a backslash or a line's end in it: rename it.")
+    return name
+
+
+def output(options, text):
+    path = pathlib.Path(options.output)
+    if path.exists() and path.samefile(options.header):
+        raise HeaderError(f"{path} is the header that is read: give the adapter another name")
+    if path.exists() and not options.force:
+        raise HeaderError(f"{path} is there, and may hold what you filled in: another name, or --force")
+    path.write_text(text, encoding="utf-8")
 
 
 def build(options, say):
@@ -144,6 +169,9 @@ def build(options, say):
         say(f"{optimizer.where}: {', '.join(op.name for op in own)} of {optimizer.name} are the optimizer's slots")
         return host
     duties(own, given, say)
+    if not any(op.duty == "op" for op in ops):
+        raise HeaderError(f"{header.path}: no op is left: of what is given, no function computes. Give those that do, forward "
+                          "and backward, beside the step and what frames the training.")
     host = Host(header, Lists(LISTS), ops, options.host, options.handle, table)
     if host.handle and any(op.duty in FRAMES for op in ops):
         raise HeaderError(f"{header.path}: {host.handle.name} is taken for a tensor's handle, and what runs backward from a "
@@ -159,25 +187,23 @@ def main(argv=None):
     def say(text):
         print(f"amp-adapt: {text}", file=sys.stderr)
     try:
-        host = build(options, say)
+        name, host = include_name(options.header), build(options, say)
         file = options.output or "adapter.c"
         prefix = re.sub(r"\W", "_", pathlib.Path(file).stem)
         folder = str(pathlib.Path(options.header).parent)
         folders = [] if folder in (".", "/usr/include") else [folder]
         flags = "".join(f"-I{each} " for each in folders + options.include) + "".join(f"-D{each} " for each in options.define)
-        text = write(host, pathlib.Path(options.header).name, prefix, pathlib.Path(file).name, options.level, flags)
+        text = write(host, name, prefix, pathlib.Path(file).name, options.level, flags)
         if options.output is None:
-            sys.stdout.write(text)
+            print(text, end="", flush=True)
             return 0
-        if pathlib.Path(options.output).exists() and not options.force:
-            raise HeaderError(f"{options.output} is there, and may hold what you filled in: another name, or --force")
-        pathlib.Path(options.output).write_text(text, encoding="utf-8")
+        output(options, text)
         say(f"{options.output}: {sum(op.duty == 'op' for op in host.ops)} ops of a host with {host.kind}, "
             f"{text.count('AMP_ADAPT: ')} questions (grep -n AMP_ADAPT {options.output})")
     except HeaderError as error:
         say(str(error))
         return 1
     except OSError as error:
-        say(f"{error.filename}: {error.strerror}")
+        say(f"{error.filename or options.output or 'standard output'}: {error.strerror}")
         return 1
     return 0

@@ -22,6 +22,7 @@ ADDED = re.compile(r"^(d_?([a-z]|in|inp|inputs?|outputs?|out|weights?|bias(es)?|
                    r"grad\w*|\w*_grads?|\w*_updates?|\w*_?delta)$")
 KEPT = re.compile(r"mean|var(iance)?$|rstd|mask|label|target|truth|index|indices|running", re.IGNORECASE)
 SEED = re.compile(r"^(seed|d_?loss(es)?|grad_loss(es)?)$", re.IGNORECASE)
+IN_PLACE = re.compile(r"in_?place", re.IGNORECASE)
 OPTIONAL = re.compile(r"bias|optional|mask", re.IGNORECASE)
 STEP = re.compile(r"(^|_)(step|update|sgd|adamw?|optimi[sz]e)(_|$)", re.IGNORECASE)
 ZERO = re.compile(r"(zero|clear|reset)_?grads?", re.IGNORECASE)
@@ -193,7 +194,8 @@ class Host:
         if not is_float(element):
             return Argument(name, kind, f"pointer {name}")
         known = bool(extents) and all(each and _in_scope(each, op.type.params) for each in extents)
-        mark, sure = _use(name, constant, is_backward(op.name))
+        in_place = not constant and _in_place(op, name)
+        mark, sure = _use(name, constant, is_backward(op.name), in_place)
         shape = ", ".join(extents) if known else _lonely_extent(op.type.params) or "..."
         return Argument(name, kind, f"{element.name} *{name}", f"{element.name}{mark} {name}[{shape}]{'' if sure else ' ?'}")
 
@@ -261,8 +263,27 @@ def _lonely_extent(params):
     return integers[0] if len(integers) == 1 and integers[0] else None
 
 
-def _use(name, constant, backward):
+def _writable(param):
+    return isinstance(param.type, Array) or isinstance(param.type, Pointer) and not param.type.to_const
+
+
+def _in_place(op, name):
+    """Is the buffer probably read and written? BLAS' c with a beta; of a function in place the first that can be written; of
+    one that returns nothing the only one."""
+    params = op.type.params
+    if name.lower() in ("c", "y") and any((each.name or "").lower() == "beta" and is_float(each.type) for each in params):
+        return True
+    writable = [each for each in params if _writable(each)]
+    if IN_PLACE.search(op.name):
+        return [each.name for each in writable if floats(each.type)][:1] == [name]
+    alone = len([each for each in params if floats(each.type)]) == 1 or not OUT.match(name)
+    return isinstance(op.type.returns, Void) and len(writable) == 1 and alone
+
+
+def _use(name, constant, backward, in_place):
     """The annotation that is the most probable, and whether it is sure."""
+    if in_place and not SEED.match(name) and not KEPT.search(name):
+        return "(a!)", False
     if backward and OUT.match(re.sub(r"^(d|grad)_?", "", name)) and not SEED.match(name):
         return "", constant  # of forward's output, or its gradient
     if SEED.match(name):
