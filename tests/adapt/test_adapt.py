@@ -201,6 +201,15 @@ def uses(place):
                      " x[n]", "(a!) y[n] ?", "(a!) dX[...] ?", "(keep) mean[...] ?", " z[n] ?"], asked)
 
 
+def written(place):
+    """A function that returns what it makes writes into no argument, whatever its name is."""
+    place.write("handles.h", "typedef struct tensor *tn;\ntn cross_entropy(tn logits, const int *y);\n"
+                "float mse(tn output, tn x);\nvoid add(tn out, tn a, tn b);\n")
+    place.adapt("handles.h", "cross_entropy", "mse", "add", "-o", "handles.c")
+    text = place.read("handles.c")
+    expect(all(each in text for each in ('"Tensor logits, ', '"Tensor output, ', '"Tensor(out a!) out, ')), text)
+
+
 BRACKETS = """#include <amp.h>
 amp_status uses_start(void);
 amp_status uses_begin(void);
@@ -259,6 +268,7 @@ def main():
             names(place)
         with tap.test("buffers that are changed in place are offered as such"):
             uses(place)
+            written(place)
         with tap.test("a bracket outlives a begin too many, and a wrong scale is refused"):
             brackets(place)
         installed(tap, "cblas.h", "libblas-dev", place.knows("cblas.h"), lambda: blas(place))

@@ -160,7 +160,8 @@ class Host:
         if op.duty != "op":
             return Argument(name, kind, f"pointer {name}")
         if struct and struct is self.handle:
-            return self.tensor(name, kind, op.name.endswith("_") and number == 0)
+            fills = isinstance(op.type.returns, Void) or is_integer(op.type.returns)  # others return what they make
+            return self.tensor(name, kind, op.name.endswith("_") and number == 0, fills)
         if struct and not self.handle and float_members(struct):
             return Argument(name, kind, f"struct {self.know(struct)} *{name}", struct=struct)
         if isinstance(kind.target, Pointer) and pointed_struct(kind.target) is self.handle and self.handle:
@@ -176,8 +177,8 @@ class Host:
         return Argument(name, kind, f"pointer {name}")
 
     @staticmethod
-    def tensor(name, kind, in_place):
-        written = "(out a!)" if OUT.match(name) and not kind.to_const else ""
+    def tensor(name, kind, in_place, fills):
+        written = "(out a!)" if fills and OUT.match(name) and not kind.to_const else ""
         mark = "(a!)" if in_place else "(keep)" if KEPT.search(name) else written
         optional = "?" if OPTIONAL.search(name) else ""
         return Argument(name, kind, f"Tensor{mark}{optional} {name}")
