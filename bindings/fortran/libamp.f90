@@ -8,8 +8,8 @@
 !>     call amp%initialize("O1", emulate=.true.)
 !>     do
 !>       ...                                        forward, through the slot
-!>       call amp%bracket_begin(factor)
-!>       ...                                        backward, from factor: the loss scale
+!>       call amp%bracket_begin()
+!>       ...                                        backward, from its constant times amp%seed_factor(), the loss scale
 !>       call amp%bracket_end(action)               gradients are unscaled and checked
 !>       call amp%step_begin(action)
 !>       if (action == AMP_STEP) w = w - rate * dw  or skip: a gradient was not finite
@@ -52,7 +52,8 @@ module libamp
     character(:), allocatable, private :: refused ! what was described wrongly
     character(:), allocatable, private :: said    ! of the last call that failed
   contains
-    procedure :: add_op, add_parameter, initialize, bracket_begin, bracket_end, bracket_cancel, step_begin, step_end
+    procedure :: add_op, add_parameter, initialize, step_begin, step_end
+    procedure :: bracket_begin, seed_factor, bracket_end, bracket_cancel
     procedure :: clip_grad_norm, save, load, record, explain, health, message, shutdown
     procedure, private :: arrange, ready, conclude, text, release
   end type amp_training
@@ -172,19 +173,25 @@ contains
     optimizer = c_loc(kept%optimizer)
   end subroutine arrange
 
-  !> Opens the bracket around backward, which starts from its constant times `factor`.
-  subroutine bracket_begin(self, factor, status)
+  !> Opens the bracket around backward, which starts from its constant times seed_factor(). One that is open stays so.
+  subroutine bracket_begin(self, status)
     class(amp_training), intent(inout) :: self
-    real(c_float), intent(out) :: factor
     integer(c_int32_t), intent(out), optional :: status
     integer(c_int32_t) :: returned
-    factor = 1
     if (.not. self%ready(status)) return
-    self%kept%scaled = amp_scaled_loss()
     returned = amp_scale_loss_begin(c_loc(self%kept%optimizer), c_null_ptr, c_loc(self%kept%scaled))
-    if (returned == AMP_OK) factor = amp_seed_factor(c_loc(self%kept%scaled))
     call self%conclude(returned, status)
   end subroutine bracket_begin
+
+  !> The loss scale of the open bracket, for the constant that backward starts from: who asks says that it multiplies.
+  !> Where nobody asked, bracket_end says so (AMP-M01). Outside of a bracket it is 1.
+  function seed_factor(self) result(factor)
+    class(amp_training), intent(in) :: self
+    real(c_float) :: factor
+    factor = 1
+    if (.not. c_associated(self%context)) return
+    if (c_associated(self%kept%scaled%scale)) factor = amp_seed_factor(c_loc(self%kept%scaled))
+  end function seed_factor
 
   !> Unscales the gradients and decides: AMP_STEP or AMP_SKIP. The bracket is closed whatever comes of it.
   subroutine bracket_end(self, action, status)

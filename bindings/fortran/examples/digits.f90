@@ -45,7 +45,7 @@ contains
     real(c_float), contiguous, intent(in) :: x(:, :)
     integer, intent(in) :: digit(:)
     real(c_float), intent(out) :: loss
-    real(c_float) :: h(hidden, size(digit)), dh(hidden, size(digit)), p(classes, size(digit)), factor
+    real(c_float) :: h(hidden, size(digit)), dh(hidden, size(digit)), p(classes, size(digit))
     integer(c_int32_t) :: action
     integer :: i
     call forward(x, h, p)
@@ -60,11 +60,11 @@ contains
     db1 = 0
     dw2 = 0
     db2 = 0
-    call amp%bracket_begin(factor)
+    call amp%bracket_begin()
     do i = 1, size(digit)
       p(digit(i) + 1, i) = p(digit(i) + 1, i) - 1
     end do
-    p = p * (factor / size(digit))
+    p = p * (amp%seed_factor() / size(digit))
     call linear_dw(dw2, p, h)
     db2 = db2 + sum(p, 2)
     call linear_dx(dh, p, w2)

@@ -59,11 +59,13 @@ program training
   integer :: number = 0
   type(amp_training) :: amp
 
-  if (command_argument_count() > 0) call amp%bracket_begin(w(1))
+  if (command_argument_count() > 0) call amp%bracket_begin()
   call without_a_level()
   call an_overflow_skips()
   call a_cancelled_bracket_changes_nothing()
   call a_step_at_each_level()
+  call a_second_bracket_is_refused()
+  call a_forgotten_factor_is_told()
   call a_state_comes_back()
   call bad_descriptions()
   print "(a, i0)", "1..", number
@@ -103,8 +105,7 @@ contains
   subroutine without_a_level()
     character(:), allocatable :: words
     integer(c_int32_t) :: status
-    real(c_float) :: factor
-    call amp%bracket_begin(factor, status)
+    call amp%bracket_begin(status)
     words = amp%message()
     call expect(status == AMP_ERR_WRONG_STATE .and. words == "it is not initialized", &
       "calls before initialize are refused")
@@ -130,7 +131,8 @@ contains
     integer(c_int32_t) :: action
     integer(c_int64_t) :: brackets, skipped
     call begin("O1", 1024.0_c_float)
-    call amp%bracket_begin(factor)
+    call amp%bracket_begin()
+    factor = amp%seed_factor()
     call expect(nint(factor) == 1024, "the seed's factor is the scale")
     call backward(huge(factor))
     call amp%bracket_end(action)
@@ -143,14 +145,15 @@ contains
   end subroutine an_overflow_skips
 
   subroutine a_cancelled_bracket_changes_nothing()
-    real(c_float) :: factor, norm
+    real(c_float) :: norm
     call begin("O1", 1024.0_c_float)
     dw = [3, 4, 0, 0]
-    call amp%bracket_begin(factor)
-    call backward(factor)
+    call amp%bracket_begin()
+    call backward(amp%seed_factor())
     call amp%bracket_cancel()
     call expect(all(nint(dw) == [3, 4, 0, 0]), "gradients are what they were")
-    call amp%bracket_begin(factor)
+    call amp%bracket_begin()
+    call backward(0 * amp%seed_factor())
     call amp%bracket_end()
     call amp%clip_grad_norm(1.0_c_float, norm)
     call expect(nint(norm) == 5 .and. nint(10 * dw(2)) == 8, "gradients are clipped")
@@ -160,15 +163,15 @@ contains
   !> fp16 has 11 significant bits, bfloat16 8.
   subroutine a_step_at_each_level()
     character(2), parameter :: levels(6) = ["O0", "O1", "O2", "O3", "O4", "O5"]
-    real(c_float) :: factor, y(n)
+    real(c_float) :: y(n)
     integer :: i, j
     do i = 1, size(levels)
       call begin(levels(i), 1024.0_c_float)
       call through(slot, y, spread(1.0_c_float, 1, n), w)
       do j = 1, 2
         dw = 0
-        call amp%bracket_begin(factor)
-        call backward(0.25 * factor)
+        call amp%bracket_begin()
+        call backward(0.25 * amp%seed_factor())
         call amp%bracket_end()
         call step()
       end do
@@ -178,14 +181,38 @@ contains
     end do
   end subroutine a_step_at_each_level
 
+  subroutine a_second_bracket_is_refused()
+    integer(c_int32_t) :: status
+    call begin("O1", 1024.0_c_float)
+    call expect(nint(amp%seed_factor()) == 1, "without a bracket the factor is 1")
+    call amp%bracket_begin()
+    call amp%bracket_begin(status)
+    call expect(status == AMP_ERR_WRONG_STATE, "a second bracket is refused")
+    call backward(0.25 * amp%seed_factor())
+    call amp%bracket_end(status=status)
+    call expect(status == AMP_OK .and. abs(dw(1) - 0.1) < 0.1 / 1024.0, "and the first one stays open")
+    call amp%shutdown()
+  end subroutine a_second_bracket_is_refused
+
+  subroutine a_forgotten_factor_is_told()
+    character(:), allocatable :: words
+    integer(c_int32_t) :: status
+    call begin("O1", 1024.0_c_float)
+    call amp%bracket_begin()
+    call backward(0.25_c_float)
+    call amp%bracket_end(status=status)
+    words = amp%message()
+    call expect(status /= AMP_OK .and. index(words, "amp_seed_factor") > 0, "a factor that nobody asked for is told")
+    call amp%shutdown()
+  end subroutine a_forgotten_factor_is_told
+
   subroutine a_state_comes_back()
     character(*), parameter :: path = "training.safetensors"
     character(:), allocatable :: words
     integer(c_int32_t) :: status
-    real(c_float) :: factor
     call begin("O2", 1024.0_c_float)
-    call amp%bracket_begin(factor)
-    call backward(0.25 * factor)
+    call amp%bracket_begin()
+    call backward(0.25 * amp%seed_factor())
     call amp%bracket_end()
     call step()
     call amp%save(path)
