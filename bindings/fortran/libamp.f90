@@ -41,7 +41,8 @@ module libamp
     type(c_ptr), allocatable :: handles(:)      ! of those that are trained
   end type kept_by_c
 
-  !> A model with its optimizer. It is not copied; arrays and slots stay where they are until shutdown.
+  !> A model with its optimizer. It is not copied: a program that assigns one that is described stops. Arrays and slots
+  !> stay where they are until shutdown.
   type :: amp_training
     type(c_ptr) :: context = c_null_ptr !< for calls of libamp_c
     type(kept_by_c), pointer, private :: kept => null()
@@ -49,13 +50,13 @@ module libamp
     type(amp_param), allocatable, private :: params(:)
     type(amp_buffer), allocatable, private :: buffers(:)
     type(text_bytes), allocatable, private :: texts(:)
-    character(:), allocatable, private :: refused ! what was described wrongly
-    character(:), allocatable, private :: said    ! of the last call that failed
+    character(:), allocatable, private :: said ! of the last call that failed
   contains
     procedure :: add_op, add_parameter, initialize, step_begin, step_end
     procedure :: bracket_begin, seed_factor, bracket_end, bracket_cancel
     procedure :: clip_grad_norm, save, load, record, explain, health, message, shutdown
-    procedure, private :: arrange, ready, conclude, text, release
+    generic :: assignment(=) => refuse_copy
+    procedure, private :: arrange, ready, describes, conclude, text, release, refuse_copy
   end type amp_training
 
 contains
@@ -64,14 +65,16 @@ contains
 
   !> A procedure that the policy may see. `slot` is where the program keeps its address, c_funloc(procedure), and calls
   !> it through. fp16, bf16: the same for 16-bit elements. op_class: AMP_LOWER, ... whatever the lists say.
-  subroutine add_op(self, name, schema, slot, aliases, backward_of, op_class, fp16, bf16, flags)
+  subroutine add_op(self, name, schema, slot, aliases, backward_of, op_class, fp16, bf16, flags, status)
     class(amp_training), intent(inout) :: self
     character(*), intent(in) :: name, schema
     type(c_funptr), target, intent(inout) :: slot
     character(*), intent(in), optional :: aliases, backward_of
     integer(c_int32_t), intent(in), optional :: op_class, flags
     type(c_funptr), intent(in), optional :: fp16, bf16
+    integer(c_int32_t), intent(out), optional :: status
     type(amp_op) :: op
+    if (.not. self%describes(name, c_associated(slot), "its slot holds no procedure", status)) return
     op%name = self%text(name)
     op%schema = self%text(schema)
     op%slot = c_loc(slot)
@@ -87,24 +90,25 @@ contains
 
   !> A parameter with its gradient, of any rank; without one it is not trained. Contiguous: a slice of columns is, one
   !> of rows is not. batch_norm: O2 and O5 leave it in FP32.
-  subroutine add_parameter(self, name, values, grad, batch_norm)
+  subroutine add_parameter(self, name, values, grad, batch_norm, status)
     class(amp_training), intent(inout) :: self
     character(*), intent(in) :: name
     real(c_float), target, intent(inout) :: values(..)
     real(c_float), target, intent(inout), optional :: grad(..)
     logical, intent(in), optional :: batch_norm
+    integer(c_int32_t), intent(out), optional :: status
     type(amp_param) :: param
     type(amp_buffer) :: pair(2)
+    if (.not. self%describes(name, is_contiguous(values), "its elements are not contiguous", status)) return
+    if (present(grad)) then
+      if (.not. self%describes(name, is_contiguous(grad), "its gradient's elements are not contiguous", status)) return
+      if (.not. self%describes(name, size(grad) == size(values), "its gradient has another size", status)) return
+      pair(2)%data = c_loc(grad)
+    end if
     param%name = self%text(name)
     if (present(batch_norm)) param%module_kind = merge(AMP_MODULE_BATCH_NORM, AMP_MODULE_OTHER, batch_norm)
     pair%size = size(values)
     pair(1)%data = c_loc(values)
-    if (.not. is_contiguous(values)) self%refused = name // ": its elements are not contiguous"
-    if (present(grad)) then
-      pair(2)%data = c_loc(grad)
-      if (.not. is_contiguous(grad)) self%refused = name // ": its gradient's elements are not contiguous"
-      if (size(grad) /= size(values)) self%refused = name // ": its gradient has another size"
-    end if
     if (.not. allocated(self%params)) allocate (self%params(0), self%buffers(0))
     self%params = [self%params, param]
     self%buffers = [self%buffers, pair]
@@ -125,8 +129,9 @@ contains
     if (c_associated(self%context)) then
       call self%conclude(AMP_ERR_WRONG_STATE, status, "it is initialized already")
       return
-    else if (allocated(self%refused)) then
-      call self%conclude(AMP_ERR_INVALID_ARGUMENT, status, self%refused)
+    else if (.not. (allocated(self%ops) .or. allocated(self%params))) then
+      call self%conclude(AMP_ERR_WRONG_STATE, status, "nothing is described: call add_op and add_parameter first, &
+        &and again after shutdown, which forgets them")
       return
     end if
     if (present(config)) settings = config
@@ -373,6 +378,31 @@ contains
     if (.not. ready) call self%conclude(AMP_ERR_WRONG_STATE, status, "it is not initialized")
   end function ready
 
+  !> Whether `name` may be added: before initialize, and if it is right; otherwise the call ends here.
+  function describes(self, name, right, words, status)
+    class(amp_training), intent(inout) :: self
+    character(*), intent(in) :: name, words
+    logical, intent(in) :: right
+    integer(c_int32_t), intent(out), optional :: status
+    logical :: describes
+    describes = right .and. .not. c_associated(self%context)
+    if (c_associated(self%context)) then
+      call self%conclude(AMP_ERR_WRONG_STATE, status, trim(name) // ": it is added after initialize; shut down first")
+    else if (.not. right) then
+      call self%conclude(AMP_ERR_INVALID_ARGUMENT, status, trim(name) // ": " // words)
+    else
+      call self%conclude(AMP_OK, status)
+    end if
+  end function describes
+
+  !> Two that are shut down would release the same memory.
+  subroutine refuse_copy(self, other)
+    class(amp_training), intent(inout) :: self
+    class(amp_training), intent(in) :: other
+    if (any([allocated(self%texts), allocated(other%texts)])) &
+      error stop "libamp: an amp_training that is described is not copied: pass it, or point to it"
+  end subroutine refuse_copy
+
   !> A string that C may keep until release.
   function text(self, words) result(address)
     class(amp_training), intent(inout) :: self
@@ -416,7 +446,6 @@ contains
     class(amp_training), intent(inout) :: self
     integer :: i
     if (associated(self%kept)) deallocate (self%kept)
-    if (allocated(self%refused)) deallocate (self%refused)
     if (allocated(self%ops)) deallocate (self%ops)
     if (allocated(self%params)) deallocate (self%params, self%buffers)
     if (.not. allocated(self%texts)) return

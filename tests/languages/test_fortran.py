@@ -74,6 +74,8 @@ def check_promises(modules):
     expect(len(points) > 20 and f"\n1..{len(points)}\n" in said and "not ok" not in points, said)
     expect("libamp: AMP_ERR_WRONG_STATE: it is not initialized" in modules.run("training", "stop", status=1),
            "without `status` a call that fails does not stop the program")
+    expect("libamp: an amp_training that is described is not copied" in modules.run("training", "copy", status=1),
+           "a copy does not stop the program")
 
 
 def main():

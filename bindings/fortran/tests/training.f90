@@ -1,5 +1,6 @@
 ! SPDX-License-Identifier: Apache-2.0
-!> What the module promises, as TAP. With an argument: a failing call without `status`, which stops the program.
+!> What the module promises, as TAP. With an argument, what stops the program: "stop", a failing
+!> call without `status`; "copy".
 module product
   use libamp
   implicit none
@@ -57,9 +58,15 @@ program training
   implicit none
   real(c_float), target :: w(n), dw(n)
   integer :: number = 0
-  type(amp_training) :: amp
+  type(amp_training) :: amp, other
+  character(4) :: argument
 
-  if (command_argument_count() > 0) call amp%bracket_begin()
+  call get_command_argument(1, argument)
+  if (argument == "stop") call amp%bracket_begin()
+  if (argument == "copy") then
+    call begin("O1", 1024.0_c_float)
+    other = amp
+  end if
   call without_a_level()
   call an_overflow_skips()
   call a_cancelled_bracket_changes_nothing()
@@ -231,20 +238,36 @@ contains
   subroutine bad_descriptions()
     character(:), allocatable :: words
     real(c_float), target :: rows(2, 3), short(2)
+    type(c_funptr), target :: empty
     integer(c_int32_t) :: status
+    empty = c_null_funptr
     rows = 0
     short = 0
-    call amp%add_parameter("row", rows(1, :))
-    call amp%initialize("O1", status=status)
+    call amp%add_parameter("row", rows(1, :), status=status)
     words = amp%message()
     call expect(status /= AMP_OK .and. index(words, "row: its elements are not contiguous") == 1, &
       "a row is refused")
-    call amp%shutdown()
-    call amp%add_parameter("matrix", rows, short)
-    call amp%initialize("O1", status=status)
+    call amp%add_parameter("matrix", rows, short, status=status)
     words = amp%message()
     call expect(status /= AMP_OK .and. index(words, "matrix: its gradient has another size") == 1, &
       "so is a short gradient")
+    call amp%add_op("empty", "f(float x[n], int32 n) -> void", empty, status=status)
+    words = amp%message()
+    call expect(status == AMP_ERR_INVALID_ARGUMENT .and. index(words, "empty: its slot holds no procedure") == 1, &
+      "and a slot without a procedure")
+    call amp%initialize("O1", status=status)
+    words = amp%message()
+    call expect(status == AMP_ERR_WRONG_STATE .and. index(words, "nothing is described") == 1, &
+      "what was refused is not there")
+    call begin("O1", 1024.0_c_float)
+    call amp%add_op("late", "f(float x[n], int32 n) -> void", slot, status=status)
+    words = amp%message()
+    call expect(status == AMP_ERR_WRONG_STATE .and. index(words, "late: it is added after initialize") == 1, &
+      "an op comes before initialize")
+    call amp%add_parameter("late", short, status=status)
+    call expect(status == AMP_ERR_WRONG_STATE, "so does a parameter")
     call amp%shutdown()
+    call amp%initialize("O1", emulate=.true., status=status)
+    call expect(status == AMP_ERR_WRONG_STATE, "shutdown forgets the description")
   end subroutine bad_descriptions
 end program training
