@@ -25,7 +25,7 @@ pub struct Bracket<'a> {
 
 impl<'a> Bracket<'a> {
     pub(crate) fn begin(context: &'a mut Context, optimizers: &[Optimizer], loss: u32, delay: Delay) -> Result<Self> {
-        let optimizers: Vec<_> = optimizers.iter().map(|&optimizer| context.optimizer(optimizer)).collect();
+        let optimizers = optimizers.iter().map(|&optimizer| context.optimizer(optimizer)).collect::<Result<Vec<_>>>()?;
         let flags = match delay {
             Delay::None => 0,
             Delay::Unscale => sys::AMP_DELAY_UNSCALE,
@@ -49,7 +49,9 @@ impl<'a> Bracket<'a> {
         self.scaled.take()
     }
 
-    /// What backward's seed is to be multiplied with: the loss scale, but 1 where an op has a `seed`.
+    /// What backward's seed is to be multiplied with: the loss scale, but 1 where an op has a `seed`. Who asks says
+    /// that it multiplies: where nobody asked, `end` says so.
+    #[must_use = "to ask says that backward's seed is multiplied with it"]
     pub fn seed_factor(&self) -> f32 {
         // SAFETY: open as long as self is
         unsafe { sys::amp_seed_factor(self.scaled()) }
@@ -103,7 +105,7 @@ pub struct Step<'a> {
 
 impl<'a> Step<'a> {
     pub(crate) fn begin(context: &'a mut Context, optimizer: Optimizer) -> Result<(Self, Action)> {
-        let (optimizer, mut info) = (context.optimizer(optimizer), sys::amp_step_info::init());
+        let (optimizer, mut info) = (context.optimizer(optimizer)?, sys::amp_step_info::init());
         // SAFETY: the optimizer is the context's
         context.alone(|_| unsafe { sys::amp_step_begin(optimizer, &mut info) })?;
         Ok((Step { context, optimizer: Some(optimizer) }, action(info.action)))

@@ -101,8 +101,16 @@ impl Context {
         ended
     }
 
-    pub(crate) fn optimizer(&self, optimizer: Optimizer) -> *mut sys::amp_optimizer {
-        self.held.optimizers[optimizer.0].raw.get()
+    fn trained(&self, optimizer: Optimizer) -> Result<&Trained> {
+        if optimizer.model != self.held.store.model {
+            let words = "an optimizer of another model: use what this one's `optimizer` returned";
+            return Err(Error::invalid(words.to_owned()));
+        }
+        Ok(&self.held.optimizers[optimizer.index])
+    }
+
+    pub(crate) fn optimizer(&self, optimizer: Optimizer) -> Result<*mut sys::amp_optimizer> {
+        self.trained(optimizer).map(|trained| trained.raw.get())
     }
 
     /// For what this crate does not have: calls of `sys`.
@@ -133,9 +141,9 @@ impl Context {
         Ok(decided)
     }
 
-    /// Zeroes the gradients of an optimizer's parameters.
+    /// Zeroes the gradients of an optimizer's parameters. Panics where it is another model's.
     pub fn zero_grad(&mut self, optimizer: Optimizer) {
-        for param in self.held.optimizers[optimizer.0].params.clone() {
+        for param in self.trained(optimizer).unwrap_or_else(|error| panic!("{error}")).params.clone() {
             self.grad_mut(param).fill(0.0);
         }
     }
@@ -145,20 +153,20 @@ impl Context {
         let mut norm = 0.0;
         self.settled();
         // SAFETY: the optimizer is ours
-        check(unsafe { sys::amp_clip_grad_norm(self.optimizer(optimizer), max_norm, &mut norm) })?;
+        check(unsafe { sys::amp_clip_grad_norm(self.optimizer(optimizer)?, max_norm, &mut norm) })?;
         Ok(norm)
     }
 
     pub fn clip_grad_value(&mut self, optimizer: Optimizer, max_value: f32) -> Result<()> {
         self.settled();
         // SAFETY: the optimizer is ours
-        check(unsafe { sys::amp_clip_grad_value(self.optimizer(optimizer), max_value) })
+        check(unsafe { sys::amp_clip_grad_value(self.optimizer(optimizer)?, max_value) })
     }
 
     /// What the optimizer updates: FP32 masters where there are some.
     pub fn masters(&mut self, optimizer: Optimizer) -> Result<Vec<Master<'_>>> {
         self.settled();
-        let (optimizer, mut count) = (self.optimizer(optimizer), 0);
+        let (optimizer, mut count) = (self.optimizer(optimizer)?, 0);
         // SAFETY: the optimizer is ours; nothing is written but the count
         check(unsafe { sys::amp_master_params(optimizer, std::ptr::null_mut(), 0, &mut count) })?;
         let mut masters = vec![sys::amp_master::init(); count];
@@ -217,7 +225,7 @@ impl Context {
     /// values where there were masters.
     pub fn shutdown(mut self) -> Result<Vec<Vec<f32>>> {
         self.unwire()?;
-        Ok((0..self.held.store.0.len()).map(|index| self.data(Param(index)).to_vec()).collect())
+        Ok(self.held.store.values())
     }
 }
 

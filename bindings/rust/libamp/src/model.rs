@@ -1,28 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 use crate::config::Config;
 use crate::context::{Context, Trained};
-use crate::error::{c_string, Result};
+use crate::error::{c_string, Error, Result};
 use crate::op::{alone, described, Op};
 use crate::sys;
-use crate::values::{host, Block, Kept, Param, Store};
+use crate::values::{host, Block, Identity, Kept, Param, Store};
 use std::ffi::CString;
 use std::os::raw::c_void;
 
 /// An optimizer of a model: its name in calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Optimizer(pub(crate) usize);
+pub struct Optimizer {
+    pub(crate) model: Identity,
+    pub(crate) index: usize,
+}
 
 /// What a context is made of: ops, parameters and the optimizers that update them.
-#[derive(Default)]
 pub struct Model {
+    identity: Identity,
     ops: Vec<Op>,
     blocks: Vec<Block>,
     optimizers: Vec<Vec<Param>>,
 }
 
+impl Default for Model {
+    fn default() -> Model {
+        Model::new()
+    }
+}
+
 impl Model {
     pub fn new() -> Model {
-        Model::default()
+        Model { identity: Identity::new(), ops: Vec::new(), blocks: Vec::new(), optimizers: Vec::new() }
     }
 
     /// A function of `op!` that the policy may see. Where several of one kind are to be told apart, each needs an op.
@@ -42,18 +51,25 @@ impl Model {
 
     fn add(&mut self, name: &str, module_kind: i32, values: Vec<f32>) -> Param {
         self.blocks.push(Block::new(name.to_owned(), module_kind, values));
-        Param(self.blocks.len() - 1)
+        Param { model: self.identity, index: self.blocks.len() - 1 }
     }
 
-    /// Its parameters get gradients, which begin as zeros.
+    /// Its parameters get gradients, which begin as zeros. `initialize` refuses those of another model.
     pub fn optimizer(&mut self, params: &[Param]) -> Optimizer {
-        params.iter().for_each(|param| self.blocks[param.0].train());
+        for param in params.iter().filter(|param| param.model == self.identity) {
+            self.blocks[param.index].train();
+        }
         self.optimizers.push(params.to_vec());
-        Optimizer(self.optimizers.len() - 1)
+        Optimizer { model: self.identity, index: self.optimizers.len() - 1 }
     }
 
-    /// Wires the ops for the level. What this model holds moves into the context; on an error it stays here.
+    /// Wires the ops for the level. What this model holds moves into the context, and the model is empty as a new one;
+    /// on an error it stays here.
     pub fn initialize(&mut self, config: &Config) -> Result<Context> {
+        if self.ops.is_empty() && self.blocks.is_empty() {
+            return Err(Error::new(sys::AMP_ERR_WRONG_STATE, "the model is empty: it has neither ops nor parameters; \
+                                  what it had is in the context, if it was initialized already".to_owned()));
+        }
         let ops = self.ops.iter().map(described).collect::<Result<Vec<_>>>()?;
         let mut raw_ops: Vec<_> = ops.iter().map(|op| op.raw).collect();
         let names = self.blocks.iter().map(|block| c_string(&block.name)).collect::<Result<Vec<_>>>()?;
@@ -63,7 +79,7 @@ impl Model {
         model.host = &host;
         (model.ops, model.n_ops) = (raw_ops.as_mut_ptr(), raw_ops.len());
         (model.params, model.n_params) = (params.as_ptr(), params.len());
-        let handles = self.handles();
+        let handles = self.handles()?;
         let optimizers: Vec<_> = handles.iter().zip(&self.optimizers).map(trained).collect();
 
         let (model, mut context) = (Kept::new(Box::new(model)), std::ptr::null_mut());
@@ -73,7 +89,7 @@ impl Model {
             sys::amp_initialize_many(&model.get(), 1, raw_optimizers.as_ptr(), raw_optimizers.len(), &config.raw(),
                                      &mut context)
         })?;
-        let store = Store(std::mem::take(&mut self.blocks));
+        let store = Store { model: self.identity, blocks: std::mem::take(&mut self.blocks) };
         *self = Model::new();
         Ok(Context::new(context, store, model, optimizers))
     }
@@ -89,8 +105,16 @@ impl Model {
         self.blocks.iter().zip(names).map(describe).collect()
     }
 
-    fn handles(&self) -> Vec<Vec<*mut c_void>> {
-        let of = |params: &Vec<Param>| params.iter().map(|param| self.blocks[param.0].handle()).collect();
+    fn handle(&self, param: &Param) -> Result<*mut c_void> {
+        if param.model != self.identity {
+            return Err(Error::invalid("an optimizer lists a parameter of another model: it takes what its own \
+                                       model's `param` returned".to_owned()));
+        }
+        Ok(self.blocks[param.index].handle())
+    }
+
+    fn handles(&self) -> Result<Vec<Vec<*mut c_void>>> {
+        let of = |params: &Vec<Param>| params.iter().map(|param| self.handle(param)).collect();
         self.optimizers.iter().map(of).collect()
     }
 }

@@ -29,9 +29,23 @@ impl<T: ?Sized> Drop for Kept<T> {
     }
 }
 
+/// Which model parameters and optimizers are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity(u64);
+
+impl Identity {
+    pub fn new() -> Identity {
+        static MODELS: AtomicU64 = AtomicU64::new(0);
+        Identity(MODELS.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// A parameter of a model: its name in calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Param(pub(crate) usize);
+pub struct Param {
+    pub(crate) model: Identity,
+    pub(crate) index: usize,
+}
 
 /// An `amp_buffer`, which C is given the address of, and how often its elements may have changed. While a slice of them
 /// may be written they change all the time.
@@ -140,7 +154,10 @@ impl Block {
 }
 
 pub(crate) mod sealed {
-    pub struct Store(pub(crate) Vec<super::Block>);
+    pub struct Store {
+        pub(crate) model: super::Identity,
+        pub(crate) blocks: Vec<super::Block>,
+    }
 
     pub trait Owner {
         #[doc(hidden)]
@@ -151,12 +168,19 @@ pub(crate) use sealed::Store;
 
 impl Store {
     fn block(&self, param: Param) -> &Block {
-        &self.0[param.0]
+        assert!(param.model == self.model, "a parameter of another model: use what this one's `param` returned");
+        &self.blocks[param.index]
+    }
+
+    /// The values of each parameter.
+    pub fn values(&self) -> Vec<Vec<f32>> {
+        // SAFETY: of blocks that nobody writes while self is borrowed
+        self.blocks.iter().map(|block| unsafe { (*block.data.read()).to_vec() }).collect()
     }
 
     /// Whoever has the owner mutably holds no slice.
     pub fn settle(&mut self) {
-        for block in &self.0 {
+        for block in &self.blocks {
             block.data.settle();
             block.grad.iter().for_each(Elements::settle);
         }

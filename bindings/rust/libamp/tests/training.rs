@@ -219,6 +219,37 @@ fn what_cannot_be_initialized_keeps_its_parameters() {
 }
 
 #[test]
+fn another_model_is_refused() {
+    let _alone = alone();
+    let refused = |result: libamp::Result<()>, words| {
+        let error = result.unwrap_err();
+        assert!(error.status() == sys::AMP_ERR_INVALID_ARGUMENT && error.message().contains(words), "{error}");
+    };
+    let ((mut amp, _, sgd), (mut other, w, foreign)) = (context(Level::O1), model());
+    assert_eq!(amp.scale_loss(sgd).unwrap().cancel(), Ok(()));
+    refused(amp.scale_loss(foreign).map(|_| ()), "an optimizer of another model");
+    refused(amp.step(foreign, |_| ()).map(|_| ()), "an optimizer of another model");
+    refused(amp.clip_grad_norm(foreign, 1.0).map(|_| ()), "an optimizer of another model");
+    assert!(words(catch_unwind(|| amp.data(w)[0]).unwrap_err()).contains("a parameter of another model"));
+    let (mut third, _, _) = model();
+    third.optimizer(&[w]);
+    refused(third.initialize(&Config::new(Level::O0)).map(|_| ()), "lists a parameter of another model");
+    assert!(other.initialize(&Config::new(Level::O0)).is_ok());
+    let again = other.initialize(&Config::new(Level::O0)).err().unwrap();
+    assert!(again.message().contains("initialized already"), "{again}");
+}
+
+#[test]
+fn a_forgotten_factor_is_told() {
+    let _alone = alone();
+    let (mut amp, w, sgd) = context(Level::O1);
+    let mut bracket = amp.scale_loss(sgd).unwrap();
+    linear_dw(bracket.grad_mut(w), &[0.4; N], &[0.25; N], N as i32);
+    let error = bracket.end().unwrap_err();
+    assert!(error.message().contains("amp_seed_factor"), "{error}");
+}
+
+#[test]
 fn what_is_written_is_seen() {
     let _alone = alone();
     let (mut amp, w, sgd) = context(Level::O4);
