@@ -116,6 +116,24 @@ def undocumented(api):
             for entry in api[section] if not entry["doc"]]
 
 
+def primitives(part):
+    """The names of types in a part of the description."""
+    if isinstance(part, list):
+        return set().union(*map(primitives, part))
+    if not isinstance(part, dict):
+        return set()
+    kinds = [part[key] for key in ("type", "returns", "pointer", "array") if key in part]
+    named = {kind["name"] for kind in kinds if isinstance(kind, dict) and "name" in kind}
+    return named.union(*map(primitives, part.values()))
+
+
+def unexplained(api, page):
+    """Names of types that neither the description nor the page about it has."""
+    known = {entry["name"] for section in ("types", "opaque", "structs") for entry in api[section]}
+    return [f"{page} does not say `{name}`" for name in sorted(primitives(api) - known)
+            if f"`{name}`" not in page.read_text(encoding="utf-8")]
+
+
 def checks(api, include, library, compiler):
     """(what, complaints)"""
     listed = {function["name"] for function in api["functions"]}
@@ -133,6 +151,7 @@ def checks(api, include, library, compiler):
         yield f"{what} that is wrong is found out", [] if found else ["silence"]
     yield "structures begin as it says", begin_otherwise(api, include, compiler)
     yield "everything has its words", undocumented(api)
+    yield "the types that it does not describe are explained", unexplained(api, include.parent / "bindings" / "README.md")
 
 
 def main():
