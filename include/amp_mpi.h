@@ -27,9 +27,11 @@
  * they are never taken for the host's, and its own may come in between in any order.
  *
  * Errors. Not AMP_OK: amp_mpi_error has the words. AMP_ERR_BACKEND: MPI's error, or the others did not come within the
- * timeout: a rank is gone or hangs, and ranks are out of step: print the words, then MPI_Abort. Whatever else one rank
- * finds wrong in a call that all make, all of them return, the others with AMP_ERR_HOST_FAILED and who it was; but for
- * a pass of an average, which goes on: that rank alone has the error, and cancels its bracket.
+ * timeout: a rank is gone or hangs, and ranks are out of step: print the words, then MPI_Abort. Until then every call
+ * returns the same, and closing frees nothing: MPI may still write to libamp's buffers, and to the parameters of an
+ * amp_mpi_shard_gather that was given up, which the host has to leave where they are. Whatever else one
+ * rank finds wrong in a call that all make, all of them return, the others with AMP_ERR_HOST_FAILED and who it was; but
+ * for a pass of an average, which goes on: that rank alone has the error, and cancels its bracket.
  *
  * Memory of the CPU alone: for GPUs there is amp_nccl.h. Threads: an amp_mpi, with what was opened on it, is one
  * thread's at a time (MPI_THREAD_FUNNELED or more where the host has others).

@@ -65,7 +65,7 @@ typedef struct amp_mpi_average {
 
 /* Frees it; a call of all ranks, outside a pass, before amp_mpi_close. NULL: nothing. */
 static inline void amp_mpi_average_close(amp_mpi_average *average) {
-    if (!average) return;
+    if (!average || average->mpi->lost) return;
     for (size_t b = 0; average->buckets && b < average->n_buckets; b++) {
         free(average->buckets[b].send);
         free(average->buckets[b].receive);

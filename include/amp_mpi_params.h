@@ -17,25 +17,13 @@ static inline uint64_t amp_mpi_layout_(const struct amp_mpi_tensor_ *list, size_
     return hash;
 }
 
-/* `bytes` from the rank `root` to all. */
-static inline amp_status amp_mpi_tell_(amp_mpi *mpi, void *data, uint64_t bytes, int root, const char *what) {
-    const uint64_t most = (uint64_t)1 << 30; /* what an int counts */
-    amp_status status = AMP_OK;
-    for (char *at = (char *)data; bytes && status == AMP_OK;) {
-        const uint64_t n = bytes < most ? bytes : most;
-        MPI_Request request;
-        status = amp_mpi_wait_(mpi, MPI_Ibcast(at, (int)n, MPI_BYTE, root, mpi->comm, &request), &request, what);
-        at += n, bytes -= n;
-    }
-    return status;
-}
-
 static inline amp_status amp_mpi_broadcast_list_(amp_mpi *mpi, const struct amp_mpi_tensor_ *list) {
     static const char what[] = "amp_mpi_broadcast";
     amp_status status = amp_mpi_same_(mpi, amp_mpi_layout_(list, mpi->n_params), what,
                                       "the ranks' models differ in number, sizes or types of their parameters");
     for (size_t i = 0; i < mpi->n_params && status == AMP_OK; i++)
-        status = amp_mpi_tell_(mpi, list[i].span.data, list[i].span.size * amp_mpi_width_(list[i].span.dtype), 0, what);
+        status = amp_mpi_exchange_(mpi, list[i].span.data, list[i].span.size * amp_mpi_width_(list[i].span.dtype), 1,
+                                   MPI_BYTE, MPI_OP_NULL, what);
     return status;
 }
 
@@ -53,15 +41,11 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_broadcast(amp_mpi *mpi) {
 
 /* Which rank has another number than rank 0? */
 static inline amp_status amp_mpi_blame_(amp_mpi *mpi, uint64_t hash, const char *name, size_t differing, size_t n) {
-    uint64_t *all = (uint64_t *)calloc((size_t)mpi->size, sizeof *all);
-    int rank = 0;
-    MPI_Request request;
-    amp_status status = amp_mpi_agree_(mpi, all ? AMP_OK : AMP_ERR_NO_MEMORY, "amp_mpi_check_equal");
-    if (status == AMP_OK)
-        status = amp_mpi_wait_(mpi, MPI_Iallgather(&hash, 1, MPI_UINT64_T, all, 1, MPI_UINT64_T, mpi->comm, &request),
-                               &request, "amp_mpi_check_equal");
-    while (status == AMP_OK && rank + 1 < mpi->size && all[rank] == all[0]) rank++;
-    free(all);
+    static const char what[] = "amp_mpi_check_equal";
+    uint64_t wanted = hash;
+    amp_status status = amp_mpi_exchange_(mpi, &wanted, 1, sizeof wanted, MPI_UINT64_T, MPI_OP_NULL, what);
+    int rank = hash == wanted ? mpi->size : mpi->rank;
+    if (status == AMP_OK) status = amp_mpi_exchange_(mpi, &rank, 1, sizeof rank, MPI_INT, MPI_MIN, what);
     if (status != AMP_OK) return status;
     return amp_mpi_fail_(
         mpi, AMP_ERR_CONFLICT,

@@ -17,6 +17,7 @@ static inline void amp_mpi_average_note_(amp_mpi_average *average, amp_status st
 }
 
 static inline amp_status amp_mpi_average_said_(amp_mpi_average *average) {
+    if (average->mpi->lost) return AMP_ERR_BACKEND;
     if (average->failed != AMP_OK) memcpy(average->mpi->why, average->why, sizeof average->why);
     return average->failed;
 }
@@ -47,7 +48,8 @@ static inline void amp_mpi_average_pack_(amp_mpi_average *average, const struct 
 
 /* Buckets go in their order, whatever the order of the gradients: the ranks' collectives must be the same. */
 static inline void amp_mpi_average_send_(amp_mpi_average *average) {
-    for (; average->sent < average->n_buckets && !average->buckets[average->sent].missing; average->sent++) {
+    for (; !average->mpi->lost && average->sent < average->n_buckets && !average->buckets[average->sent].missing;
+         average->sent++) {
         struct amp_mpi_bucket_ *bucket = &average->buckets[average->sent];
         const int size = (int)bucket->size, share = size / average->mpi->size;
         amp_mpi_average_pack_(average, bucket);
@@ -85,7 +87,7 @@ static inline void amp_mpi_average_progress_(amp_mpi_average *average) {
         int done = 0;
         const int code = MPI_Test(&bucket->request, &done, MPI_STATUS_IGNORE);
         amp_mpi_average_note_(average, amp_mpi_code_(average->mpi, code, "amp_mpi_average"));
-        if (!done) return;
+        if (!done || average->mpi->lost) return;
         if (bucket->receive) amp_mpi_average_add_(average, bucket);
     }
 }
@@ -93,6 +95,7 @@ static inline void amp_mpi_average_progress_(amp_mpi_average *average) {
 /* From here to finish gradients are announced: inside the bracket, before backward. AMP_ERR_WRONG_STATE: the pass
  * before is not over. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_average_begin(amp_mpi_average *average) {
+    if (average->mpi->lost) return AMP_ERR_BACKEND;
     if (average->passing)
         return amp_mpi_fail_(average->mpi, AMP_ERR_WRONG_STATE,
                              "amp_mpi_average_begin: the pass before is not over: call amp_mpi_average_finish first");
@@ -134,6 +137,7 @@ static inline void amp_mpi_average_fetch_(amp_mpi_average *average, size_t i) {
  * In any order, but each once. A host that cannot tell does not call it: finish sends what is left. On an error go on
  * to finish all the same. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_ready(amp_mpi_average *average, const void *param) {
+    if (average->mpi->lost) return AMP_ERR_BACKEND;
     size_t i = average->guess;
     for (size_t tried = 0; tried < average->n && average->handles[i] != param; tried++)
         i = i + 1 < average->n ? i + 1 : 0;
@@ -181,23 +185,24 @@ static inline void amp_mpi_average_unpack_(amp_mpi_average *average, const struc
  * others have: cancel the bracket (all ranks skip); after AMP_ERR_BACKEND end the job. AMP_ERR_WRONG_STATE: a parameter
  * without a gradient here that has one elsewhere; or no pass was begun. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_average_finish(amp_mpi_average *average) {
+    if (average->mpi->lost) return AMP_ERR_BACKEND;
     if (!average->passing)
         return amp_mpi_fail_(average->mpi, AMP_ERR_WRONG_STATE,
                              "amp_mpi_average_finish: no pass was begun: call amp_mpi_average_begin before backward");
     for (size_t i = 0; i < average->n; i++)
         if (!average->announced[i]) amp_mpi_average_fetch_(average, i);
     amp_mpi_average_send_(average);
-    for (; average->added < average->n_buckets && average->failed != AMP_ERR_BACKEND; average->added++) {
+    for (; average->added < average->n_buckets && !average->mpi->lost; average->added++) {
         struct amp_mpi_bucket_ *bucket = &average->buckets[average->added];
         amp_mpi_average_note_(average,
                               amp_mpi_wait_(average->mpi, MPI_SUCCESS, &bucket->request, "amp_mpi_average_finish"));
-        if (bucket->receive) amp_mpi_average_add_(average, bucket);
+        if (bucket->receive && !average->mpi->lost) amp_mpi_average_add_(average, bucket);
     }
-    for (size_t b = 0; b < average->n_buckets && average->failed != AMP_ERR_BACKEND; b++) {
+    for (size_t b = 0; b < average->n_buckets && !average->mpi->lost; b++) {
         struct amp_mpi_bucket_ *bucket = &average->buckets[b];
         amp_mpi_average_note_(average,
                               amp_mpi_wait_(average->mpi, MPI_SUCCESS, &bucket->request, "amp_mpi_average_finish"));
-        amp_mpi_average_unpack_(average, bucket);
+        if (!average->mpi->lost) amp_mpi_average_unpack_(average, bucket);
     }
     average->passing = 0;
     return amp_mpi_average_said_(average);

@@ -17,15 +17,20 @@
 
 /* ---- What the functions below share ------------------------------------------------------------------------------ */
 
+enum { AMP_MPI_ROOM_ = 1 << 20 }; /* bytes that travel at a time, of what is not a gradient */
+
 /* Ranks, and a model that each of them has. Members are libamp's. */
 typedef struct amp_mpi {
-    MPI_Comm comm;     /* a duplicate */
-    int rank, size;    /* this one, of so many */
-    double timeout;    /* seconds; 0: none */
-    amp_host host;     /* the model's */
-    amp_param *params; /* the model's; names are copies */
-    size_t n_params;   /* entries of params */
-    char why[600];     /* the last error */
+    MPI_Comm comm;       /* a duplicate */
+    int rank, size;      /* this one, of so many */
+    double timeout;      /* seconds; 0: none */
+    amp_host host;       /* the model's */
+    amp_param *params;   /* the model's; names are copies */
+    size_t n_params;     /* entries of params */
+    char *room;          /* what travels, AMP_MPI_ROOM_ bytes: MPI may write there after a timeout, */
+    MPI_Request request; /* where this one is still open */
+    int lost;            /* out of step (AMP_ERR_BACKEND): nothing is sent or freed any more, and `why` stays */
+    char why[600];       /* the last error */
 } amp_mpi;
 
 /* A tensor by its name. */
@@ -39,9 +44,11 @@ __attribute__((format(printf, 3, 4)))
 #endif
 static inline amp_status amp_mpi_fail_(amp_mpi *mpi, amp_status status, const char *format, ...) {
     va_list values;
+    if (mpi->lost) return AMP_ERR_BACKEND;
     va_start(values, format);
     vsnprintf(mpi->why, sizeof mpi->why, format, values);
     va_end(values);
+    mpi->lost = status == AMP_ERR_BACKEND;
     return status;
 }
 
@@ -77,13 +84,29 @@ static inline amp_status amp_mpi_wait_(amp_mpi *mpi, int code, MPI_Request *requ
     return amp_mpi_code_(mpi, code, what);
 }
 
+/* `n` elements of `width` bytes, in place: combined over the ranks, or those of rank 0 (MPI_OP_NULL). They travel in
+ * `room`: the caller's memory, often its stack, is not there any more when MPI comes to it after a timeout. */
+static inline amp_status amp_mpi_exchange_(amp_mpi *mpi, void *data, uint64_t n, size_t width, MPI_Datatype type,
+                                           MPI_Op op, const char *what) {
+    amp_status status = mpi->lost ? AMP_ERR_BACKEND : AMP_OK;
+    for (char *at = (char *)data; n && status == AMP_OK;) {
+        const uint64_t most = AMP_MPI_ROOM_ / width, count = n < most ? n : most;
+        memcpy(mpi->room, at, (size_t)count * width);
+        const int code = op == MPI_OP_NULL ? MPI_Ibcast(mpi->room, (int)count, type, 0, mpi->comm, &mpi->request)
+                                           : MPI_Iallreduce(MPI_IN_PLACE, mpi->room, (int)count, type, op, mpi->comm,
+                                                            &mpi->request);
+        status = amp_mpi_wait_(mpi, code, &mpi->request, what);
+        if (status == AMP_OK) memcpy(at, mpi->room, (size_t)count * width);
+        at += count * width, n -= count;
+    }
+    return status;
+}
+
 /* Did every rank come so far? The worst status and whose it is go to all. */
 static inline amp_status amp_mpi_agree_(amp_mpi *mpi, amp_status own, const char *what) {
     int worst[2] = { own, mpi->rank };
-    MPI_Request request;
-    const int code = MPI_Iallreduce(MPI_IN_PLACE, worst, 1, MPI_2INT, MPI_MINLOC, mpi->comm, &request);
-    const amp_status status = amp_mpi_wait_(mpi, code, &request, what);
-    if (own != AMP_OK || status != AMP_OK) return own != AMP_OK ? own : status;
+    const amp_status status = amp_mpi_exchange_(mpi, worst, 1, sizeof worst, MPI_2INT, MPI_MINLOC, what);
+    if (own != AMP_OK || status != AMP_OK) return status != AMP_OK ? status : own;
     if (worst[0] == AMP_OK) return AMP_OK;
     return amp_mpi_fail_(mpi, AMP_ERR_HOST_FAILED, "%s: rank %d failed with %s", what, worst[1],
                          amp_status_name(worst[0]));
@@ -107,10 +130,7 @@ static inline uint64_t amp_mpi_width_(amp_dtype dtype) {
 /* Of `n` pairs of numbers and their complements: the greatest of all ranks. A number is the same everywhere where the
  * complement of the one is the other. */
 static inline amp_status amp_mpi_greatest_(amp_mpi *mpi, uint64_t *pairs, size_t n, const char *what) {
-    MPI_Request request;
-    return amp_mpi_wait_(mpi,
-                         MPI_Iallreduce(MPI_IN_PLACE, pairs, (int)(2 * n), MPI_UINT64_T, MPI_MAX, mpi->comm, &request),
-                         &request, what);
+    return amp_mpi_exchange_(mpi, pairs, 2 * n, sizeof *pairs, MPI_UINT64_T, MPI_MAX, what);
 }
 
 static inline amp_status amp_mpi_same_(amp_mpi *mpi, uint64_t hash, const char *what, const char *differs) {
@@ -169,11 +189,13 @@ static inline amp_status amp_mpi_list_(amp_mpi *mpi, struct amp_mpi_tensor_ *lis
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
-/* Closes it; a call of all ranks, before MPI_Finalize and after what was opened on it. NULL: nothing. */
+/* Closes it; a call of all ranks, before MPI_Finalize and after what was opened on it. NULL: nothing; nor is anything
+ * freed after AMP_ERR_BACKEND, here and where the others are closed: MPI may still write there. */
 static inline void amp_mpi_close(amp_mpi *mpi) {
-    if (!mpi) return;
+    if (!mpi || mpi->lost) return;
     for (size_t i = 0; mpi->params && i < mpi->n_params; i++) free((void *)(uintptr_t)mpi->params[i].name);
     free(mpi->params);
+    free(mpi->room);
     MPI_Comm_free(&mpi->comm);
     free(mpi);
 }
@@ -219,7 +241,8 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_open(MPI_Comm comm, const amp_mo
     if (model)
         memcpy(&made->host, model->host,
                model->host->struct_size < sizeof made->host ? model->host->struct_size : sizeof made->host);
-    if (model && !amp_mpi_copy_params_(made, model)) {
+    made->room = (char *)malloc(AMP_MPI_ROOM_);
+    if (!made->room || (model && !amp_mpi_copy_params_(made, model))) {
         amp_mpi_close(made);
         return AMP_ERR_NO_MEMORY;
     }
@@ -237,10 +260,8 @@ static inline void amp_mpi_set_timeout(amp_mpi *mpi, double seconds) { mpi->time
 /* What the hook amp_host.reduce has to do. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_reduce(amp_mpi *mpi, amp_reduction reduction, double *values,
                                                        size_t n) {
-    MPI_Request request;
     const MPI_Op op = reduction == AMP_REDUCE_MAX ? MPI_MAX : MPI_SUM;
-    return amp_mpi_wait_(mpi, MPI_Iallreduce(MPI_IN_PLACE, values, (int)n, MPI_DOUBLE, op, mpi->comm, &request),
-                         &request, "amp_mpi_reduce");
+    return amp_mpi_exchange_(mpi, values, n, sizeof *values, MPI_DOUBLE, op, "amp_mpi_reduce");
 }
 
 #endif /* AMP_MPI_RANKS_H */

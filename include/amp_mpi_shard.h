@@ -40,7 +40,7 @@ typedef struct amp_mpi_shard {
 
 /* Frees it. NULL: nothing. */
 static inline void amp_mpi_shard_close(amp_mpi_shard *shard) {
-    if (!shard) return;
+    if (!shard || shard->mpi->lost) return;
     free(shard->handles);
     free(shard->names);
     free(shard->owners);
@@ -152,7 +152,7 @@ static inline amp_status amp_mpi_state_seal_(amp_mpi *mpi, const char *path) {
  * see. Name a save by its step: of one that was killed some parts are older, and loading refuses them. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_state_save(amp_mpi *mpi, amp_context *context, const char *path) {
     char name[FILENAME_MAX];
-    amp_status status = amp_mpi_part_(mpi, path, mpi->rank + 1, mpi->size, name);
+    amp_status status = mpi->lost ? AMP_ERR_BACKEND : amp_mpi_part_(mpi, path, mpi->rank + 1, mpi->size, name);
     if (status == AMP_OK) status = amp_mpi_said_(mpi, amp_state_save(context, name, AMP_STATE_SAFETENSORS));
     status = amp_mpi_agree_(mpi, status, "amp_mpi_state_save");
     if (status != AMP_OK) return status;
@@ -180,6 +180,7 @@ static inline amp_status amp_mpi_state_read_(amp_mpi *mpi, amp_context *context,
  * amp_state_load may be called. Where one rank cannot load, all return an error, and are to be ended: some have. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_state_load(amp_mpi *mpi, amp_context *context, const char *path) {
     int parts = 0;
+    if (mpi->lost) return AMP_ERR_BACKEND;
     FILE *file = fopen(path, "r");
     amp_status status = AMP_OK;
     if (!file) status = amp_mpi_fail_(mpi, AMP_ERR_NOT_FOUND, "amp_mpi_state_load: cannot open %.400s", path);

@@ -41,6 +41,45 @@ static void keeps_apart(void) {
     net_close(&net);
 }
 
+/* Rank 1 comes after the others' timeout: what MPI then adds up is written to none of the caller's memory, and they
+ * stay out of step. */
+static void gives_up(void) {
+    struct net net;
+    double values[2] = { (double)rank, 1.0 };
+    char words[sizeof net.mpi->why];
+    net_open(&net, MPI_COMM_WORLD);
+    amp_mpi_set_timeout(net.mpi, rank == 1 ? 0.0 : 0.1);
+    const double since = MPI_Wtime();
+    while (rank == 1 && MPI_Wtime() - since < 0.5) continue;
+    amp_status status = amp_mpi_reduce(net.mpi, AMP_REDUCE_SUM, values, 2);
+    memcpy(words, net.mpi->why, sizeof words);
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Request request = net.mpi->request;
+    if (rank != 1) MPI_Wait(&request, MPI_STATUS_IGNORE);
+    ok(rank == 1 ? status == AMP_OK && values[1] == size
+                 : status == AMP_ERR_BACKEND && values[0] == rank && values[1] == 1.0 && says(&net, "has waited"),
+       "after a timeout nothing comes to the caller's memory");
+    if (rank != 1) status = amp_mpi_check_equal(net.mpi);
+    ok(rank == 1 || (status == AMP_ERR_BACKEND && !strcmp(words, net.mpi->why)), "and every call says the same");
+    if (rank != 1) net_close(&net);
+}
+
+/* The same in a pass: buckets stay, and closing frees nothing of what is on its way. */
+static void gives_up_a_pass(void) {
+    struct net net;
+    amp_mpi_average *average = NULL;
+    amp_mpi_average_options options = AMP_MPI_AVERAGE_OPTIONS_INIT;
+    options.wire = AMP_BFLOAT16, options.bucket_bytes = 1;
+    net_open(&net, MPI_COMM_WORLD);
+    bool right = amp_mpi_average_open(net.mpi, net.handles, BUFFERS, &options, &average) == AMP_OK;
+    amp_mpi_set_timeout(net.mpi, 0.1);
+    if (rank != 1) right = right && amp_mpi_average_begin(average) == AMP_OK;
+    if (rank != 1) right = right && amp_mpi_average_finish(average) == AMP_ERR_BACKEND && says(&net, "has waited");
+    ok(right && (rank == 1 || amp_mpi_average_begin(average) == AMP_ERR_BACKEND), "a pass that one rank does not make");
+    if (rank != 1) amp_mpi_average_close(average);
+    ok(rank == 1 || average->buckets[0].send, "what MPI may still write to is not freed");
+}
+
 /* ---- parameters ---- */
 
 static void broadcasts(void) {
@@ -365,7 +404,9 @@ int main(int argc, char **argv) {
     sends_early(AMP_FLOAT16);
     refuses();
     cancels();
+    gives_up();
     decides(true, "averaged inside the bracket: an overflow on one rank skips on all");
     decides(false, "averaged after it: the same");
+    gives_up_a_pass();
     return done();
 }
