@@ -12,6 +12,7 @@
  *     amp_mpi_open(MPI_COMM_WORLD, &model, &mpi);                           the model is described, not initialized yet
  *     amp_mpi_broadcast(mpi);                                               all start with the parameters of rank 0
  *     amp_initialize(&model, &optimizer, AMP_O2);
+ *     amp_mpi_check_settings(mpi, model.amp);                               one level and one scale everywhere
  *     amp_mpi_average_open(mpi, params, n, NULL, &average);
  *     for (...) {
  *         amp_scale_loss_begin(&optimizer, loss, &scaled);

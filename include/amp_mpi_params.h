@@ -5,6 +5,7 @@
 #ifndef AMP_MPI_PARAMS_H
 #define AMP_MPI_PARAMS_H
 
+#include "amp_diagnostics.h"
 #include "amp_mpi_ranks.h"
 
 /* Sizes and types of the list; data is another matter. */
@@ -41,11 +42,8 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_broadcast(amp_mpi *mpi) {
 
 /* Which rank has another number than rank 0? */
 static inline amp_status amp_mpi_blame_(amp_mpi *mpi, uint64_t hash, const char *name, size_t differing, size_t n) {
-    static const char what[] = "amp_mpi_check_equal";
-    uint64_t wanted = hash;
-    amp_status status = amp_mpi_exchange_(mpi, &wanted, 1, sizeof wanted, MPI_UINT64_T, MPI_OP_NULL, what);
-    int rank = hash == wanted ? mpi->size : mpi->rank;
-    if (status == AMP_OK) status = amp_mpi_exchange_(mpi, &rank, 1, sizeof rank, MPI_INT, MPI_MIN, what);
+    int rank = 0;
+    const amp_status status = amp_mpi_other_(mpi, hash, "amp_mpi_check_equal", &rank);
     if (status != AMP_OK) return status;
     return amp_mpi_fail_(
         mpi, AMP_ERR_CONFLICT,
@@ -124,6 +122,40 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_check_masters(amp_mpi *mpi, amp_
     free(list);
     free(masters);
     return status;
+}
+
+/* ---- Settings ---------------------------------------------------------------------------------------------------- */
+
+/* The level with its properties as amp_explain has them, and the scales that the next brackets carry. */
+static inline amp_status amp_mpi_settings_(amp_mpi *mpi, amp_context *context, char *text, size_t capacity) {
+    amp_record record = AMP_RECORD_INIT;
+    amp_status status = amp_explain(context, NULL, text, capacity, NULL);
+    if (status != AMP_OK) return amp_mpi_said_(mpi, status);
+    size_t length = strcspn(text, "\n");
+    memset(text + length, 0, capacity - length);
+    for (uint32_t loss = 0; length < capacity && amp_get_record(context, loss, &record) == AMP_OK; loss++)
+        length += (size_t)snprintf(text + length, capacity - length, loss ? " and %g" : ", now %g",
+                                   (double)record.scale_after);
+    return AMP_OK;
+}
+
+/* Have all ranks the same level, with all that it stands for, as many losses, and the same scales? After amp_initialize
+ * and amp_mpi_state_load, outside brackets: gradients of two scales have no average. AMP_ERR_CONFLICT, on all: the
+ * words have the first rank with others than rank 0, and those of both. */
+AMP_MUST_CHECK static inline amp_status amp_mpi_check_settings(amp_mpi *mpi, amp_context *context) {
+    static const char what[] = "amp_mpi_check_settings";
+    char own[256] = "", theirs[256] = "", wanted[256];
+    int rank = 0;
+    amp_status status = amp_mpi_agree_(mpi, amp_mpi_settings_(mpi, context, own, sizeof own), what);
+    if (status == AMP_OK) status = amp_mpi_other_(mpi, amp_mpi_hash_(0, own, sizeof own), what, &rank);
+    if (status != AMP_OK || rank == mpi->size) return status;
+    memcpy(wanted, own, sizeof own);
+    if (mpi->rank == rank) memcpy(theirs, own, sizeof own);
+    status = amp_mpi_exchange_(mpi, wanted, sizeof wanted, 1, MPI_BYTE, MPI_OP_NULL, what);
+    if (status == AMP_OK) status = amp_mpi_exchange_(mpi, theirs, sizeof theirs, 1, MPI_UNSIGNED_CHAR, MPI_MAX, what);
+    if (status != AMP_OK) return status;
+    return amp_mpi_fail_(mpi, AMP_ERR_CONFLICT, "the ranks' settings differ: rank %d has %.250s; rank 0 has %.250s",
+                         rank, theirs, wanted);
 }
 
 #endif /* AMP_MPI_PARAMS_H */

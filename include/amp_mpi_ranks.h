@@ -141,6 +141,15 @@ static inline amp_status amp_mpi_same_(amp_mpi *mpi, uint64_t hash, const char *
     return amp_mpi_fail_(mpi, AMP_ERR_CONFLICT, "%s: %s", what, differs);
 }
 
+/* The first rank whose number is not that of rank 0; `size` where there is none. */
+static inline amp_status amp_mpi_other_(amp_mpi *mpi, uint64_t number, const char *what, int *rank) {
+    uint64_t wanted = number;
+    amp_status status = amp_mpi_exchange_(mpi, &wanted, 1, sizeof wanted, MPI_UINT64_T, MPI_OP_NULL, what);
+    *rank = number == wanted ? mpi->size : mpi->rank;
+    if (status == AMP_OK) status = amp_mpi_exchange_(mpi, rank, 1, sizeof *rank, MPI_INT, MPI_MIN, what);
+    return status;
+}
+
 /* ---- Handles of the host ----------------------------------------------------------------------------------------- */
 
 static inline const char *amp_mpi_name_(const amp_mpi *mpi, const void *handle) {

@@ -100,6 +100,7 @@ static void begin(struct training *t) {
     options.wire = t->options.wire;
     mpi(amp_mpi_average_open(t->mpi, (void *const *)t->trained, t->n, &options, &t->average), "average");
     if (t->options.load) mpi(amp_mpi_state_load(t->mpi, model->amp, t->options.load), "load");
+    mpi(amp_mpi_check_settings(t->mpi, model->amp), "settings");
 }
 
 /* ---- a step ---- */

@@ -315,14 +315,19 @@ static amp_status step(struct net *net, amp_optimizer *optimizer, amp_mpi_averag
     return status;
 }
 
-static bool begin(struct net *net, amp_optimizer *optimizer, amp_mpi_average **average) {
+static bool initialize(struct net *net, amp_optimizer *optimizer, amp_level level, float scale, uint32_t losses) {
     amp_config config = AMP_CONFIG_INIT;
     amp_model *model = &net->model;
     net_open(net, MPI_COMM_WORLD);
     *optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
     optimizer->host = &net->host, optimizer->params = net->handles, optimizer->n_params = BUFFERS;
-    config.level = AMP_O2, config.emulate = AMP_ON, config.init_scale = 1024.0f;
-    return amp_initialize_many(&model, 1, &optimizer, 1, &config, NULL) == AMP_OK &&
+    config.level = level, config.emulate = AMP_ON, config.init_scale = scale, config.num_losses = losses;
+    return amp_initialize_many(&model, 1, &optimizer, 1, &config, NULL) == AMP_OK;
+}
+
+static bool begin(struct net *net, amp_optimizer *optimizer, amp_mpi_average **average) {
+    return initialize(net, optimizer, AMP_O2, 1024.0f, 1) &&
+           amp_mpi_check_settings(net->mpi, net->model.amp) == AMP_OK &&
            amp_mpi_average_open(net->mpi, net->handles, BUFFERS, NULL, average) == AMP_OK;
 }
 
@@ -330,6 +335,19 @@ static void end(struct net *net, amp_mpi_average *average) {
     amp_mpi_average_close(average);
     (void)amp_shutdown(net->model.amp);
     net_close(net);
+}
+
+/* Rank 2 has this level, scale and number of losses, the others those of begin. */
+static void compares_settings(amp_level level, float scale, uint32_t losses, const char *words, const char *what) {
+    struct net net;
+    amp_optimizer optimizer;
+    const bool other = rank == 2;
+    const bool right =
+        initialize(&net, &optimizer, other ? level : AMP_O2, other ? scale : 1024.0f, other ? losses : 1);
+    ok(right && amp_mpi_check_settings(net.mpi, net.model.amp) == AMP_ERR_CONFLICT && says(&net, "rank 2 has level") &&
+           says(&net, "rank 0 has level O2") && says(&net, words),
+       what);
+    end(&net, NULL);
 }
 
 /* Rank 1 cannot average, and cancels; the others end. */
@@ -403,6 +421,9 @@ int main(int argc, char **argv) {
     sends_early(AMP_FLOAT32);
     sends_early(AMP_FLOAT16);
     refuses();
+    compares_settings(AMP_O1, 1024.0f, 1, "level O1", "another level on one rank");
+    compares_settings(AMP_O2, 512.0f, 1, "from 512, now 512", "another scale");
+    compares_settings(AMP_O2, 1024.0f, 2, "now 1024 and 1024", "another number of losses");
     cancels();
     gives_up();
     decides(true, "averaged inside the bracket: an overflow on one rank skips on all");
