@@ -135,13 +135,20 @@ static inline amp_status amp_mpi_part_(amp_mpi *mpi, const char *path, int part,
     return amp_mpi_fail_(mpi, AMP_ERR_INVALID_ARGUMENT, "a path is too long: %.200s...", path);
 }
 
-/* How many parts there are stands in the file at `path`, which comes last, and as a whole. */
+/* Another number for each save: MPI's clock may count from the job's start, addresses differ from job to job. */
+static inline uint64_t amp_mpi_state_number_(const amp_mpi *mpi, const char *path) {
+    const double tick = MPI_Wtime();
+    return amp_mpi_hash_(amp_mpi_hash_(amp_mpi_hash_(0, path, strlen(path)), &tick, sizeof tick), &mpi, sizeof mpi);
+}
+
+/* How many parts there are, and the save's number, stand in the file at `path`, which comes last, and as a whole. */
 static inline amp_status amp_mpi_state_seal_(amp_mpi *mpi, const char *path) {
     char name[FILENAME_MAX];
     if (snprintf(name, sizeof name, "%s.part", path) >= FILENAME_MAX)
         return amp_mpi_fail_(mpi, AMP_ERR_INVALID_ARGUMENT, "a path is too long: %.200s...", path);
     FILE *file = fopen(name, "w");
-    int good = file && fprintf(file, "libamp state in %d parts\n", mpi->size) > 0;
+    const unsigned long long number = amp_mpi_state_number_(mpi, path);
+    int good = file && fprintf(file, "libamp state in %d parts, save %016llx\n", mpi->size, number) > 0;
     if (file) good = !fclose(file) && good;
     if (good && !rename(name, path)) return AMP_OK;
     return amp_mpi_fail_(mpi, AMP_ERR_IO, "amp_mpi_state_save: cannot write %.400s", path);
@@ -175,20 +182,37 @@ static inline amp_status amp_mpi_state_read_(amp_mpi *mpi, amp_context *context,
     return status;
 }
 
+/* All ranks have to read one save: of two the model would be a mixture. */
+static inline amp_status amp_mpi_state_one_(amp_mpi *mpi, const char *path, int parts, uint64_t number) {
+    int rank = 0;
+    const amp_status status =
+        amp_mpi_other_(mpi, amp_mpi_hash_(number, &parts, sizeof parts), "amp_mpi_state_load", &rank);
+    if (status != AMP_OK || rank == mpi->size) return status;
+    return amp_mpi_fail_(mpi, AMP_ERR_CONFLICT,
+                         "amp_mpi_state_load: rank %d reads another save than rank 0 (%.400s on rank %d, save %016llx "
+                         "in %d parts): give all ranks one path",
+                         rank, path, mpi->rank, (unsigned long long)number, parts);
+}
+
 /* What amp_mpi_state_save saved, by any number of ranks: each rank takes masters and moments of what it updates now,
  * and the values of all other parameters that its model lists: nothing needs to be gathered. A call of all ranks, where
- * amp_state_load may be called. Where one rank cannot load, all return an error, and are to be ended: some have. */
+ * amp_state_load may be called. AMP_ERR_CONFLICT: the ranks' paths lead to different saves; nothing was changed. Where
+ * one rank cannot load, all return an error, and are to be ended: some have. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_state_load(amp_mpi *mpi, amp_context *context, const char *path) {
     int parts = 0;
+    unsigned long long number = 0; /* of a save by a libamp that wrote none */
     if (mpi->lost) return AMP_ERR_BACKEND;
     FILE *file = fopen(path, "r");
     amp_status status = AMP_OK;
     if (!file) status = amp_mpi_fail_(mpi, AMP_ERR_NOT_FOUND, "amp_mpi_state_load: cannot open %.400s", path);
-    else if (fscanf(file, "libamp state in %d parts", &parts) != 1 || parts < 1 || parts > 99999)
+    else if (fscanf(file, "libamp state in %d parts, save %llx", &parts, &number) < 1 || parts < 1 || parts > 99999)
         status = amp_mpi_fail_(mpi, AMP_ERR_BAD_FILE, "amp_mpi_state_load: %.400s does not say of how many parts it is",
                                path);
     if (file) fclose(file);
-    if (status == AMP_OK) status = amp_mpi_state_read_(mpi, context, path, parts);
+    status = amp_mpi_agree_(mpi, status, "amp_mpi_state_load");
+    if (status == AMP_OK) status = amp_mpi_state_one_(mpi, path, parts, number);
+    if (status != AMP_OK) return status;
+    status = amp_mpi_state_read_(mpi, context, path, parts);
     return amp_mpi_agree_(mpi, status, "amp_mpi_state_load");
 }
 

@@ -195,6 +195,27 @@ static void refuses(const char *folder) {
     end(&run);
 }
 
+/* Two saves of the same run, one after the other: rank 1 is given the second. */
+static void tells_saves_apart(const char *folder) {
+    struct run run;
+    char first[300], second[300];
+    float before[BUFFERS][64];
+    snprintf(first, sizeof first, "%s/shard-first", folder);
+    snprintf(second, sizeof second, "%s/shard-second", folder);
+    begin(&run, MPI_COMM_WORLD, AMP_O2, true);
+    must(amp_mpi_state_save(run.net.mpi, run.net.model.amp, first), amp_mpi_error(run.net.mpi));
+    must(amp_mpi_state_save(run.net.mpi, run.net.model.amp, second), amp_mpi_error(run.net.mpi));
+    train(&run, 0, 1);
+    memcpy(before, run.net.data, sizeof before);
+    const amp_status status = amp_mpi_state_load(run.net.mpi, run.net.model.amp, rank == 1 ? second : first);
+    ok(status == AMP_ERR_CONFLICT && strstr(amp_mpi_error(run.net.mpi), "rank 1 reads another save"),
+       "ranks that read different saves");
+    ok(!memcmp(before, run.net.data, sizeof before), "and nothing was loaded");
+    erase(first);
+    erase(second);
+    end(&run);
+}
+
 int main(int argc, char **argv) {
     static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O4 };
     MPI_Init(&argc, &argv);
@@ -204,5 +225,6 @@ int main(int argc, char **argv) {
     deals();
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) equals(levels[i], argv[1]);
     refuses(argv[1]);
+    tells_saves_apart(argv[1]);
     return done();
 }
