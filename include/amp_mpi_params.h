@@ -8,34 +8,37 @@
 #include "amp_diagnostics.h"
 #include "amp_mpi_ranks.h"
 
-/* Sizes and types of the list; data is another matter. */
+/* Names, sizes and types of the list; data is another matter. */
 static inline uint64_t amp_mpi_layout_(const struct amp_mpi_tensor_ *list, size_t n) {
     uint64_t hash = amp_mpi_hash_(n, NULL, 0);
     for (size_t i = 0; i < n; i++) {
+        hash = amp_mpi_hash_(hash, list[i].name, strlen(list[i].name));
         hash = amp_mpi_hash_(hash, &list[i].span.size, sizeof list[i].span.size);
         hash = amp_mpi_hash_(hash, &list[i].span.dtype, sizeof list[i].span.dtype);
     }
     return hash;
 }
 
-static inline amp_status amp_mpi_broadcast_list_(amp_mpi *mpi, const struct amp_mpi_tensor_ *list) {
+static inline amp_status amp_mpi_broadcast_list_(amp_mpi *mpi, const struct amp_mpi_tensor_ *list, size_t n) {
     static const char what[] = "amp_mpi_broadcast";
-    amp_status status = amp_mpi_same_(mpi, amp_mpi_layout_(list, mpi->n_params), what,
-                                      "the ranks' models differ in number, sizes or types of their parameters");
-    for (size_t i = 0; i < mpi->n_params && status == AMP_OK; i++)
+    amp_status status = amp_mpi_same_(mpi, amp_mpi_layout_(list, n), what,
+                                      "the ranks' models differ in number, names, sizes or types of their parameters");
+    for (size_t i = 0; i < n && status == AMP_OK; i++)
         status = amp_mpi_exchange_(mpi, list[i].span.data, list[i].span.size * amp_mpi_width_(list[i].span.dtype), 1,
                                    MPI_BYTE, MPI_OP_NULL, what);
     return status;
 }
 
-/* All parameters and buffers of the model become those of rank 0. Before amp_initialize; if later, outside brackets and
- * steps, and amp_masters_reconcile comes next (or the host counts its versions). AMP_ERR_CONFLICT: the ranks' models
- * are not of one shape. */
+/* All parameters and buffers of the model become those of rank 0. Before amp_initialize: later it cannot be seen from
+ * here, and masters stay as they are; outside brackets and steps amp_masters_reconcile comes next then, and
+ * amp_mpi_broadcast_masters for each optimizer: a 16-bit parameter does not have all of its master. AMP_ERR_CONFLICT:
+ * the ranks' models are not of one shape, or name their parameters differently; AMP_ERR_WRONG_STATE: amp_mpi_open was
+ * given no model. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_broadcast(amp_mpi *mpi) {
     struct amp_mpi_tensor_ *list = (struct amp_mpi_tensor_ *)calloc(mpi->n_params + 1, sizeof *list);
     amp_status status = list ? amp_mpi_list_(mpi, list) : amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "out of memory");
     status = amp_mpi_agree_(mpi, status, "amp_mpi_broadcast");
-    if (status == AMP_OK) status = amp_mpi_broadcast_list_(mpi, list);
+    if (status == AMP_OK) status = amp_mpi_broadcast_list_(mpi, list, mpi->n_params);
     free(list);
     return status;
 }
@@ -75,7 +78,7 @@ static inline amp_status amp_mpi_check_list_(amp_mpi *mpi, const struct amp_mpi_
     status = amp_mpi_agree_(mpi, status, "amp_mpi_check_equal");
     if (status == AMP_OK)
         status = amp_mpi_same_(mpi, amp_mpi_layout_(list, n), "amp_mpi_check_equal",
-                               "the ranks differ in number, sizes or types of their parameters");
+                               "the ranks differ in number, names, sizes or types of their parameters");
     if (status == AMP_OK) status = amp_mpi_compare_(mpi, list, pairs, n);
     free(pairs);
     return status;
@@ -104,23 +107,43 @@ static inline amp_status amp_mpi_masters_(amp_mpi *mpi, amp_optimizer *optimizer
     return amp_mpi_said_(mpi, amp_master_params(optimizer, *masters, *n, n));
 }
 
-/* The same for what an optimizer updates (amp_master_params): FP32 masters, where there are any. Outside brackets. Not
- * for AMP_OPTIMIZER_SHARDED, where each rank has others. */
-AMP_MUST_CHECK static inline amp_status amp_mpi_check_masters(amp_mpi *mpi, amp_optimizer *optimizer) {
-    size_t n = 0;
+/* The same as a list, to be freed. */
+static inline amp_status amp_mpi_masters_list_(amp_mpi *mpi, amp_optimizer *optimizer, struct amp_mpi_tensor_ **made,
+                                               size_t *n) {
     amp_master *masters;
-    amp_status status = amp_mpi_masters_(mpi, optimizer, &masters, &n);
-    struct amp_mpi_tensor_ *list = (struct amp_mpi_tensor_ *)calloc(n + 1, sizeof *list);
+    amp_status status = amp_mpi_masters_(mpi, optimizer, &masters, n);
+    struct amp_mpi_tensor_ *list = *made = (struct amp_mpi_tensor_ *)calloc(*n + 1, sizeof *list);
     if (!list && status == AMP_OK) status = amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "out of memory");
-    for (size_t i = 0; i < n && status == AMP_OK; i++) {
+    for (size_t i = 0; i < *n && status == AMP_OK; i++) {
         list[i].name = masters[i].name;
         list[i].span.data = masters[i].data, list[i].span.size = masters[i].size, list[i].span.dtype = masters[i].dtype;
         if (masters[i].strides)
             status = amp_mpi_fail_(mpi, AMP_ERR_UNSUPPORTED, "%s is no compact block", masters[i].name);
     }
+    free(masters);
+    return status;
+}
+
+/* The same for what an optimizer updates (amp_master_params): FP32 masters, where there are any. Outside brackets. Not
+ * for AMP_OPTIMIZER_SHARDED, where each rank has others. */
+AMP_MUST_CHECK static inline amp_status amp_mpi_check_masters(amp_mpi *mpi, amp_optimizer *optimizer) {
+    size_t n = 0;
+    struct amp_mpi_tensor_ *list;
+    amp_status status = amp_mpi_masters_list_(mpi, optimizer, &list, &n);
     status = amp_mpi_check_list_(mpi, list, n, status);
     free(list);
-    free(masters);
+    return status;
+}
+
+/* What an optimizer updates becomes what rank 0 has: behind an amp_mpi_broadcast that came after amp_initialize, and
+ * amp_masters_reconcile. Outside brackets and steps; not for AMP_OPTIMIZER_SHARDED. */
+AMP_MUST_CHECK static inline amp_status amp_mpi_broadcast_masters(amp_mpi *mpi, amp_optimizer *optimizer) {
+    size_t n = 0;
+    struct amp_mpi_tensor_ *list;
+    amp_status status = amp_mpi_masters_list_(mpi, optimizer, &list, &n);
+    status = amp_mpi_agree_(mpi, status, "amp_mpi_broadcast_masters");
+    if (status == AMP_OK) status = amp_mpi_broadcast_list_(mpi, list, n);
+    free(list);
     return status;
 }
 

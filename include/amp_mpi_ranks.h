@@ -167,12 +167,18 @@ static inline amp_dtype amp_mpi_dtype_(const amp_tensor_view *view) {
                                     : AMP_DTYPE_OTHER;
 }
 
+static inline amp_status amp_mpi_modelled_(amp_mpi *mpi) {
+    if (mpi->host.view) return AMP_OK;
+    return amp_mpi_fail_(mpi, AMP_ERR_WRONG_STATE, "amp_mpi_open was given no model: this call needs its parameters");
+}
+
 /* Elements of a compact block in the CPU's memory. */
 static inline amp_status amp_mpi_look_(amp_mpi *mpi, void *handle, const char *what, const char *name, amp_span *span) {
     amp_tensor_view view;
     int64_t size = 1;
     int compact = 1;
     memset(&view, 0, sizeof view);
+    if (!mpi->host.view) return amp_mpi_modelled_(mpi);
     if (mpi->host.view(mpi->host.self, handle, &view) != AMP_OK)
         return amp_mpi_fail_(mpi, AMP_ERR_HOST_FAILED, "%s %s: the hook view failed", what, name);
     for (int32_t i = view.ndim; i--; size *= view.shape[i])
@@ -188,7 +194,7 @@ static inline amp_status amp_mpi_look_(amp_mpi *mpi, void *handle, const char *w
 }
 
 static inline amp_status amp_mpi_list_(amp_mpi *mpi, struct amp_mpi_tensor_ *list) {
-    amp_status status = AMP_OK;
+    amp_status status = amp_mpi_modelled_(mpi);
     for (size_t i = 0; i < mpi->n_params && status == AMP_OK; i++) {
         list[i].name = mpi->params[i].name;
         status = amp_mpi_look_(mpi, mpi->params[i].tensor, "parameter", list[i].name, &list[i].span);
@@ -231,8 +237,9 @@ static inline int amp_mpi_copy_params_(amp_mpi *mpi, const amp_model *model) {
 }
 
 /* The ranks of `comm`, which stays the host's. `model`: its host's hooks, its parameters and buffers with their names;
- * copied, handles are kept; NULL: for amp_mpi_reduce alone. A call of all ranks. AMP_ERR_WRONG_STATE: before MPI_Init;
- * AMP_ERR_MISSING_HOOK: `view`; AMP_ERR_NO_MEMORY, AMP_ERR_BACKEND: end the job. */
+ * copied, handles are kept; NULL: for amp_mpi_reduce, settings and masters alone. A call of all ranks.
+ * AMP_ERR_WRONG_STATE: before MPI_Init; AMP_ERR_MISSING_HOOK: `view`; AMP_ERR_NO_MEMORY, AMP_ERR_BACKEND: end the
+ * job. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_open(MPI_Comm comm, const amp_model *model, amp_mpi **mpi) {
     int ready = 0;
     if (!mpi) return AMP_ERR_INVALID_ARGUMENT;

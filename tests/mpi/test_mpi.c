@@ -119,6 +119,20 @@ static void refuses_other_models(void) {
     net_close(&net);
 }
 
+static void refuses_other_names(void) {
+    struct net net;
+    amp_mpi *bare = NULL;
+    net_open(&net, MPI_COMM_WORLD);
+    if (rank == 1) ((char *)(uintptr_t)net.mpi->params[2].name)[0] = 'x';
+    ok(amp_mpi_broadcast(net.mpi) == AMP_ERR_CONFLICT && says(&net, "names"), "another name on one rank");
+    net_close(&net);
+    const bool opened = amp_mpi_open(MPI_COMM_WORLD, NULL, &bare) == AMP_OK;
+    ok(opened && amp_mpi_broadcast(bare) == AMP_ERR_WRONG_STATE && strstr(amp_mpi_error(bare), "no model") &&
+           amp_mpi_check_equal(bare) == AMP_ERR_WRONG_STATE,
+       "no model: nothing to make equal, and that is said");
+    amp_mpi_close(bare);
+}
+
 static amp_status fails(void *self, void *tensor, amp_tensor_view *view) {
     (void)self, (void)tensor, (void)view;
     return AMP_ERR_HOST_FAILED;
@@ -350,6 +364,25 @@ static void compares_settings(amp_level level, float scale, uint32_t losses, con
     end(&net, NULL);
 }
 
+/* A master that no 16-bit type holds, each rank's own, and its parameter. */
+static void broadcasts_late(void) {
+    struct net net;
+    amp_optimizer optimizer;
+    amp_mpi_average *average = NULL;
+    bool right = begin(&net, &optimizer, &average);
+    amp_master master = AMP_MASTER_INIT;
+    size_t n = 0;
+    right = right && amp_master_params(&optimizer, &master, 1, &n) == AMP_OK;
+    if (right) *(float *)master.data = 1.0001f + (float)rank;
+    net.data[0][0] = 1.0f + (float)rank;
+    right = right && amp_mpi_broadcast(net.mpi) == AMP_OK && amp_masters_reconcile(net.model.amp) == AMP_OK;
+    ok(right && amp_mpi_check_masters(net.mpi, &optimizer) == AMP_ERR_CONFLICT, "a late broadcast: masters are apart");
+    right = amp_mpi_broadcast_masters(net.mpi, &optimizer) == AMP_OK &&
+            amp_mpi_check_masters(net.mpi, &optimizer) == AMP_OK && amp_mpi_check_equal(net.mpi) == AMP_OK;
+    ok(right && *(float *)master.data == 1.0001f, "until they are those of rank 0");
+    end(&net, average);
+}
+
 /* Rank 1 cannot average, and cancels; the others end. */
 static void cancels(void) {
     struct net net;
@@ -411,6 +444,7 @@ int main(int argc, char **argv) {
     broadcasts();
     names_the_first();
     refuses_other_models();
+    refuses_other_names();
     tells_who_failed();
     averages_on(AMP_FLOAT32, "FP32");
     averages_on(AMP_FLOAT16, "FP16");
@@ -424,6 +458,7 @@ int main(int argc, char **argv) {
     compares_settings(AMP_O1, 1024.0f, 1, "level O1", "another level on one rank");
     compares_settings(AMP_O2, 512.0f, 1, "from 512, now 512", "another scale");
     compares_settings(AMP_O2, 1024.0f, 2, "now 1024 and 1024", "another number of losses");
+    broadcasts_late();
     cancels();
     gives_up();
     decides(true, "averaged inside the bracket: an overflow on one rank skips on all");
