@@ -32,7 +32,8 @@ typedef struct amp_buffer {
 
 #define AMP_BUFFER_INIT { (uint32_t)sizeof(amp_buffer), AMP_FLOAT32, NULL, 0, NULL }
 
-/* Hooks over amp_buffer handles. Static: copy it to add hooks of your own (event, reduce). */
+/* Hooks over amp_buffer handles. Static: copy it to add hooks of your own (event, reduce; grad, where
+ * gradients come and go: docs/buffers.md). */
 AMP_API const amp_host *amp_buffer_host(void);
 
 /* Inference at O2, O3 or O5, where ops have 16-bit copies of the host's FP32 blocks: the copies become the only

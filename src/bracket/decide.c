@@ -175,7 +175,7 @@ amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_
     char subject[32];
     snprintf(subject, sizeof subject, "loss %u", (unsigned)bracket->loss_id);
     return amp__find_error(context, AMP__SKIPS_WITHOUT_END, AMP_ERR_TOO_MANY_SKIPS, subject,
-                           "%s: %u steps in a row were skipped and the loss scale is down to %g; the first gradient "
+                           "%s: %u steps in a row were skipped, and the loss scale is %g; the first gradient "
                            "that was not finite is %s's; all described parameters are finite", subject,
                            (unsigned)record->skips_in_row, (double)record->scale_after, first);
 }
