@@ -58,6 +58,12 @@ AMP_API amp_status amp_get_op_stats(amp_context *context, amp_op_stats *stats, s
 
 /* ---- explain ---- */
 
+static const char *masters_of(const amp_context *context) {
+    if (context->released) return "none (blocks released)";
+    if (!context->properties.master_weights) return "none";
+    return context->keeps_blocks ? "the host's own fp32" : "fp32";
+}
+
 static void explain_level(const amp_context *context, amp__text *text) {
     const struct amp__properties *p = &context->properties;
     amp__text_add(text, "level %s%s: ops %s (%s lists, %s), model type %s, outputs %s, batch norm %s, masters %s, loss "
@@ -65,8 +71,7 @@ static void explain_level(const amp_context *context, amp__text *text) {
                   p->patch_ops ? "cast" : "as they come", amp__lists_name(p->lists), amp__dtype_name(p->low),
                   amp__dtype_name(p->cast_model_type), amp__dtype_name(p->cast_model_outputs),
                   p->keep_batchnorm_fp32 ? "fp32" : "as the model",
-                  !p->master_weights ? "none" : context->keeps_blocks ? "the host's own fp32" : "fp32",
-                  p->scaler.dynamic ? "dynamic from " : "static ", (double)p->scaler.init_scale);
+                  masters_of(context), p->scaler.dynamic ? "dynamic from " : "static ", (double)p->scaler.init_scale);
 }
 
 static bool explain_op(const struct amp__op *op, const char *wanted, amp__text *text) {
