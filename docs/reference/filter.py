@@ -10,7 +10,7 @@ The headers are written for those who read them; Doxygen wants its marks. The ru
 - a comment behind something, on its line, describes that;
 - a comment with a blank line after it belongs to its section or, where there is none, to its file;
 - what comes after a section's title "... nothing below is for use by itself" is left out;
-- functions and structures of headers whose names end in an underscore are left out;
+- functions, structures and constants of headers whose names end in an underscore are left out;
 - lines indented by four are code;
 - what is said once for all structures (STANDARD), the _INIT macros and amp_api's members need no comment.
 
@@ -34,7 +34,8 @@ SECTION = re.compile(r"/\* -{4} (.*?) -+ \*/$")
 GUARD = re.compile(r"#ifndef (\w+_H)\n#define \1\n(.*)#endif /\* \1 \*/\n$", re.DOTALL)
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 PRIVATE = re.compile(r"(?:^/\*(?:[^*]|\*(?!/))*\*/\n)?(?:^#ifdef __GNUC__\n__attribute__.*\n#endif\n)?"
-                     r"^(?:static inline [^\n(]*\b\w+_\(|struct \w+_ \{)(?:.|\n)*?^\};?\n", re.MULTILINE)
+                     r"^(?:static inline [^\n(]*\b\w+_\(|struct \w+_ \{)(?:.|\n)*?^\};?\n"
+                     r"|^enum \{ \w+_ = [^\n]*\n", re.MULTILINE)
 ENTRY = re.compile(r'X\((\w+), (-?\w+), "([^"]*)"[,)]')
 
 
