@@ -46,7 +46,7 @@ static amp_status need_for_copies(amp_context *context, const struct amp__model 
     const struct amp__op *lacks = model->ops; /* a 16-bit implementation */
     for (size_t i = model->n_ops; i--;) {
         const struct amp__op *op = &model->ops[i];
-        can &= amp__op_takes_no_handles(op);
+        can &= !amp__op_takes_handles(op);
         replaced += op->raw_mode == AMP__RAW_REPLACE;
         if (op->op_class == AMP_LOWER && op->raw_mode == AMP__RAW_NONE) lacks = op;
     }
@@ -79,10 +79,10 @@ static amp_status check_model_hooks(amp_context *context, const struct amp__mode
     bool bans = false;
     for (size_t i = 0; i < model->n_ops; i++) { /* raw buffers need no hook */
         const struct amp__op *op = &model->ops[i];
-        casts |= !amp__op_takes_no_handles(op) && (amp__class_casts(op->op_class) || amp__op_may_round(op));
-        bans |= !amp__op_takes_no_handles(op) && op->op_class == AMP_BANNED;
+        casts |= amp__op_takes_handles(op) && (amp__class_casts(op->op_class) || amp__op_may_round(op));
+        bans |= amp__op_takes_handles(op) && op->op_class == AMP_BANNED;
     }
-    casts |= model->has_forward && !amp__op_takes_no_handles(&model->forward) &&
+    casts |= model->has_forward && amp__op_takes_handles(&model->forward) &&
         (properties->cast_model_type != AMP_DTYPE_UNCHANGED || properties->cast_model_outputs != AMP_DTYPE_UNCHANGED);
     snprintf(who, sizeof who, "level %s, model %zu:", amp__level_name(properties->level), index);
     if (!properties->enabled) return AMP_OK;
@@ -128,7 +128,7 @@ static amp_status choose_raw_modes(amp_context *context, struct amp__model *mode
     for (size_t i = 0; i < model->n_ops; i++) {
         struct amp__op *op = &model->ops[i];
         op->raw_mode = (uint8_t)amp__raw_mode_of(op);
-        if (op->op_class == AMP_LOWER && op->schema && !amp__raw_takes(op) && amp__op_takes_no_handles(op))
+        if (op->op_class == AMP_LOWER && op->schema && !amp__raw_takes(op) && !amp__op_takes_handles(op))
             amp__find(context, AMP__NOTHING_TO_LOWER, op->name, "op %s is of class lower, and its schema \"%.200s\" "
                       "has nothing to cast", op->name, op->schema->text);
         if (op->op_class != AMP_LOWER || op->raw_mode != AMP__RAW_NONE || !amp__raw_takes(op)) continue;

@@ -73,8 +73,8 @@ static inline void amp__op_count(struct amp__op *op, const struct amp__thread *t
 static inline uint64_t amp__op_calls(const struct amp__op *op) { return op->first_calls + op->calls; }
 static inline uint64_t amp__op_hits(const struct amp__op *op) { return op->first_hits + op->cache_hits; }
 
-static inline bool amp__op_takes_no_handles(const struct amp__op *op) {
-    return op->schema && !op->schema->n_tensors && op->schema->ret.kind != AMP__TENSOR;
+static inline bool amp__op_takes_handles(const struct amp__op *op) {
+    return !op->schema || op->schema->n_tensors || op->schema->ret.kind == AMP__TENSOR;
 }
 amp_fn amp__op_low(const struct amp__op *op); /* its implementation for the level's 16-bit type; NULL: none */
 

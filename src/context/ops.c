@@ -186,7 +186,7 @@ static amp_class class_of(const amp_context *context, const struct amp__op *op, 
 static const char *why_low(const struct amp__op *op) {
     const struct amp__properties *properties = &op->context->properties;
     if (amp__emulates_model(properties)) return "emulated: every op of the model is rounded";
-    if (!amp__keeps_block(properties, op->host) || !amp__op_takes_no_handles(op)) return NULL;
+    if (!amp__keeps_block(properties, op->host) || amp__op_takes_handles(op)) return NULL;
     if (amp__op_low(op)) return "a 16-bit model: by its implementation";
     return op->listed == AMP_LOWER ? "a 16-bit model" : NULL;
 }
