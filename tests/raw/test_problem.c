@@ -3,29 +3,20 @@
  * The hosts' common problem on a table of functions over raw FP32 buffers, emulated at every level: weights and losses
  * must be, bit for bit, those of the training whose casts are written out by hand (tests/hosts/common/reference.c).
  */
-#include "kit.h"
 #include "levels.h"
-#include "plain.h"
-#include "raw.h"
+#include "problem_rig.h"
 
 #include <math.h>
 
 static const amp_level levels[] = { EACH_LEVEL };
 static const amp_level low_levels[] = { AMP_O2, AMP_O3, AMP_O5 };
 
-static struct plain plain;
-static struct raw raw;
-
 /* Activations and elementwise gradients pass through ops that the model leaves at O1; at the 16-bit levels they are
  * rounded as everything is. The loss is no part of the model. */
 static void describe(amp_level level) {
     static const amp_class classes[N_PLAIN_OPS] = { [PLAIN_NORM] = AMP_FP32, [PLAIN_RELU] = AMP_LEAVE,
                                                     [PLAIN_RELU_BACKWARD] = AMP_LEAVE };
-    plain_init(&plain);
-    raw_init(&raw);
-    for (int p = 0; p < N_PARAMS; p++)
-        raw_param(&raw, problem_params[p].name, plain_param(&plain, p), plain_grad(&plain, p), problem_params[p].size)
-            ->module_kind = problem_params[p].batch_norm ? AMP_MODULE_BATCH_NORM : AMP_MODULE_OTHER;
+    describe_params();
     for (int i = 0; i < N_PLAIN_OPS; i++)
         raw_op(&raw, OP(plain_ops[i].name, plain_ops[i].schema, plain_slot(&plain, i),
                         .backward_of = plain_ops[i].backward_of, .op_class = level_retypes(level) ? 0 : classes[i]));
@@ -39,44 +30,6 @@ static amp_context *start(const amp_config *given) {
     raw_start(&raw, config);
     return raw.context;
 }
-
-static void start_at(amp_level level) {
-    const amp_config config = kit_config(level);
-    (void)start(&config);
-}
-
-static int iterate(int number, float *loss) {
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    amp_step_info info = AMP_STEP_INFO_INIT;
-    const float value = plain_forward(&plain, number);
-    if (loss) *loss = value;
-    ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
-    plain_backward(&plain, number, amp_seed_factor(&scaled));
-    ck_ok(amp_scale_loss_end(&scaled));
-    ck_ok(amp_step_begin(&raw.optimizer, &info));
-    if (info.action == AMP_STEP) plain_update(&plain);
-    memset(plain.grads, 0, sizeof plain.grads);
-    ck_ok(amp_step_end(&raw.optimizer));
-    return info.action == AMP_STEP;
-}
-
-static void finish(float *params) {
-    raw_stop(&raw); /* the masters' values are the parameters again */
-    ck_assert_mem_eq(&plain.ops, &plain_functions, sizeof plain.ops);
-    if (params) memcpy(params, plain.params, PARAM_FLOATS * sizeof(float));
-}
-
-static void read_state(struct kit_state *state) {
-    memcpy(state->params, plain.params, sizeof state->params);
-    memcpy(state->momentum, plain.momentum, sizeof state->momentum);
-}
-
-static void write_state(const struct kit_state *state) {
-    memcpy(plain.params, state->params, sizeof state->params);
-    memcpy(plain.momentum, state->momentum, sizeof state->momentum);
-}
-
-static const struct kit_host host = { start, iterate, finish, read_state, write_state };
 
 static void train(int from, int to) {
     for (int i = from; i < to; i++) ck_assert(iterate(i, NULL));

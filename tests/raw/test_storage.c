@@ -4,10 +4,8 @@
  * copies of it. The hosts' common problem, by implementations whose arithmetic is that of emulation, has the bits of
  * the training whose casts are written out by hand (docs/raw-storage.md).
  */
-#include "kit.h"
 #include "levels.h"
-#include "plain.h"
-#include "raw.h"
+#include "problem_rig.h"
 
 #include <amp_diagnostics.h>
 #include <amp_observe.h>
@@ -17,8 +15,6 @@
 
 static const amp_level levels[] = { AMP_O2, AMP_O5 };
 
-static struct plain plain;
-static struct raw raw;
 static amp_dtype low;
 
 /* ---- implementations: 16-bit operands, FP32 arithmetic, results rounded ---- */
@@ -98,11 +94,7 @@ static const amp_fn implementations[N_PLAIN_OPS] = { (amp_fn)linear, (amp_fn)lin
 
 static void describe(amp_level level) {
     low = level_low(level);
-    plain_init(&plain);
-    raw_init(&raw);
-    for (int p = 0; p < N_PARAMS; p++)
-        raw_param(&raw, problem_params[p].name, plain_param(&plain, p), plain_grad(&plain, p), problem_params[p].size)
-            ->module_kind = problem_params[p].batch_norm ? AMP_MODULE_BATCH_NORM : AMP_MODULE_OTHER;
+    describe_params();
     for (int i = 0; i < N_PLAIN_OPS; i++)
         raw_op(&raw, OP(plain_ops[i].name, plain_ops[i].schema, plain_slot(&plain, i), .fp16 = implementations[i],
                         .bf16 = implementations[i], .backward_of = plain_ops[i].backward_of));
@@ -114,44 +106,6 @@ static amp_context *start(const amp_config *config) {
     raw_start(&raw, *config);
     return raw.context;
 }
-
-static void start_at(amp_level level) {
-    const amp_config config = kit_config(level);
-    (void)start(&config);
-}
-
-static int iterate(int number, float *loss) {
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    amp_step_info info = AMP_STEP_INFO_INIT;
-    const float value = plain_forward(&plain, number);
-    if (loss) *loss = value;
-    ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
-    plain_backward(&plain, number, amp_seed_factor(&scaled));
-    ck_ok(amp_scale_loss_end(&scaled));
-    ck_ok(amp_step_begin(&raw.optimizer, &info));
-    if (info.action == AMP_STEP) plain_update(&plain);
-    memset(plain.grads, 0, sizeof plain.grads);
-    ck_ok(amp_step_end(&raw.optimizer));
-    return info.action == AMP_STEP;
-}
-
-static void finish(float *params) {
-    raw_stop(&raw);
-    ck_assert_mem_eq(&plain.ops, &plain_functions, sizeof plain.ops);
-    if (params) memcpy(params, plain.params, PARAM_FLOATS * sizeof(float));
-}
-
-static void read_state(struct kit_state *state) {
-    memcpy(state->params, plain.params, sizeof state->params);
-    memcpy(state->momentum, plain.momentum, sizeof state->momentum);
-}
-
-static void write_state(const struct kit_state *state) {
-    memcpy(plain.params, state->params, sizeof state->params);
-    memcpy(plain.momentum, state->momentum, sizeof state->momentum);
-}
-
-static const struct kit_host host = { start, iterate, finish, read_state, write_state };
 
 static void tear_down(void) { raw_stop(&raw); }
 
