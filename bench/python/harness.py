@@ -52,6 +52,13 @@ class Bench:
         self._add(name, size, unit, [scale(t) for t in first], [scale(t) for t in second],
                   [theirs / mine for mine, theirs in zip(first, second)], against, goal)
 
+    def turns(self, name, size, ours, references, *, device="cpu"):
+        """Ours and several references, {what it is: (function, goal)}, which take turns; a line for each of them."""
+        mine, *others = self._measure([ours, *(work for work, _ in references.values())], device)
+        for (against, (_, goal)), theirs in zip(references.items(), others, strict=True):
+            self._add(name, size, "us", [t * 1e6 for t in mine], [t * 1e6 for t in theirs],
+                      [b / a for a, b in zip(mine, theirs)], against, goal)
+
     def overhead(self, name, size, ours, bare, reference, reference_bare, against, *, goal=0.0, device="cpu"):
         """What ours takes beyond bare, beside what the reference takes beyond its own bare work; in ns."""
         times = self._measure([ours, bare, reference, reference_bare], device)

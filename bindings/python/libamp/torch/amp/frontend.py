@@ -14,6 +14,7 @@ from torch import nn
 from ... import _core
 from . import (
     advice,
+    attention,
     checkpoint,
     graphs,
     handle,
@@ -214,6 +215,7 @@ def _build(
             current.undo.insert(0, lambda: wrapped.recast_states(optimizers))
         if current.resolved["patch_ops"]:
             _patch(current, models, current.resolved["lists"])
+        attention.serve(current)
     except BaseException:
         current.abandon()
         raise
@@ -371,6 +373,7 @@ def init(
     current.verbosity = 2 if verbose else _amp_state.verbosity
     current.adopt(_make_context(current, level, settings, [], []))
     _patch(current, [], "apex", allow_banned)
+    attention.serve(current)
     _amp_state.handle = handle.AmpHandle(current, enable_caching, verbose, owns=True)
     return _amp_state.handle
 
