@@ -334,6 +334,7 @@ def start(
     if not _amp_state.allow_incoming_model_not_fp32:
         retype.check_incoming(model_list, warn_or_err)
     current = Session(_core.resolve(level, settings), num_losses)
+    current.low_type = _core.levels()[level][0]
     sharding.check(model_list, optimizer_list, current.resolved)
     current.verbosity, current.process_group = _amp_state.verbosity, process_group
     _build(current, level, settings, model_list, optimizer_list)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import graphs, sharding, wrapped
+from . import fused, graphs, sharding, wrapped
 from ._amp_state import maybe_print
 from .session import Session
 
@@ -23,6 +23,7 @@ class AmpStash:
     def __init__(self, session: Session, index: int, optimizer: Any) -> None:
         self.session, self.index = session, index
         self._optimizer = weakref.ref(optimizer)
+        self.fuses = fused.wanted(optimizer, session.low_type)
         self.skipped: Any = None  # was the last step()? None: there was none; a tensor where a GPU knows
         self.skips = graphs.Skips()
         self.running = False  # is a step?
@@ -165,7 +166,7 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
         stash.running = True
         try:
             guarded = () if closure is None else (_guard_closure(stash, closure),)
-            with graphs.told(self, found_inf):
+            with graphs.told(self, found_inf), fused.Choice(self, stash.fuses and closure is None):
                 result = old(*guarded, *args, **kwargs)
             skipped = False
             if isinstance(found_inf, torch.Tensor):

@@ -29,6 +29,7 @@ class Session:
         self.context: Any = None
         self.resolved = resolved
         self.num_losses = num_losses
+        self.low_type = "float16"  # "bfloat16" at O4 and O5
         self.undo: list[Callable[[], None]] = []
         self.optimizers: list[weakref.ref[Any]] = []
         self.models: list[weakref.ref[torch.nn.Module]] = []
