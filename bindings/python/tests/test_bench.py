@@ -37,11 +37,15 @@ def test_ratios_above_1_are_ours(harness, monkeypatch, capsys):
     bench.pair("its bytes", "1", lambda: 2, lambda: 5, "theirs", moved=4000)
     bench.overhead("beyond", "1", lambda: 3, lambda: 1, lambda: 9, lambda: 1, "theirs", goal=2.0)
     bench.allowance("allowed", "1", lambda: 3.04, lambda: 3, 50)
+    bench.turns("several", "1", lambda: 2, {"one": (lambda: 3, 2.0), "another": (lambda: 8, 2.0)})
     values = [value for line in bench.lines for value in (line["ours"], line["reference"], line["ratio"])]
-    assert values == pytest.approx([2.0, 5.0, 2.5, 2.0, 0.8, 2.5, 2000.0, 8000.0, 4.0, 40.0, 50.0, 1.25])
-    assert [line["unit"] for line in bench.lines] == ["us", "GB/s", "ns", "ns"]
+    assert values == pytest.approx([2.0, 5.0, 2.5, 2.0, 0.8, 2.5, 2000.0, 8000.0, 4.0, 40.0, 50.0, 1.25,
+                                    2.0, 3.0, 1.5, 2.0, 8.0, 4.0])
+    assert [line["unit"] for line in bench.lines] == ["us", "GB/s", "ns", "ns", "us", "us"]
+    assert [line["reference_name"] for line in bench.lines[-2:]] == ["one", "another"]
     said = capsys.readouterr().out.splitlines()
-    assert len(said) == 4 and "3.00 !" in said[0] and "!" not in "".join(said[1:])
+    assert len(said) == 6 and ["!" in line for line in said] == [True, False, False, False, True, False]
+    assert "3.00 !" in said[0]
 
 
 def run(*arguments):
