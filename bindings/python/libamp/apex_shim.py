@@ -25,13 +25,17 @@ from ._leave import at_exit
 # Where each part of Apex is found here; a submodule has the same name here as there, or a line of MOVED.
 PARTS = {
     "apex.amp": "libamp.torch.amp",
+    "apex.fused_dense": "libamp.torch.fused_dense",
     "apex.fp16_utils": "libamp.torch.fp16_utils",
+    "apex.mlp": "libamp.torch.mlp",
     "apex.multi_tensor_apply": "libamp.torch.multi_tensor_apply",
     "apex.normalization": "libamp.torch.normalization",
     "apex.optimizers": "libamp.torch.optimizers",
     "apex.parallel": "libamp.torch.parallel",
     "amp_C": "libamp.torch.amp_C",
     "apex_C": "libamp.torch.apex_C",
+    "fused_layer_norm_cuda": "libamp.torch.fused_layer_norm_cuda",
+    "xentropy_cuda": "libamp.torch.xentropy_cuda",
 }
 MOVED = {
     "apex._autocast_utils": "libamp.torch._autocast_utils",
@@ -39,35 +43,34 @@ MOVED = {
 }
 # Of these an installed Apex has more, and keeps it even where its other parts are replaced.
 LAST = {
+    "apex.contrib.clip_grad": "libamp.torch.contrib.clip_grad",
+    "apex.contrib.focal_loss": "libamp.torch.contrib.focal_loss",
+    "apex.contrib.group_norm": "libamp.torch.contrib.group_norm",
+    "apex.contrib.layer_norm": "libamp.torch.contrib.layer_norm",
     "apex.contrib.optimizers": "libamp.torch.contrib.optimizers",
+    "apex.contrib.xentropy": "libamp.torch.contrib.xentropy",
 }
 # What was in Apex and is not here: what does the same today.
 INSTEAD = {
     "apex.amp._process_optimizer": "amp.initialize, which wires an optimizer's step, zero_grad and add_param_group",
     "apex.amp.wrap": "amp.register_half_function, register_float_function and register_promote_function, before "
     "initialize",
-    "apex.contrib.clip_grad": "torch.nn.utils.clip_grad_norm_, or libamp.kernels.clip_norm",
     "apex.contrib.fmha": "torch.nn.functional.scaled_dot_product_attention",
-    "apex.contrib.group_norm": "torch.nn.GroupNorm",
     "apex.contrib.groupbn": "apex.parallel.SyncBatchNorm, which has channel_last and fuse_relu",
-    "apex.contrib.layer_norm": "apex.normalization.FusedLayerNorm",
     "apex.contrib.multihead_attn": "torch.nn.MultiheadAttention",
     "apex.contrib.sparsity": "torch.sparse.to_sparse_semi_structured",
-    "apex.contrib.xentropy": "torch.nn.functional.cross_entropy, which has label_smoothing",
     "apex.contrib": "Apex's own, built from https://github.com/NVIDIA/apex: libamp.run completes it",
-    "apex.fused_dense": "torch.nn.Linear",
-    "apex.mlp": "torch.nn.Linear and an activation",
     "apex.pyprof": "torch.profiler",
     "apex.reparameterization": "torch.nn.utils.parametrizations.weight_norm",
     "apex.RNN": "torch.nn.LSTM, GRU and RNN, which amp casts",
     "apex.transformer": "Megatron Core, which has continued it",
+    "fast_layer_norm": "libamp.torch.contrib.layer_norm",
+    "focal_loss_cuda": "libamp.torch.contrib.focal_loss",
     "fused_adam_cuda": "apex.optimizers.FusedAdam, or amp_C.multi_tensor_adam",
-    "fused_dense_cuda": "torch.nn.Linear",
+    "fused_dense_cuda": "libamp.torch.fused_dense",
     "fused_lamb_cuda": "apex.optimizers.FusedLAMB, or amp_C.multi_tensor_lamb",
-    "fused_layer_norm_cuda": "apex.normalization.FusedLayerNorm, or torch.nn.functional.layer_norm",
-    "mlp_cuda": "torch.nn.Linear and an activation",
+    "mlp_cuda": "libamp.torch.mlp.mlp_function",
     "syncbn": "apex.parallel.SyncBatchNorm",
-    "xentropy_cuda": "torch.nn.functional.cross_entropy, which has label_smoothing",
 }
 
 # One of these makes a package named apex NVIDIA's; one of those makes it the Pyramid toolkit of PyPI.

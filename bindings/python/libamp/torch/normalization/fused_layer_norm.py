@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layer norm and RMS norm with Apex's names and types: the plain ones return the input's type, the mixed ones the
 weight's; under torch.autocast all arguments are cast to its type first. Sums are FP32 whatever the types.
-`memory_efficient` is accepted and means nothing: torch decides."""
+`memory_efficient` keeps the output for backward, which the layer behind mostly keeps too, in place of the input."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from .. import fused_layer_norm_cuda
 from .._autocast_utils import _autocast_dtype, _cast_if_autocast_enabled
 
 Shape = int | Sequence[int]
@@ -33,11 +34,41 @@ def _common(input: Any, *others: Any) -> list[Any]:
     return [None if tensor is None else tensor.to(wide) for tensor in (input, *others)]
 
 
-def _layer_norm(input: Any, weight: Any, bias: Any, shape: Shape, eps: float) -> Any:
+class _FromOutput(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, input: Any, weight: Any, bias: Any, shape: Shape, eps: float, centered: bool, dtype: torch.dtype
+    ) -> Any:
+        ctx.shape, ctx.eps, ctx.centered = _shape(shape), eps, centered
+        output, *_, invvar = fused_layer_norm_cuda.normalize(input, ctx.shape, weight, bias, eps, centered, dtype)
+        ctx.save_for_backward(output, weight, bias, invvar)
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Any) -> Any:
+        output, weight, bias, invvar = ctx.saved_tensors
+        grads = fused_layer_norm_cuda.gradients(
+            grad, None, invvar, output, ctx.shape, weight, bias, ctx.eps, True, ctx.centered
+        )
+        return (*grads, *[None] * (7 - len(grads)))
+
+
+def _layer_norm(
+    input: Any, weight: Any, bias: Any, shape: Shape, eps: float, from_output: bool, dtype: torch.dtype
+) -> Any:
+    if from_output:
+        return _FromOutput.apply(input, weight, bias, shape, eps, True, dtype)
     x, w, b = _common(input, weight, bias)
     if x.dtype == torch.float16 and x.device.type == "cpu":  # torch 2.0 has none
         x, w, b = (None if tensor is None else tensor.float() for tensor in (x, w, b))
-    return F.layer_norm(x, _shape(shape), w, b, eps)
+    return F.layer_norm(x, _shape(shape), w, b, eps).to(dtype)
+
+
+def _rms_norm(input: Any, weight: Any, shape: Shape, eps: float, from_output: bool, dtype: torch.dtype) -> Any:
+    if from_output:
+        return _FromOutput.apply(input, weight, None, shape, eps, False, dtype)
+    return manual_rms_norm(input, shape, weight, eps).to(dtype)
 
 
 def manual_rms_norm(input: Any, normalized_shape: Shape, weight: Any, eps: float) -> Any:
@@ -55,7 +86,7 @@ def manual_rms_norm(input: Any, normalized_shape: Shape, weight: Any, eps: float
 class FusedLayerNormFunction:
     @staticmethod
     def apply(input: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False) -> Any:
-        return _layer_norm(input, None, None, normalized_shape, eps).to(input.dtype)
+        return _layer_norm(input, None, None, normalized_shape, eps, memory_efficient, input.dtype)
 
 
 class FusedLayerNormAffineFunction:
@@ -63,7 +94,7 @@ class FusedLayerNormAffineFunction:
     def apply(
         input: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
     ) -> Any:
-        return _layer_norm(input, weight, bias, normalized_shape, eps).to(input.dtype)
+        return _layer_norm(input, weight, bias, normalized_shape, eps, memory_efficient, input.dtype)
 
 
 class FusedLayerNormAffineMixedDtypesFunction:
@@ -71,13 +102,13 @@ class FusedLayerNormAffineMixedDtypesFunction:
     def apply(
         input: Any, weight: Any, bias: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
     ) -> Any:
-        return _layer_norm(input, weight, bias, normalized_shape, eps).to(weight.dtype)
+        return _layer_norm(input, weight, bias, normalized_shape, eps, memory_efficient, weight.dtype)
 
 
 class FusedRMSNormFunction:
     @staticmethod
     def apply(input: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False) -> Any:
-        return manual_rms_norm(input, normalized_shape, None, eps).to(input.dtype)
+        return _rms_norm(input, None, normalized_shape, eps, memory_efficient, input.dtype)
 
 
 class FusedRMSNormAffineFunction:
@@ -85,7 +116,7 @@ class FusedRMSNormAffineFunction:
     def apply(
         input: Any, weight: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
     ) -> Any:
-        return manual_rms_norm(input, normalized_shape, weight, eps).to(input.dtype)
+        return _rms_norm(input, weight, normalized_shape, eps, memory_efficient, input.dtype)
 
 
 class FusedRMSNormAffineMixedDtypesFunction:
@@ -93,7 +124,7 @@ class FusedRMSNormAffineMixedDtypesFunction:
     def apply(
         input: Any, weight: Any, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
     ) -> Any:
-        return manual_rms_norm(input, normalized_shape, weight, eps).to(weight.dtype)
+        return _rms_norm(input, weight, normalized_shape, eps, memory_efficient, weight.dtype)
 
 
 def _obeys_autocast(apply: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -150,6 +181,9 @@ class _Norm(torch.nn.Module):
             if self.has_bias:
                 torch.nn.init.zeros_(self.bias)
 
+    def _how(self) -> tuple[Any, ...]:
+        return self.normalized_shape, self.eps, self.memory_efficient
+
     def extra_repr(self) -> str:
         return f"{tuple(self.normalized_shape)}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
@@ -159,8 +193,8 @@ class FusedLayerNorm(_Norm):
 
     def forward(self, input: Any) -> Any:
         if not self.elementwise_affine:
-            return fused_layer_norm(input, self.normalized_shape, self.eps)
-        return fused_layer_norm_affine(input, self.weight, self.bias, self.normalized_shape, self.eps)
+            return fused_layer_norm(input, *self._how())
+        return fused_layer_norm_affine(input, self.weight, self.bias, *self._how())
 
 
 class FusedRMSNorm(_Norm):
@@ -170,8 +204,8 @@ class FusedRMSNorm(_Norm):
 
     def forward(self, input: Any) -> Any:
         if not self.elementwise_affine:
-            return fused_rms_norm(input, self.normalized_shape, self.eps)
-        return fused_rms_norm_affine(input, self.weight, self.normalized_shape, self.eps)
+            return fused_rms_norm(input, *self._how())
+        return fused_rms_norm_affine(input, self.weight, *self._how())
 
 
 class MixedFusedLayerNorm(FusedLayerNorm):
@@ -182,7 +216,7 @@ class MixedFusedLayerNorm(FusedLayerNorm):
         super().__init__(normalized_shape, eps, True, memory_efficient)
 
     def forward(self, input: Any) -> Any:
-        return mixed_dtype_fused_layer_norm_affine(input, self.weight, self.bias, self.normalized_shape, self.eps)
+        return mixed_dtype_fused_layer_norm_affine(input, self.weight, self.bias, *self._how())
 
 
 class MixedFusedRMSNorm(FusedRMSNorm):
@@ -193,7 +227,7 @@ class MixedFusedRMSNorm(FusedRMSNorm):
         super().__init__(normalized_shape, eps, True, memory_efficient)
 
     def forward(self, input: Any) -> Any:
-        return mixed_dtype_fused_rms_norm_affine(input, self.weight, self.normalized_shape, self.eps)
+        return mixed_dtype_fused_rms_norm_affine(input, self.weight, *self._how())
 
 
 def _refuse_without_affine(name: str, kwargs: dict[str, Any]) -> None:

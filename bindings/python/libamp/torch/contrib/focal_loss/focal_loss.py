@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+
+def focal_loss(
+    cls_output: Any,
+    cls_targets_at_level: Any,
+    num_positive_sum: Any,
+    num_real_classes: int,
+    alpha: float,
+    gamma: float,
+    label_smoothing: float = 0.0,
+) -> Any:
+    """The focal loss of logits [..., classes], summed, over the number of positive matches; in FP32 at least. Targets
+    [...] are classes; -1 matches none, and -2 is left away. Classes from num_real_classes on are padding."""
+    logits = cls_output[..., :num_real_classes]
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    target = cls_targets_at_level.unsqueeze(-1)
+    match = (target == torch.arange(num_real_classes, device=target.device)).to(logits.dtype)
+    wanted = match * (1.0 - label_smoothing) + label_smoothing / 2
+    missed = F.logsigmoid(logits * (1 - 2 * match))  # the logarithm of how far off the prediction is
+    weight = (1.0 - alpha + (2.0 * alpha - 1.0) * match) * torch.exp(gamma * missed)
+    losses = weight * F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
+    return losses.masked_fill(target == -2, 0).sum() / num_positive_sum.reshape(())
+
+
+class FocalLoss:
+    """Apex's autograd function, whose `apply` scripts call."""
+
+    apply = staticmethod(focal_loss)

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apex.fused_dense: a linear layer, and two with a GELU between them."""
+
+from .fused_dense import (
+    DenseNoBiasFunc,
+    FusedDense,
+    FusedDenseFunc,
+    FusedDenseGeluDense,
+    FusedDenseGeluDenseFunc,
+)
+
+__all__ = ["DenseNoBiasFunc", "FusedDense", "FusedDenseFunc", "FusedDenseGeluDense", "FusedDenseGeluDenseFunc"]

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""apex.mlp: linear layers in a row, each with its activation."""
+
+from .mlp import MLP, MlpFunction, mlp_function
+
+__all__ = ["MLP", "MlpFunction", "mlp_function"]

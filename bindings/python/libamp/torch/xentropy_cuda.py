@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the compiled module xentropy_cuda of Apex had, on any device: softmax cross entropy, with one row's logarithm of
+the sum kept for backward instead of its probabilities. Sums and losses are FP32, of FP64 logits FP64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["backward", "forward"]
+
+
+def _type(logits: Any) -> torch.dtype:
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32
+
+
+def forward(logits: Any, labels: Any, smoothing: float, half_to_float: bool = False) -> list[Any]:
+    """[losses, max_log_sum_exp] of each row: minus the logarithm of the label's probability, `smoothing` of it of the
+    mean class's; the logarithm of the sum of exponentials. half_to_float changes nothing."""
+    logs = torch.log_softmax(logits, -1, dtype=_type(logits))
+    losses = (smoothing - 1.0) * logs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    if smoothing:  # where it is 0, a logit of minus infinity is a class that is never chosen
+        losses = losses - smoothing * logs.mean(-1)
+    return [losses, logits.amax(-1) - logs.amax(-1)]
+
+
+def backward(grad_loss: Any, logits: Any, max_log_sum_exp: Any, labels: Any, smoothing: float) -> Any:
+    """The gradient of the logits, in their type: the probabilities, less what the label and the smoothing want."""
+    grads = torch.sub(logits, max_log_sum_exp.unsqueeze(-1))
+    grads = grads.exp().clone() if torch.is_grad_enabled() else grads.exp_()  # exp keeps its result for its derivative
+    if smoothing:
+        grads -= smoothing / logits.shape[-1]
+    index = labels.unsqueeze(-1)
+    grads.scatter_add_(-1, index, torch.full_like(index, smoothing - 1.0, dtype=grads.dtype))
+    grads *= grad_loss.unsqueeze(-1)
+    return grads.to(logits.dtype)
