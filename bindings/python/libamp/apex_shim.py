@@ -24,6 +24,7 @@ from ._leave import at_exit
 
 # Where each part of Apex is found here; a submodule has the same name here as there, or a line of MOVED.
 PARTS = {
+    "apex.RNN": "libamp.torch.RNN",
     "apex.amp": "libamp.torch.amp",
     "apex.fused_dense": "libamp.torch.fused_dense",
     "apex.fp16_utils": "libamp.torch.fp16_utils",
@@ -62,7 +63,6 @@ INSTEAD = {
     "apex.contrib": "Apex's own, built from https://github.com/NVIDIA/apex: libamp.run completes it",
     "apex.pyprof": "torch.profiler",
     "apex.reparameterization": "torch.nn.utils.parametrizations.weight_norm",
-    "apex.RNN": "torch.nn.LSTM, GRU and RNN, which amp casts",
     "apex.transformer": "Megatron Core, which has continued it",
     "fast_layer_norm": "libamp.torch.contrib.layer_norm",
     "focal_loss_cuda": "libamp.torch.contrib.focal_loss",
