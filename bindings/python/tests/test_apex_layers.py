@@ -166,6 +166,15 @@ def test_memory_efficient_keeps_the_output_and_no_second_derivative():
         grad.sum().backward()
 
 
+@pytest.mark.parametrize("lean", [False, True])
+@pytest.mark.parametrize("kind", ["FusedLayerNorm", "FusedRMSNorm"])
+def test_another_width_is_an_error(kind, lean):
+    module = getattr(normalization, kind)([2, 3], elementwise_affine=False, memory_efficient=lean)
+    assert repr(module) == f"{kind}(torch.Size([2, 3]), eps=1e-05, elementwise_affine=False)"
+    with pytest.raises(RuntimeError, match=r"\[\*, 2, 3\]"):
+        module(torch.randn(4, 3, 2))
+
+
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("rms", [False, True])
 def test_fused_layer_norm_cuda_is_called_as_copies_of_apexs_functions_call_it(rms, affine):
@@ -201,13 +210,22 @@ def test_fast_layer_norm_returns_its_weights_type(weight, lean):
     assert torch.equal(layer_norm.FastLayerNormFN.apply(x, module.weight, module.bias, 1e-5, lean), y)
 
 
-def test_fast_layer_norm_in_autocast():
-    module, x = FastLayerNorm(8), torch.randn(4, 8)
+LAYERS = {
+    "MLP": lambda: MLP([8, 4, 8]),
+    "FusedDense": lambda: FusedDense(8, 4),
+    "FusedDenseGeluDense": lambda: FusedDenseGeluDense(8, 4, 8),
+    "FastLayerNorm": lambda: FastLayerNorm(8),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_in_autocast_they_return_its_type(name):
+    module, x = LAYERS[name](), torch.randn(4, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = module(x)
     assert y.dtype == torch.bfloat16
     y.sum().backward()
-    assert module.weight.grad.dtype == torch.float32
+    assert {parameter.grad.dtype for parameter in module.parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize("act", [None, "", "silu", "Swish"])

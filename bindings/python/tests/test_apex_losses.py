@@ -170,6 +170,16 @@ def test_focal_loss_of_what_is_sure_has_a_gradient():
     assert torch.equal(grad, torch.zeros(1, 2))
 
 
+def test_shapes_that_do_not_fit_are_said():
+    logits, labels = torch.randn(4, 6), torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match=r"\[4, 6\] want a label for each row, not \[3\]"):
+        SoftmaxCrossEntropyLoss.apply(logits, labels[:3])
+    with pytest.raises(RuntimeError, match=r"want logits of \[4, 7\]"):
+        focal_loss.focal_loss(logits, labels, torch.ones(1), 7, 0.25, 2.0)
+    with pytest.raises(RuntimeError, match="one number, not 2"):
+        focal_loss.focal_loss(logits, labels, torch.ones(2), 6, 0.25, 2.0)
+
+
 # ---- clipping ----
 
 
@@ -214,6 +224,14 @@ def test_small_gradients_stay_as_they_are():
     clip_grad_norm_(iter(mine), 1e6)
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(mine, copies, strict=True))
     assert clip_grad_norm_([torch.nn.Parameter(torch.ones(2))], 1.0) == 0
+
+
+@pytest.mark.parametrize(("layout", "norm"), [(lambda grad: grad.t(), 24.0), (lambda grad: grad[:, ::2], 24.0)])
+def test_gradients_of_any_layout(layout, norm):
+    parameter = torch.nn.Parameter(torch.zeros(layout(torch.zeros(12, 12)).shape))
+    parameter.grad = layout(torch.full((12, 12), norm / parameter.numel() ** 0.5))
+    torch.testing.assert_close(clip_grad_norm_(parameter, 6.0), torch.tensor(norm))
+    torch.testing.assert_close(parameter.grad.norm(), torch.tensor(6.0))
 
 
 def test_the_norm_of_half_gradients_may_be_beyond_half():

@@ -19,6 +19,12 @@ __all__ = [
 _Shape = Sequence[int]
 
 
+def check_shape(input: Any, shape: _Shape) -> None:
+    if tuple(input.shape[-len(shape) :]) != tuple(shape):
+        wanted = ", ".join(map(str, ("*", *shape)))
+        raise RuntimeError(f"normalization over {list(shape)} wants inputs of [{wanted}], not {list(input.shape)}")
+
+
 def _rows(tensor: Any, shape: _Shape) -> Any:
     """A row for each normalization, in the type of its sums."""
     tensor = tensor if tensor.dtype == torch.float64 else tensor.float()
@@ -27,6 +33,7 @@ def _rows(tensor: Any, shape: _Shape) -> Any:
 
 def normalize(input: Any, shape: _Shape, weight: Any, bias: Any, eps: float, centered: bool, dtype: Any) -> list[Any]:
     """[output, mean, invvar], or without a mean where nothing is centered."""
+    check_shape(input, shape)
     x = _rows(input, shape)
     mean = x.mean(-1) if centered else None
     x = x if mean is None else x - mean.unsqueeze(-1)

@@ -18,6 +18,9 @@ def _type(logits: Any) -> torch.dtype:
 def forward(logits: Any, labels: Any, smoothing: float, half_to_float: bool = False) -> list[Any]:
     """[losses, max_log_sum_exp] of each row: minus the logarithm of the label's probability, `smoothing` of it of the
     mean class's; the logarithm of the sum of exponentials. half_to_float changes nothing."""
+    if labels.shape != logits.shape[:-1]:
+        shapes = list(logits.shape), list(labels.shape)
+        raise RuntimeError("xentropy: logits of {} want a label for each row, not {}".format(*shapes))
     logs = torch.log_softmax(logits, -1, dtype=_type(logits))
     losses = (smoothing - 1.0) * logs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     if smoothing:  # where it is 0, a logit of minus infinity is a class that is never chosen

@@ -73,6 +73,7 @@ def _rms_norm(input: Any, weight: Any, shape: Shape, eps: float, from_output: bo
 
 def manual_rms_norm(input: Any, normalized_shape: Shape, weight: Any, eps: float) -> Any:
     """RMS norm by single operations, in FP32 at least; returns the type of its sums."""
+    fused_layer_norm_cuda.check_shape(input, _shape(normalized_shape))
     x, w = _common(input, weight)
     x = x if x.dtype == torch.float64 else x.float()
     dims = tuple(range(-len(_shape(normalized_shape)), 0))
@@ -185,7 +186,7 @@ class _Norm(torch.nn.Module):
         return self.normalized_shape, self.eps, self.memory_efficient
 
     def extra_repr(self) -> str:
-        return f"{tuple(self.normalized_shape)}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
 class FusedLayerNorm(_Norm):

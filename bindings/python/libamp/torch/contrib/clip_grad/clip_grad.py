@@ -10,6 +10,10 @@ from .... import kernels
 _KERNELS_HAVE = (torch.float32, torch.float16, torch.bfloat16)
 
 
+def _has_gaps(grad: torch.Tensor) -> bool:
+    return not grad.is_contiguous() and torch.empty_like(grad, device="meta").stride() != grad.stride()
+
+
 def _are_for_kernels(grads: list[torch.Tensor]) -> bool:
     return all(
         type(grad) is torch.Tensor
@@ -17,6 +21,7 @@ def _are_for_kernels(grads: list[torch.Tensor]) -> bool:
         and grad.dtype in _KERNELS_HAVE
         and grad.device == grads[0].device
         and grad.device.type in ("cpu", "cuda")
+        and not _has_gaps(grad)
         for grad in grads
     )
 

@@ -7,6 +7,16 @@ import torch
 import torch.nn.functional as F
 
 
+def _check(logits: Any, targets: Any, positives: Any, classes: int) -> None:
+    if logits[:-1] != targets or logits[-1] < classes:
+        raise RuntimeError(
+            f"focal_loss: targets of {list(targets)}, of {classes} classes, want logits of {[*targets, classes]}, or "
+            f"more classes that are padding, not {list(logits)}"
+        )
+    if positives.numel() != 1:
+        raise RuntimeError(f"focal_loss: num_positive_sum is one number, not {positives.numel()}")
+
+
 def focal_loss(
     cls_output: Any,
     cls_targets_at_level: Any,
@@ -18,6 +28,7 @@ def focal_loss(
 ) -> Any:
     """The focal loss of logits [..., classes], summed, over the number of positive matches; in FP32 at least. Targets
     [...] are classes; -1 matches none, and -2 is left away. Classes from num_real_classes on are padding."""
+    _check(cls_output.shape, cls_targets_at_level.shape, num_positive_sum, num_real_classes)
     logits = cls_output[..., :num_real_classes]
     logits = logits if logits.dtype == torch.float64 else logits.float()
     target = cls_targets_at_level.unsqueeze(-1)
