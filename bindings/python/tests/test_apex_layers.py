@@ -166,6 +166,13 @@ def test_memory_efficient_keeps_the_output_and_no_second_derivative():
         grad.sum().backward()
 
 
+def test_memory_efficient_with_weights_of_zero_has_finite_gradients():
+    module, x = normalization.FusedLayerNorm(4, memory_efficient=True), torch.randn(3, 4, requires_grad=True)
+    torch.nn.init.zeros_(module.weight)
+    grads = torch.autograd.grad(module(x).sum(), [x, *module.parameters()])
+    assert all(torch.isfinite(grad).all() for grad in grads) and torch.equal(grads[2], torch.full((4,), 3.0))
+
+
 @pytest.mark.parametrize("lean", [False, True])
 @pytest.mark.parametrize("kind", ["FusedLayerNorm", "FusedRMSNorm"])
 def test_another_width_is_an_error(kind, lean):
@@ -181,9 +188,8 @@ def test_fused_layer_norm_cuda_is_called_as_copies_of_apexs_functions_call_it(rm
     names = ["rms_" * rms + way + "_affine" * affine for way in ("forward", "backward")]
     forward, backward = (getattr(fused_layer_norm_cuda, name) for name in names)
     x = torch.randn(4, 3, 6, 5, dtype=torch.float64, requires_grad=True)
-    parameters = [torch.rand(6, 5, dtype=torch.float64) + 0.5 for _ in range((2 - rms) * affine)]
-    for parameter in parameters:
-        parameter.requires_grad_()
+    signs = 1 - 2 * (torch.arange(30, dtype=torch.float64) % 2).reshape(6, 5)
+    parameters = [(signs * (torch.rand(6, 5) + 0.5)).requires_grad_() for _ in range((2 - rms) * affine)]
     y, *statistics = forward(x, (6, 5), *parameters, 1e-5)
     assert [t.shape for t in statistics] == [(12,)] * (2 - rms)
     if not rms:
