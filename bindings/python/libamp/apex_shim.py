@@ -48,6 +48,7 @@ LAST = {
     "apex.contrib.focal_loss": "libamp.torch.contrib.focal_loss",
     "apex.contrib.group_norm": "libamp.torch.contrib.group_norm",
     "apex.contrib.layer_norm": "libamp.torch.contrib.layer_norm",
+    "apex.contrib.multihead_attn": "libamp.torch.contrib.multihead_attn",
     "apex.contrib.optimizers": "libamp.torch.contrib.optimizers",
     "apex.contrib.xentropy": "libamp.torch.contrib.xentropy",
 }
@@ -58,7 +59,6 @@ INSTEAD = {
     "initialize",
     "apex.contrib.fmha": "torch.nn.functional.scaled_dot_product_attention",
     "apex.contrib.groupbn": "apex.parallel.SyncBatchNorm, which has channel_last and fuse_relu",
-    "apex.contrib.multihead_attn": "torch.nn.MultiheadAttention",
     "apex.contrib.sparsity": "torch.sparse.to_sparse_semi_structured",
     "apex.contrib": "Apex's own, built from https://github.com/NVIDIA/apex: libamp.run completes it",
     "apex.pyprof": "torch.profiler",
@@ -192,8 +192,11 @@ class Finder(MetaPathFinder):
             return self.package()
         if fullname not in PARTS and fullname not in INSTEAD and not fullname.startswith("apex."):
             return None
-        ours_first = self.replace or is_ours(sys.modules.get(fullname.rpartition(".")[0]))
+        parent = sys.modules.get(fullname.rpartition(".")[0])
+        ours_first = self.replace or is_ours(parent)
         found = self.part(fullname) if ours_first else None
+        if found is None and parent is not None and parent.__name__.startswith("libamp."):
+            found = self.last(fullname)  # the parent's folder would give it again, under this name
         if found is None:
             found = self.installed(fullname, path)
             if found is not None and not ours_first:

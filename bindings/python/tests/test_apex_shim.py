@@ -123,11 +123,15 @@ def test_what_was_in_apex_says_what_to_use_instead(python):
         from apex.fp16_utils import FP16_Optimizer as now
         from apex.contrib.optimizers.fp16_optimizer import FP16_Optimizer as then
         from apex.contrib.optimizers.fused_adam import FusedAdam
+        from apex.contrib.multihead_attn import EncdecMultiheadAttn, SelfMultiheadAttn
         from apex.optimizers.fp16_optimizer import FP16_Optimizer as old
         print(FP16_Optimizer is now and then is now, first is now and old is now)
+        print(FusedAdam.__module__, SelfMultiheadAttn.__module__)
     """
     out, said = python(code)
-    assert out == ["True", "True", "None", "None", "None", "True", "True", "True"]
+    modules = "optimizers.fused_adam", "multihead_attn.self_multihead_attn"
+    contrib = [f"libamp.torch.contrib.{name}" for name in modules]
+    assert out == ["True", "True", "None", "None", "None", "True", "True", "True", *contrib]
     assert said.splitlines() == ["apex True"] * 3 + ["apex False"]  # of the last one the parent is missing
 
 
