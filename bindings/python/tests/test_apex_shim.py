@@ -123,6 +123,8 @@ def test_what_was_in_apex_says_what_to_use_instead(python):
         from apex.fp16_utils import FP16_Optimizer as now
         from apex.contrib.optimizers.fp16_optimizer import FP16_Optimizer as then
         from apex.contrib.optimizers.fused_adam import FusedAdam
+        from apex.contrib.optimizers.distributed_fused_adam import DistributedFusedAdam
+        from apex.contrib.optimizers.distributed_fused_lamb import DistributedFusedLAMB
         from apex.contrib.multihead_attn import EncdecMultiheadAttn, SelfMultiheadAttn
         from apex.optimizers.fp16_optimizer import FP16_Optimizer as old
         print(FP16_Optimizer is now and then is now, first is now and old is now)

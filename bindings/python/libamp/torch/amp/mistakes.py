@@ -210,7 +210,8 @@ class Mistakes:
             stash = optimizer._amp_stash
             stash.bracketed = True
             if self.fresh:
-                stash.has_grads = not _is_sharded(param for param, _ in stash._pairs()) and _has_gradients(stash)
+                elsewhere = sharding.takes_gradients(optimizer) or _is_sharded(param for param, _ in stash._pairs())
+                stash.has_grads = not elsewhere and _has_gradients(stash)
                 stash.grads = {
                     id(param): (param.grad, param.grad._version)
                     for param, master in stash._pairs()

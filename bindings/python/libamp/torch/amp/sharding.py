@@ -52,8 +52,16 @@ def _is_sharded(model: torch.nn.Module) -> bool:
     return wrapped or any(map(is_dtensor, model.parameters()))
 
 
+_ZERO = ("ZeroRedundancyOptimizer", "ShardedOptimizer")  # torch's, and that of apex.contrib.optimizers
+
+
 def _is_zero(optimizer: Any) -> bool:
-    return any(cls.__name__ == "ZeroRedundancyOptimizer" for cls in type(optimizer).__mro__)
+    return any(cls.__name__ in _ZERO for cls in type(optimizer).__mro__)
+
+
+def takes_gradients(optimizer: Any) -> bool:
+    """Do they leave the parameters before its step, for a norm?"""
+    return any(cls.__name__ == "ShardedOptimizer" for cls in type(optimizer).__mro__)
 
 
 # ---- which groups ----
@@ -147,8 +155,8 @@ def check(models: Iterable[torch.nn.Module], optimizers: Iterable[Any], resolved
         for optimizer in optimizers:
             if _is_zero(optimizer):
                 raise RuntimeError(
-                    "ZeroRedundancyOptimizer keeps parameters in an optimizer of its own, where FP32 masters cannot "
-                    "take their place: use opt_level O1 or O4, or master_weights=False."
+                    f"{type(optimizer).__name__} keeps parameters, or shards of them, where FP32 masters cannot take "
+                    "their place: use opt_level O1 or O4, or master_weights=False."
                 )
 
 

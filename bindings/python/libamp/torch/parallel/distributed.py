@@ -31,7 +31,7 @@ from .flat import (
 )
 
 
-def _on_gradient(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) -> tuple[Any, Any]:
+def on_gradient(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) -> tuple[Any, Any]:
     """`call(parameter)` after each accumulation into parameter.grad. Returns a handle, and what must stay alive."""
     if hasattr(parameter, "register_post_accumulate_grad_hook"):
         return parameter.register_post_accumulate_grad_hook(call), None
@@ -216,7 +216,7 @@ class DistributedDataParallel(nn.Module):
 
         for param in params:
             if id(param) not in self._hooks:
-                self._hooks[id(param)] = _on_gradient(param, hook)
+                self._hooks[id(param)] = on_gradient(param, hook)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled() or self._disable_allreduce:

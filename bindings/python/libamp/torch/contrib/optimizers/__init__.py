@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """apex.contrib.optimizers: Apex moved its first fused optimizers and their FP16_Optimizer there. These are those of
-today."""
+today. DistributedFusedAdam and DistributedFusedLAMB are in modules of their names."""
 
 from ...fp16_utils import FP16_Optimizer
 from ...optimizers import FusedLAMB, FusedSGD
