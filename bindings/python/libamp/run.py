@@ -16,13 +16,15 @@ import sysconfig
 from functools import partial
 from typing import Any, NoReturn
 
-from . import _check, _launch, _survey, apex_shim
+from . import _check, _cpu, _launch, _offer, _survey, apex_shim
 
 USAGE = """\
 usage: python -m libamp.run [options] script.py args…
        python -m libamp.run [options] -m module args…
        python -m libamp.run [options] -c code args…
 Runs it with `import apex` answered by libamp (apex.amp, apex.optimizers, apex.parallel, …), unedited.
+  --cpu          on the CPU, whatever the script says: .cuda(), device="cuda", torch.cuda, NCCL (docs/python.md)
+  --bf16         O1 of the script is read as O4, O2 as O5, and O3 in bfloat16: LIBAMP_BF16=1
   --check        looks for mistakes until the script ends (docs/mistakes.md), and then writes a report to standard
                  error; the status is the script's own, or 1 if that is 0 and there are findings. The script runs in
                  libamp.run's own process
@@ -39,6 +41,8 @@ Runs it with `import apex` answered by libamp (apex.amp, apex.optimizers, apex.p
                  its text has --local-rank alone
 """
 
+# What all processes of the script are to know.
+SWITCHES = {"--cpu": _cpu.VARIABLE, "--bf16": "LIBAMP_BF16"}
 STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_startup")
 PTH = "libamp_apex.pth"
 # A line of a .pth must not fail when libamp is gone.
@@ -54,6 +58,8 @@ def main(args: list[str]) -> int:
         option = args.pop(0)
         if option == "--replace":
             replace = True
+        elif option in SWITCHES:
+            os.environ[SWITCHES[option]] = "1"
         elif option == "--check":
             check = True
         elif option == "--survey":
@@ -188,6 +194,10 @@ def interpreter_options(args: list[str]) -> list[str] | None:
 def run_here(args: list[str], replace: bool) -> dict[str, Any]:
     """Runs it in this process; its globals."""
     apex_shim.install(replace)
+    if os.environ.get(_cpu.VARIABLE) == "1":
+        _cpu.when_imported()
+    else:
+        _offer.install()
     if "LOCAL_RANK" in os.environ:
         _launch.parse_what_is_known()
     if args[0][:2] == "-m":

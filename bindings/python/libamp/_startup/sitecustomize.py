@@ -11,11 +11,15 @@ _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _here]
 
 try:
-    from libamp import apex_shim
+    from libamp import _cpu, _offer, apex_shim
 except ImportError:
     pass  # the child is another Python, one without libamp: it runs as it would alone
 else:
     apex_shim.install(replace=os.environ.get("LIBAMP_APEX") == "replace")
+    if os.environ.get(_cpu.VARIABLE) == "1":
+        _cpu.when_imported()
+    else:
+        _offer.install()
     if "LOCAL_RANK" in os.environ:  # a rank that a launcher has started
         from libamp import _launch
 

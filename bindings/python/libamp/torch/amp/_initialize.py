@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import retype
+from . import bf16, retype
 from ._amp_state import _amp_state, warn_or_err
 from .frontend import check_level, check_models, check_optimizers, start
 from .properties import Properties, resolve, settings_of
@@ -43,7 +43,9 @@ def _initialize(
     cast_model_outputs: torch.dtype | None = None,
 ) -> Any:
     """What initialize does once the properties stand: without its banner."""
-    level, settings = check_level(properties.opt_level), settings_of(properties.options)
+    check_level(properties.opt_level)
+    bf16.read_properties(properties)
+    level, settings = properties.opt_level, settings_of(properties.options)
     resolve(level, settings)
     _amp_state.opt_properties = properties
     return start(models, optimizers, level, settings, num_losses, cast_model_outputs)

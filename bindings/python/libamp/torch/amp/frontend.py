@@ -15,6 +15,7 @@ from ... import _core
 from . import (
     advice,
     attention,
+    bf16,
     checkpoint,
     graphs,
     handle,
@@ -290,7 +291,8 @@ def initialize(
     _amp_state.verbosity = verbosity
     if not enabled:
         return models if optimizers is None else (models, optimizers)
-    level, num_losses = check_level(opt_level), _check_num_losses(num_losses)
+    level, cast_model_type = bf16.read(check_level(opt_level), cast_model_type)
+    num_losses = _check_num_losses(num_losses)
     maybe_print(f"Selected optimization level {level}: {opt_levels[level].brief}", True)
     fill(properties, level, resolve(level, {}), {})
     maybe_print("Its properties:", True)
@@ -363,10 +365,10 @@ def init(
     torch.bfloat16 (ROCm's fork): as O4 does."""
     if patch_type not in _PATCH_LEVELS:
         raise ValueError(f"init: patch_type must be torch.float16 or torch.bfloat16, not {patch_type}")
-    level = _PATCH_LEVELS[patch_type]
     if not enabled:
         _amp_state.handle = handle.NoOpHandle()
         return _amp_state.handle
+    level = _PATCH_LEVELS[bf16.patch_type(patch_type)]
     if not hasattr(_amp_state, "opt_properties"):
         _amp_state.opt_properties = Properties()
     settings = {"cache": enable_caching, "loss_scale": loss_scale_of(loss_scale)}

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m libamp.run --cpu: a script that asks for a GPU runs on the CPU.
+
+torch keeps its tensors, types and devices as they are; what takes a device takes the CPU where it is told a GPU, and
+torch.cuda answers as one GPU does. Nothing stands between a script and torch's functions but where a device is named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+VARIABLE = "LIBAMP_CPU"  # in the environment: for all that a script starts
+_PARTS = ("tensors", "cuda", "autocast", "parallel", "compilers")
+
+
+def install() -> None:
+    """From here on; torch is imported already."""
+    for part in _PARTS:
+        importlib.import_module(f"{__name__}.{part}").install()
+
+
+class _Loader(Loader):
+    """torch's own, and behind it what is replaced."""
+
+    def __init__(self, own: Loader):
+        self.own = own
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.own.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self.own
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.own
+        self.own.exec_module(module)
+        install()
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "torch":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        spec = next(filter(None, (finder.find_spec(fullname, path) for finder in others)), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+def when_imported() -> None:
+    """install(), as soon as a script imports torch."""
+    if "torch" in sys.modules:
+        install()
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())

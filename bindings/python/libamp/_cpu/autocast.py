@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.autocast and GradScaler of a GPU, on the CPU. Autocast is in float16 where this torch's CPU has it, else, and
+with LIBAMP_BF16, in bfloat16."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .devices import is_gpu, replace
+
+
+def _has_float16() -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            return bool(torch.autocast("cpu", dtype=torch.float16)._enabled)
+        except (RuntimeError, UserWarning):
+            return False
+
+
+def _autocast(half: torch.dtype) -> Callable[[Any], Any]:
+    def make(own: Any) -> Callable[..., None]:
+        def __init__(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+            if is_gpu(device_type):
+                device_type, dtype = "cpu", half if dtype in (None, torch.float16) else dtype
+            own(self, device_type, dtype, *args, **kwargs)
+
+        return __init__
+
+    return make
+
+
+def _first(own: Any) -> Callable[..., Any]:
+    """A method whose first argument is a device, a GPU by default."""
+    return lambda self, device="cuda", *args, **kwargs: own(self, "cpu" if is_gpu(device) else device, *args, **kwargs)
+
+
+def _off(own: Any) -> Callable[..., None]:
+    """A GradScaler that does not know the CPU's tensors is off, as torch's own is without a GPU."""
+    return lambda self, *args, **kwargs: own(self, *args[:4], **kwargs | {"enabled": False})
+
+
+def _of_cpu(own: Any) -> Callable[..., Any]:
+    """custom_fwd and custom_bwd."""
+    return lambda function=None, **kwargs: own(function, **kwargs | {"device_type": "cpu"})
+
+
+def install() -> None:
+    half = torch.float16 if _has_float16() and os.environ.get("LIBAMP_BF16") != "1" else torch.bfloat16
+    replace(torch.autocast, "__init__", _autocast(half))
+    if hasattr(torch.amp, "GradScaler"):
+        replace(torch.amp.GradScaler, "__init__", _first)
+    else:
+        replace(torch.cuda.amp.GradScaler, "__init__", _off)
+    for name in ("custom_fwd", "custom_bwd"):
+        replace(torch.amp, name, _of_cpu)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which device is a GPU, and what stands in its place."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+CPU = torch.device("cpu")
+
+
+def is_gpu(device: Any) -> bool:
+    """A number is one, as it is to torch."""
+    if isinstance(device, torch.device):
+        return bool(device.type == "cuda")
+    if isinstance(device, str):
+        return device.startswith("cuda")
+    return isinstance(device, int) and not isinstance(device, bool)
+
+
+def placed(device: Any) -> Any:
+    """The device where it is the CPU or no GPU, else the CPU."""
+    return CPU if is_gpu(device) else device
+
+
+def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Any:
+    """owner's attribute by make(itself), once, if it has it; what stands there."""
+    own = getattr(owner, name, None)
+    if own is None or hasattr(own, "__libamp_cpu__"):
+        return own
+    new: Any = functools.wraps(own)(make(own))
+    new.__libamp_cpu__ = True
+    inside = isinstance(owner, type)  # what it is pickled by
+    new.__module__ = owner.__module__ if inside else owner.__name__
+    new.__qualname__ = f"{owner.__qualname__}.{name}" if inside else name
+    setattr(owner, name, new)
+    return new
