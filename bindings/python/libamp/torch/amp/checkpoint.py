@@ -11,14 +11,16 @@ from typing import Any
 
 from ._amp_state import maybe_print
 from .scaler import read_states, write_states
-from .session import last
+from .session import Session, last
 
 
 def state_dict(destination: Any = None) -> Any:
     """OrderedDict of {"loss_scaler0": {"loss_scale": ..., "unskipped": ...}, ...}; empty where amp is off."""
-    if destination is None:
-        destination = OrderedDict()
-    session = last()
+    return state_of(last(), OrderedDict() if destination is None else destination)
+
+
+def state_of(session: Session | None, destination: Any) -> Any:
+    """The scalers of one initialize."""
     if session is not None:
         states = read_states(session.context)
         for scaler, (name, state) in zip(session.scalers, states.items(), strict=True):
@@ -28,11 +30,15 @@ def state_dict(destination: Any = None) -> Any:
 
 def load_state_dict(state_dict: Mapping[str, Any]) -> None:
     """Takes scalers by their order. Other keys are a RuntimeError, after the rest was applied."""
+    load_into(last(), state_dict)
+
+
+def load_into(session: Session | None, state_dict: Mapping[str, Any]) -> None:
+    """load_state_dict for one initialize."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(
             f"load_state_dict: the state is a dict as amp.state_dict() gives it, not a {type(state_dict).__name__}"
         )
-    session = last()
     scalers = [(key, value) for key, value in state_dict.items() if "loss_scaler" in key]
     unexpected = [key for key in state_dict if "loss_scaler" not in key]
     if session is not None:

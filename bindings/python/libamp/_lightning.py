@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The precision plugin of libamp.lightning and libamp.pytorch_lightning: two packages with the same classes."""
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .torch import amp
+from .torch.amp import checkpoint, frontend
+
+
+class Amp:
+    """Trainer(plugins=[AmpPrecision("O2")]): the training runs at that level. settings: amp.initialize's."""
+
+    def __init__(self, opt_level: str = "O1", **settings: Any) -> None:
+        frontend.check_level(opt_level)
+        self._settings = {"opt_level": opt_level, **settings}
+        self._module: Any = None
+        self._session: Any = None
+        self._optimizers: list[Any] = []
+        self._state: Mapping[str, Any] = {}  # of the scaler, between two trainings
+
+    def connect(self, model: nn.Module, optimizers: list[Any], lr_schedulers: list[Any]) -> Any:
+        """Where Lightning hands over a model on its device, and its optimizers."""
+        module: Any = getattr(model, "module", model)
+        models = list(boundaries(module))
+        if module is not model and self._settings["opt_level"] not in ("O0", "O1", "O4"):
+            raise RuntimeError(
+                f"opt_level {self._settings['opt_level']} changes the types of parameters that {type(model).__name__} "
+                "has already taken: use O1 or O4 with this strategy"
+            )
+        amp.initialize(models, optimizers or None, **self._settings)
+        self._module, self._optimizers = module, optimizers
+        self._session = models[0]._amp_forward.session if models else None
+        if self._state and optimizers:
+            self.load_state_dict(self._state)
+        return model, optimizers, lr_schedulers
+
+    def backward(self, tensor: torch.Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Lightning's, inside amp.scale_loss. In manual optimization: of all optimizers that are not toggled off."""
+        optimizers = [each for each in self._optimizers if _is_on(each)] if optimizer is None else optimizer
+        with amp.scale_loss(tensor, optimizers) as scaled:
+            super().backward(scaled, model, optimizer, *args, **kwargs)  # type: ignore[misc]
+
+    def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
+        """The closure, with backward in it, before the step, which then skips or not; L-BFGS calls it itself."""
+        if isinstance(optimizer, torch.optim.LBFGS):
+            return super().optimizer_step(optimizer, model, closure, **kwargs)  # type: ignore[misc]
+        result = self._wrap_closure(model, optimizer, closure)  # type: ignore[attr-defined]
+        if result is None and model.automatic_optimization:
+            return None  # training_step left this batch out
+        optimizer.step(**kwargs)
+        return result
+
+    def teardown(self) -> None:
+        """The model is FP32 again, and torch's functions are torch's."""
+        super().teardown()  # type: ignore[misc]
+        if self._session is None:
+            return
+        self._state = self.state_dict()
+        self._session.shutdown()
+        forward = self._module.__dict__.get("forward")
+        if hasattr(forward, "__self__"):  # Lightning leaves the wired one there, where a strategy wraps the module
+            del self._module.__dict__["forward"]
+        self._session, self._optimizers = None, []
+
+    def state_dict(self) -> Any:
+        """The scaler's."""
+        return self._state if self._session is None else checkpoint.state_of(self._session, OrderedDict())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes what state_dict gave."""
+        self._state = state_dict
+        if self._session is not None:
+            checkpoint.load_into(self._session, state_dict)
+
+
+def boundaries(module: Any) -> Iterator[nn.Module]:
+    """What is called with FP32 and answers in FP32: a module that has a forward, or else those that training_step
+    calls."""
+    own = getattr(type(module), "forward", None)
+    if own not in (nn.Module.forward, _base_forward(type(module))) and not isinstance(module, _CONTAINERS):
+        yield module
+        return
+    for child in module.children():
+        if next(child.parameters(), None) is not None:
+            yield from boundaries(child)
+
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+
+
+def _base_forward(cls: type) -> Any:
+    """The forward that LightningModule has for modules without one."""
+    return next((base.__dict__.get("forward") for base in cls.__mro__ if base.__name__ == "LightningModule"), None)
+
+
+def _is_on(optimizer: Any) -> bool:
+    return any(param.requires_grad for group in optimizer.param_groups for param in group["params"])

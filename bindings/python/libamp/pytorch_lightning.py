@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`from libamp.pytorch_lightning import AmpPrecision`, for the Trainer of the package pytorch_lightning."""
+from pytorch_lightning.plugins.precision import Precision
+
+from ._lightning import Amp
+
+__all__ = ["AmpPrecision"]
+
+
+class AmpPrecision(Amp, Precision):
+    __doc__ = Amp.__doc__
