@@ -6,6 +6,8 @@
 #                            or "oldest": Python 3.10 and PyTorch 2.0. It is used again as long as its versions fit; what
 #                            cannot be had ends the script with status 2
 #   python_mlx               MLX into that environment, for the tests of libamp.mlx, which are skipped without it
+#   python_trainers          the trainers of docs/trainers into it, likewise
+#   python_old_trainers      those that have an Apex backend of their own, into its folder old-trainers
 #   python_build DIR ARG...  builds the wheel in DIR with these options of Meson's
 #   python_wheel DIR ARG...  the same, and installs it into that environment
 #
@@ -120,6 +122,28 @@ python_mlx() {
         say "mlx[cpu] could not be installed: the tests of libamp.mlx are skipped (all of it in $python_cache/mlx.log)"
     fi
     : >"$venv/.mlx"
+}
+
+# --no-deps: PyTorch is there, and what most of them ask for is not imported.
+python_trainers() {
+    if [ -e "$venv/.trainers" ]; then return; fi
+    if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-compile --no-deps transformers \
+        accelerate lightning pytorch-ignite timm tokenizers huggingface-hub httpx2 httpcore2 anyio h11 certifi truststore idna typer \
+        click regex safetensors pyyaml tqdm requests urllib3 charset-normalizer packaging psutil pillow torchvision torchmetrics \
+        lightning-utilities typing-extensions >"$python_cache/trainers.log" 2>&1; then
+        say "trainers could not be installed: their tests are skipped (all of it in $python_cache/trainers.log)"
+    fi
+    : >"$venv/.trainers"
+}
+
+python_old_trainers() {
+    if [ -d "$venv/old-trainers" ]; then return; fi
+    if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-compile --no-deps \
+        --target "$venv/old-trainers" transformers==4.57.6 'huggingface-hub<1' 'tokenizers<0.23' accelerate==1.10.1 \
+        pytorch-lightning==1.9.5 torchmetrics==1.0.3 pytorch-ignite==0.4.13 timm==0.9.16 \
+        >"$python_cache/old-trainers.log" 2>&1; then
+        say "old trainers could not be installed: their tests are skipped (all of it in $python_cache/old-trainers.log)"
+    fi
 }
 
 python_build() {

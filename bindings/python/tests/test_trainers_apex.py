@@ -2,6 +2,7 @@
 """Trainers of PyPI that call apex.amp themselves, unedited, under libamp's `import apex`: ignite and timm."""
 from __future__ import annotations
 
+import pathlib
 import sys
 from typing import Any
 
@@ -97,3 +98,11 @@ def test_timm(level: str, apex: Any) -> None:
     scaler.load_state_dict({"loss_scaler0": {"loss_scale": 4.0, "unskipped": 1}})
     assert scaler.state_dict()["loss_scaler0"]["unskipped"] == 1
     assert same(values(apex, model), by_hand(apex, level, clip=0.5))
+
+
+@pytest.mark.parametrize("name", ["ignite", "timm"])
+def test_the_page_runs(name: str, apex: Any) -> None:
+    pytest.importorskip(name, reason=f"{name} is not installed")
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "trainers" / f"{name}.md").read_text()
+    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "page"})
+    apex.shutdown()

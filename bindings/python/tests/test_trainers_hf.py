@@ -4,6 +4,7 @@ tiny and made from configurations; nothing is downloaded."""
 from __future__ import annotations
 
 import os
+import pathlib
 import warnings
 from typing import Any
 
@@ -331,3 +332,8 @@ def test_sentence_transformer_trainer(tmp_path: Any) -> None:
     assert len(seen) == 8 and sum(seen[4:]) < sum(seen[:4])
     assert next(model.parameters()).dtype == torch.float16
     assert model.encode(["red cat"]).dtype == "float32"
+
+
+def test_the_page_runs() -> None:
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "trainers" / "huggingface.md").read_text()
+    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "page"})

@@ -2,6 +2,7 @@
 """libamp.lightning under Lightning of PyPI, unedited."""
 from __future__ import annotations
 
+import pathlib
 import warnings
 from typing import Any
 
@@ -169,6 +170,7 @@ def test_an_overflow_is_skipped(tmp_path: Any) -> None:
     made = trainer(tmp_path, "O2", {"init_scale": 1024.0})
     made.fit(model, batches())
     assert model.stepped == [True, False, True, True]
+    assert made.optimizers[0].param_groups[0]["lr"] == 1e-2 / 16  # Lightning's schedulers advance with each step
     assert made.precision_plugin.state_dict()["loss_scaler0"] == {"loss_scale": 512.0, "unskipped": 2}
     assert all(value.isfinite().all() for value in model.state_dict().values())
 
@@ -227,3 +229,34 @@ def test_what_cannot_work_is_said(tmp_path: Any) -> None:
         trainer(tmp_path, "O1").fit(model, batches())
     trainer(tmp_path, "O4").fit(model, batches())  # a static scale: any number of closures a step
     assert len(model.losses) > 4 and model.losses[10] < model.losses[0]
+
+
+def test_the_other_package(tmp_path: Any) -> None:
+    other = pytest.importorskip("pytorch_lightning", reason="pytorch_lightning is not installed")
+    from libamp.pytorch_lightning import AmpPrecision as Other
+
+    class Small(other.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            assert self.layer.weight.dtype == torch.float16
+            return F.cross_entropy(self.layer(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    model = Small()
+    before = model.layer.weight.detach().clone()
+    made = other.Trainer(
+        plugins=[Other("O2", verbosity=0, init_scale=1024.0)], accelerator="cpu", max_epochs=1, logger=False,
+        enable_progress_bar=False, enable_checkpointing=False, default_root_dir=str(tmp_path),
+    )
+    made.fit(model, batches())
+    assert model.layer.weight.dtype == torch.float32 and not torch.equal(before, model.layer.weight)
+
+
+def test_the_page_runs() -> None:
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "trainers" / "lightning.md").read_text()
+    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "page"})
