@@ -181,3 +181,107 @@ def test_a_graph_around_a_model_breaks_there():
         torch.compile(loss, backend="eager", fullgraph=True)(X)
 
 
+
+
+class Spared(torch.nn.Module):
+    """A stretch without casts, of the model's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        low = self.layer(x)
+        with amp.disable_casts():
+            full = self.layer(x)
+        return low, full, self.layer(x)
+
+
+@pytest.mark.parametrize("level", ["O1", "O4"])
+def test_disable_casts_is_in_the_graph(level):
+    model, _ = made(level, Spared)
+    found, wanted = torch.compile(model, backend="aot_eager", fullgraph=True)(X), model(X)
+    assert [out.dtype for out in found] == [out.dtype for out in wanted]
+    assert found[1].dtype is torch.float32 and found[0].dtype is found[2].dtype is not torch.float32
+    assert all(map(torch.equal, found, wanted))
+
+    def outside_of_models(x):
+        with amp.disable_casts():
+            return torch.mm(x, x.T)
+
+    product = torch.compile(outside_of_models, backend="aot_eager", fullgraph=True)(X)
+    assert product.dtype is torch.float32
+
+
+@pytest.mark.parametrize("level", ["O4", "O5"])
+def test_attention_in_one_graph(level):
+    """torch asks whether its fast path may be taken, and that is patched."""
+    model, _ = made(level, lambda: torch.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True))
+    x = X.reshape(2, 3, 4)
+    assert torch.equal(torch.compile(model, backend="aot_eager", fullgraph=True)(x), model(x))
+
+
+def test_a_scale_that_changes_compiles_nothing_anew():
+    model, optimizer = made("O1", of_torch, loss_scale="dynamic")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch._dynamo.utils.counters.clear()
+    scales = []
+    for factor in (1.0, float("inf"), 1.0):
+        with amp.scale_loss(compiled(X).float().sum() * factor, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scales.append(amp.state_dict()["loss_scaler0"]["loss_scale"])
+    assert scales[1] < scales[0]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def steps(step):
+    """Losses of three steps, and how often graphs broke."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    losses = [float(step(X * factor)) for factor in (1, 2, 3)]
+    return losses, sum(torch._dynamo.utils.counters["graph_break"].values())
+
+
+def bracketed(model, optimizer):
+    def step(x):
+        loss = model(x).float().square().mean()
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def scaled_by_torch():
+    torch.manual_seed(0)
+    model = Inner()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(x).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+@pytest.mark.parametrize("level", ["O1", "O5"])
+def test_a_compiled_step_breaks_as_torchs_and_at_the_model(level):
+    """Of libamp torch.compile sees the model's forward alone: the bracket and what is around a step run as they are."""
+    _, theirs = steps(torch.compile(scaled_by_torch(), backend="eager"))
+    wanted, _ = steps(bracketed(*made(level, Inner)))
+    amp.shutdown()
+    found, ours = steps(torch.compile(bracketed(*made(level, Inner)), backend="eager"))
+    assert found == wanted
+    assert 0 < ours <= theirs + 1  # the model's call
+    breaks = "".join(torch._dynamo.utils.counters["graph_break"])
+    assert "Context." not in breaks

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The harness of tools/bench --python writes what it promises. No time is judged."""
 import json
+import os
 import pathlib
 import sys
 
@@ -52,7 +53,8 @@ def run(*arguments):
     return forks.run(FOLDER / "run.py", *arguments)
 
 
-GROUPS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("run", "harness"))
+NOT_GROUPS = {"run", "harness"} | ({"compile"} if os.environ.get("AMP_SLOW") != "true" else set())  # inductor: a minute
+GROUPS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in NOT_GROUPS)
 
 
 TOO_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ... import _core
+from .compiling import is_compiling
 
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 
@@ -86,6 +87,10 @@ def scaled(loss: Any, scale: float | torch.Tensor) -> Any:
 @contextlib.contextmanager
 def disable_casts() -> Iterator[None]:
     """Torch's functions run as they come inside, on this thread, at every level. It nests."""
+    if is_compiling():  # a graph holds this block; guards.py knows it by cache_enabled
+        with torch.autocast("cpu", enabled=False, cache_enabled=False):
+            yield
+        return
     _core.enter_none()
     try:
         yield

@@ -13,6 +13,7 @@ import torch
 from ... import _core
 from . import wrapped
 from ._amp_state import maybe_print
+from .compiling import run_as_it_is
 
 
 def overflow(loss_id: int, scale: float) -> str:
@@ -64,6 +65,9 @@ def told(optimizer: Any, found_inf: Any) -> Iterator[None]:
     finally:
         if isinstance(found_inf, torch.Tensor):
             del optimizer.found_inf
+
+
+run_as_it_is(inspect.unwrap(told).__code__)
 
 
 # ---- what the host hears of it ----

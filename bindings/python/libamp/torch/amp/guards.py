@@ -12,6 +12,7 @@ import torch
 import torch.utils.checkpoint
 
 from ... import _core
+from .compiling import is_compiling
 from .session import live
 
 
@@ -62,10 +63,11 @@ def _module_cpu(original: Any) -> Any:
 
 
 def _fast_path(original: Any) -> Any:
-    """Attention in eval mode would hand weights and inputs to one function of torch's, of types that nobody casts."""
+    """Attention in eval mode would hand weights and inputs to one function of torch's, of types that nobody casts.
+    torch.compile cannot trace the question whether somebody does: its graphs have the pieces."""
 
     def get_fastpath_enabled() -> bool:
-        return bool(original()) and not _core.policy_active()
+        return bool(original()) and not is_compiling() and not _core.policy_active()
 
     return get_fastpath_enabled
 
@@ -76,7 +78,8 @@ def _autocast_enter(original: Any) -> Any:
 
     def __enter__(self: Any) -> Any:
         entered = original(self)
-        disables = not self._enabled and _core.policy_active() and _core.scope_entered()
+        everywhere = not self._cache_enabled  # disable_casts in a graph
+        disables = not self._enabled and _core.policy_active() and (everywhere or _core.scope_entered())
         if disables:
             _core.enter_none()
         self.__dict__.setdefault("_libamp_scopes", []).append(disables)

@@ -15,6 +15,7 @@ from ... import _core
 from . import graphs, sharding, utils
 from ._amp_state import _amp_state
 from ._casting import disable_casts, scaled
+from .compiling import outside
 from .opt import OptimWrapper
 from .session import Session, last
 
@@ -85,6 +86,7 @@ class ScaledLoss:
             )
         self._arguments = (loss_id % session.num_losses, delay_unscale, delay_overflow_check)
 
+    @outside
     def __enter__(self) -> Any:
         if self._entered:
             raise RuntimeError(
@@ -117,6 +119,7 @@ class ScaledLoss:
             self._bracket.cancel()
             raise
 
+    @outside
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -149,6 +152,7 @@ class ScaledLoss:
                 stash.loss_id = loss_id
 
 
+@outside
 def scale_loss(
     loss: Any,
     optimizers: Any,

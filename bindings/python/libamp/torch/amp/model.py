@@ -16,22 +16,10 @@ from torch import nn
 from ... import _core
 from . import states
 from ._casting import cast_tree
+from .compiling import run_as_it_is, set_compiler
 from .session import Session
 
 # ---- torch.compile ----
-
-_frames: Any = torch._C._dynamo.eval_frame
-_set_compiler: Callable[[Any], Any] = _frames.set_eval_frame  # this thread's; None: none. Returns the one before
-
-
-def _run_as_it_is(code: types.CodeType) -> None:
-    """torch.compile leaves frames of this code alone and compiles what they call. torch._dynamo has it in Python, which
-    takes seconds to import."""
-    if hasattr(_frames, "skip_code"):  # until torch 2.6
-        _frames.skip_code(code)
-    else:
-        skip, default = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
-        _frames.set_code_exec_strategy(code, _frames._FrameExecStrategy(skip, default))
 
 
 def _call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +50,7 @@ class Forward:
     def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The model's own forward between the casts. torch.compile sees the forward alone: what is around it reads
         masters and enters scopes, and runs as it is."""
-        compiler = _set_compiler(None)
+        compiler = set_compiler(None)
         try:
             if self.session is not None and self.session.looks:
                 self.session.mistakes.forward(getattr(forward, "__self__", None))
@@ -74,17 +62,17 @@ class Forward:
             try:
                 if compiler is not None and entered is not None:
                     forward = functools.partial(self._roots[_core.current_scope() == (None,)], forward)
-                _set_compiler(compiler)
+                set_compiler(compiler)
                 out = forward(*args, **kwargs)
             finally:
-                _set_compiler(None)
+                set_compiler(None)
                 if observer is not None:
                     observer.leave()
                 if entered is not None:
                     entered.leave()
             return out if self.outputs is None else cast_tree(out, self.outputs)
         finally:
-            _set_compiler(compiler)
+            set_compiler(compiler)
 
     def _arriving(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self.inputs is None:
@@ -105,7 +93,7 @@ class Forward:
         return session.context
 
 
-_run_as_it_is(Forward.run.__code__)
+run_as_it_is(Forward.run.__code__)
 
 
 class Wired:
@@ -153,7 +141,7 @@ def _wired_class(cls: type) -> type:
             spec = self._amp_forward
             return spec.run(spec.own or super(Wired, self).forward, args, kwargs)
 
-        _run_as_it_is(forward.__code__)
+        run_as_it_is(forward.__code__)
         own = inspect.getattr_static(cls, "forward", None)
         if callable(own):  # a scripted module's is not
             functools.update_wrapper(forward, own)

@@ -14,6 +14,7 @@ import torch
 
 from . import fused, graphs, sharding, wrapped
 from ._amp_state import maybe_print
+from .compiling import apart, outside, run_as_it_is
 from .session import Session
 
 
@@ -120,6 +121,7 @@ def _guard_closure(stash: AmpStash, closure: Callable[[], Any]) -> Callable[[], 
         finally:
             context.step_begin(stash.index)
 
+    run_as_it_is(guarded.__code__)
     return guarded
 
 
@@ -134,47 +136,66 @@ def _begin(optimizer: Any, stash: AmpStash) -> Any:
         raise
 
 
+@outside
+def _decide(optimizer: Any, stash: AmpStash, closure: Any) -> Any:
+    """Before a step: what _begin says of it, and all that a skipped one has to do."""
+    session = stash.session
+    if closure is not None and session.dynamic:
+        raise RuntimeError(
+            "a closure calls backward as often as it likes, which a dynamic loss scale cannot follow: use "
+            "loss_scale=1.0 (or another number) in amp.initialize, or call step without a closure"
+        )
+    if stash.running:  # called by the step of the optimizer around it
+        return False
+    stash.skipped = True
+    mistakes = session.mistakes
+    if (mistakes.fresh or not stash.bracketed) and closure is None:
+        mistakes.before_step(stash)
+    mistakes.after_step(stash)
+    skips = stash.undecided is not None and stash.undecided.update_scale()
+    stash.already_patched = False
+    found_inf = None if skips else _begin(optimizer, stash)
+    if not skips and found_inf is not True:
+        return found_inf
+    if not skips:
+        session.context.step_end(stash.index)
+    _count_skip(optimizer)
+    message = session.skip_message.pop(stash.loss_id, None)
+    if message is not None and session.verbosity > 0:
+        maybe_print(message, True)
+    return True
+
+
+@outside
+def _stepped(stash: AmpStash, found_inf: Any) -> Any:
+    """After one: was it skipped?"""
+    if not isinstance(found_inf, torch.Tensor):
+        return False
+    skipped = found_inf.clone()
+    stash.skips.send(skipped)
+    return skipped
+
+
 def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[..., Any]:
+    @apart
     @functools.wraps(owner)
     def step(self: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
         stash: AmpStash = self._amp_stash
-        session = stash.session
-        if closure is not None and session.dynamic:
-            raise RuntimeError(
-                "a closure calls backward as often as it likes, which a dynamic loss scale cannot follow: use "
-                "loss_scale=1.0 (or another number) in amp.initialize, or call step without a closure"
-            )
-        context = session.context
-        if stash.running:  # called by the step of the optimizer around it
+        inside = stash.running
+        found_inf = _decide(self, stash, closure)
+        if inside:
             return old(*(() if closure is None else (closure,)), *args, **kwargs)
-        stash.skipped = True
-        mistakes = session.mistakes
-        if (mistakes.fresh or not stash.bracketed) and closure is None:
-            mistakes.before_step(stash)
-        mistakes.after_step(stash)
-        skips = stash.undecided is not None and stash.undecided.update_scale()
-        stash.already_patched = False
-        found_inf = None if skips else _begin(self, stash)
-        if skips or found_inf is True:
-            if not skips:
-                context.step_end(stash.index)
-            _count_skip(self)
-            message = session.skip_message.pop(stash.loss_id, None)
-            if message is not None and session.verbosity > 0:
-                maybe_print(message, True)
+        if found_inf is True:
             return None
         stash.running = True
         try:
             guarded = () if closure is None else (_guard_closure(stash, closure),)
             with graphs.told(self, found_inf), fused.Choice(self, stash.fuses and closure is None):
                 result = old(*guarded, *args, **kwargs)
-            skipped = False
-            if isinstance(found_inf, torch.Tensor):
-                skipped = found_inf.clone()
-                stash.skips.send(skipped)
+            skipped = _stepped(stash, found_inf)
         finally:
             stash.running = False
-            context.step_end(stash.index)
+            stash.session.context.step_end(stash.index)
         stash.skipped = skipped
         return result
 
@@ -205,6 +226,7 @@ def _zero(stash: AmpStash) -> None:
 def _make_zero_grad(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[..., Any]:
     default = _default_set_to_none(old)
 
+    @outside
     @functools.wraps(owner)
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
         stash: AmpStash = self._amp_stash
@@ -283,6 +305,9 @@ def _replace(optimizer: Any, name: str, make: Callable[..., Callable[..., Any]])
 
 def _call(optimizer: weakref.ref[Any], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return function(optimizer(), *args, **kwargs)
+
+
+run_as_it_is(_call.__code__)
 
 
 def _unhook_scheduler(optimizer: Any, name: str, method: Any, before: Any) -> None:
