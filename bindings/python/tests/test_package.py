@@ -81,6 +81,19 @@ def test_one_wheel_for_every_python(installed):
     assert any(name.endswith("LICENSE") for name in licenses) and any("third-party" in name for name in licenses)
 
 
+def test_metadata_says_what_it_is():
+    told = importlib.metadata.metadata("libamp")
+    assert told["License-Expression"] == "Apache-2.0" and told["Requires-Python"] == ">=3.10"
+    assert "Typing :: Typed" in told.get_all("Classifier") and told["Summary"]
+    assert told["Description-Content-Type"] == "text/markdown" and "# libamp for Python" in told.get_payload()
+
+
+def test_no_folder_of_the_machine_that_built_it(installed):
+    tree = str(pathlib.Path(__file__).parents[3]).encode()
+    naming = [file.name for file in installed.iterdir() if file.is_file() and tree in file.read_bytes()]
+    assert not naming
+
+
 def dynamic(path):
     return subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
 
