@@ -6,6 +6,7 @@
 #                            or "oldest": Python 3.10 and PyTorch 2.0. It is used again as long as its versions fit; what
 #                            cannot be had ends the script with status 2
 #   python_mlx               MLX into that environment, for the tests of libamp.mlx, which are skipped without it
+#   python_notebooks         what runs a notebook, likewise
 #   python_trainers          the trainers of docs/trainers into it, likewise
 #   python_old_trainers      those that have an Apex backend of their own, into its folder old-trainers
 #   python_build DIR ARG...  builds the wheel in DIR with these options of Meson's
@@ -122,6 +123,15 @@ python_mlx() {
         say "mlx[cpu] could not be installed: the tests of libamp.mlx are skipped (all of it in $python_cache/mlx.log)"
     fi
     : >"$venv/.mlx"
+}
+
+python_notebooks() {
+    if [ -e "$venv/.notebooks" ]; then return; fi
+    if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input ipykernel nbclient \
+        >"$python_cache/notebooks.log" 2>&1; then
+        say "ipykernel could not be installed: one test is skipped (all of it in $python_cache/notebooks.log)"
+    fi
+    : >"$venv/.notebooks"
 }
 
 # --no-deps: PyTorch is there, and what most of them ask for is not imported.

@@ -50,6 +50,10 @@ class Statistics(NamedTuple):
     binades: dict[int, int]  # elements from 2^key on and below 2^(key + 1)
     memory: bytes  # the C structure
 
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items() if name != "memory")
+        return f"Statistics({told})"
+
     def lost(self, dtype: str, scale: float = 1.0) -> Losses:
         """What a cast of src * scale to "float16" or "bfloat16" would lose, exactly; the scale is a power of two."""
         return Losses(*_kernels.statistics_losses(self.memory, str(dtype).removeprefix("torch."), scale))

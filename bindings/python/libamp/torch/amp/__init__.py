@@ -18,7 +18,6 @@ from ._casting import disable_casts
 from .exempt import exempt
 from .frontend import init, initialize, initialized, load_state_dict, shutdown, state_dict
 from .handle import scale, scale_loss, unscale
-from .mistakes import findings, health
 from .observing import culprit, memory, observations, observe, observe_stop, survey
 from .process import stepped
 from .registry import (
@@ -31,6 +30,7 @@ from .registry import (
     register_half_function,
     register_promote_function,
 )
+from .telling import explain, findings, health
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "culprit",
     "disable_casts",
     "exempt",
+    "explain",
     "findings",
     "float_function",
     "half_function",

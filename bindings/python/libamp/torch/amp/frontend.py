@@ -30,9 +30,9 @@ from . import (
     storage,
     wrapped,
 )
-from ._amp_state import _amp_state, maybe_print, warn_or_err
+from ._amp_state import _amp_state, warn_or_err
 from .levels import O0, O1, O2, O3, O4, O5, opt_levels
-from .properties import Properties, dtype_name, fill, loss_scale_of, resolve, settings_of, show, torch_type
+from .properties import Banner, Properties, dtype_name, fill, loss_scale_of, resolve, settings_of, torch_type
 from .scaler import LossScaler
 from .session import Session
 
@@ -293,10 +293,9 @@ def initialize(
         return models if optimizers is None else (models, optimizers)
     level, cast_model_type = bf16.read(check_level(opt_level), cast_model_type)
     num_losses = _check_num_losses(num_losses)
-    maybe_print(f"Selected optimization level {level}: {opt_levels[level].brief}", True)
+    banner = Banner(f"Selected optimization level {level}: {opt_levels[level].brief}")
     fill(properties, level, resolve(level, {}), {})
-    maybe_print("Its properties:", True)
-    show(properties)
+    banner.part("Its properties:", properties)
     _amp_state.min_loss_scale, _amp_state.max_loss_scale = min_loss_scale, max_loss_scale
     given: dict[str, Any] = {
         "cast_model_type": cast_model_type,
@@ -305,11 +304,10 @@ def initialize(
         "master_weights": master_weights,
         "loss_scale": loss_scale,
     }
-    maybe_print("Overrides are applied.", True)
     overrides = settings_of(given)
     fill(properties, level, resolve(level, overrides), given)
-    maybe_print("The properties in use:", True)
-    show(properties)
+    banner.part("Overrides are applied.\nThe properties in use:", properties)
+    banner.end()
     settings.update(overrides)
     return start(models, optimizers, level, settings, num_losses, cast_model_outputs, process_group)
 

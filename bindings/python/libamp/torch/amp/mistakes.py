@@ -15,7 +15,7 @@ from torch import nn
 from ... import _findings
 from . import sharding, wrapped
 from .guards import Guard
-from .session import Session, live
+from .session import Session
 
 _ITERATIONS = 2
 _DOUBTS = 8  # so many steps without a bracket are looked at
@@ -441,24 +441,6 @@ TAPS: list[Any] = [
     Guard(getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), "step", _scaler_step),
     _Steps(),
 ]
-
-
-# ---- what is asked ----
-
-
-def findings() -> list[_findings.Finding]:
-    """What was found so far, in every initialize that is in force: the library's, then the script's."""
-    return [finding for session in live() for finding in _findings.listed(session.context, session.record)]
-
-
-def health(what: Any = None) -> str:
-    """A report for people of the initialize that this model or optimizer went through (None: each that is in
-    force): what was wired, called, cast; gradients seen and missing; steps; findings, and "sound" or their number."""
-    spec = getattr(what, "_amp_stash", None) or getattr(what, "_amp_forward", None)
-    sessions = list(live()) if what is None else [spec.session] if spec is not None and spec.session is not None else []
-    if what is not None and not (sessions and sessions[0].alive):
-        raise RuntimeError(f"amp.health: this {type(what).__name__} went through no amp.initialize that is in force")
-    return "\n".join(_findings.report(session.context, session.record) for session in sessions)
 
 
 def watch(session: Session) -> None:

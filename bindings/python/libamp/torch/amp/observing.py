@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ... import _findings, _survey
+from ... import _findings, _html, _survey
 from ...kernels import Statistics
 from . import graphs
 from ._amp_state import maybe_print
@@ -89,6 +89,10 @@ class Memory(NamedTuple):
     most_casts: int
     outputs: int
 
+    def _repr_html_(self) -> str:
+        taken = {name.replace("_", " "): _html.size(count) for name, count in self._asdict().items() if name != "level"}
+        return _html.table(f"memory at {self.level}", list(taken), [list(taken.values())])
+
 
 class Advice(NamedTuple):
     """code: docs/advice.md has each. levels: which it concerns."""
@@ -123,6 +127,16 @@ class Survey(NamedTuple):
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        head = ("level", "fits", "advice", "weights", "gradients", "masters", "outputs of ops")
+        rows = []
+        for fits, n_advice, memory in self.levels:
+            taken = map(_html.size, (memory.weights, memory.gradients, memory.masters, memory.outputs))
+            rows.append((memory.level, fits, n_advice, *taken))
+        told = [(each.code, " ".join(each.levels), each.message) for each in self.advice]
+        title = f"survey of {self.iterations} iterations; advised: {self.level}, init_scale {self.init_scale:g}"
+        return _html.table(title, head, rows) + _html.table("", ("code", "levels", "advice"), told)
 
 
 # ---- one call of torch's ----
@@ -412,14 +426,24 @@ def observe_stop(of: Any = None) -> None:
 def observations(of: Any = None) -> list[Observation]:
     """What was seen so far: ops in the order of their first call, then parameters."""
     session = _session_of(of, "observations")
-    found = []
+    found: list[Observation] = []
     for bit, op, name, dtype, iterations, fp16, bf16, latest, total in session.context.observations():
         kind = WHAT[bit.bit_length() - 1]
         of_type = _NAMES_OF_TYPES.get(dtype, "other")
         found.append(
             Observation(kind, op, name, of_type, iterations, fp16, bf16, Statistics(*latest), Statistics(*total))
         )
-    return found
+    return _html.Rows(found, "observed", _OBSERVED, _observed_row)
+
+
+_OBSERVED = ("what", "op", "name", "type", "iterations", "elements", "largest", "least", "NaN, infinities")
+
+
+def _observed_row(seen: Observation) -> tuple[object, ...]:
+    total = seen.total
+    bad = total.nans + total.plus_infinities + total.minus_infinities
+    numbers = seen.iterations, total.elements, total.largest, total.least, bad
+    return seen.what, seen.op or "", seen.name, seen.dtype, *numbers
 
 
 def _culprit(session: Session) -> Culprit | None:

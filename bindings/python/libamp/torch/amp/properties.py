@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ... import _core
-from ._amp_state import maybe_print, warn_or_err
+from ... import _core, _html
+from ._amp_state import _amp_state, maybe_print, rank, warn_or_err
 
 _DTYPES = {
     torch.float32: "float32",
@@ -154,7 +154,34 @@ def torch_type(name: str | None) -> torch.dtype | None:
     return _TYPES.get(name) if name else None
 
 
-def show(properties: Properties) -> None:
-    """The table of the banner."""
-    for name in _NAMES:
-        maybe_print(f"{name:22} : {properties.options[name]}", True)
+class Banner:
+    """What initialize says of a level: lines, as Apex printed them; in a notebook a table, once all is known."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._parts: list[dict[str, Any]] = []
+        self._in_notebook = _html.in_notebook() and _amp_state.verbosity > 0 and rank() == 0
+        if not self._in_notebook:
+            maybe_print(title, True)
+
+    def part(self, words: str, properties: Properties) -> None:
+        """The level's properties, then those in use."""
+        self._parts.append(dict(properties.options))
+        if not self._in_notebook:
+            maybe_print(words, True)
+            maybe_print(self._listed(), True)
+
+    def end(self) -> None:
+        """All is known."""
+        if self._in_notebook:
+            _html.display(self)
+
+    def _listed(self) -> str:
+        return "\n".join(f"{name:22} : {self._parts[-1][name]}" for name in _NAMES)
+
+    def __repr__(self) -> str:
+        return f"{self._title}\n{self._listed()}"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, *(str(part[name]) for part in self._parts)) for name in _NAMES]
+        return _html.table(self._title, ("property", "of the level", "in use"), rows)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What notebooks show in the place of text: plain HTML in the page's own colours, without scripts and resources."""
+
+from __future__ import annotations
+
+import html
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_CELL = "padding:.15em .8em .15em 0;vertical-align:top;text-align:{}"
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def escaped(value: object) -> str:
+    return html.escape(str(value))
+
+
+def size(count: int) -> str:
+    """Of bytes, in words."""
+    x, unit = float(count), 0
+    while x >= 1024 and unit < len(_UNITS) - 1:
+        x, unit = x / 1024, unit + 1
+    return f"{x:.4g} {_UNITS[unit]}"
+
+
+def _cell(tag: str, value: object) -> str:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    text = f"{value:,}" if isinstance(value, int) and number else f"{value:.4g}" if number else value
+    return f'<{tag} style="{_CELL.format("right" if number else "left")}">{escaped(text)}</{tag}>'
+
+
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Numbers to the right. On a narrow page it scrolls."""
+    heads = "".join(_cell("th", name) for name in head)
+    body = "".join(f"<tr>{''.join(_cell('td', value) for value in row)}</tr>" for row in rows)
+    caption = f'<caption style="text-align:left;font-weight:bold">{escaped(title)}</caption>' if title else ""
+    return (
+        f'<div style="overflow-x:auto"><table style="border-collapse:collapse">{caption}'
+        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def lines(text: str) -> str:
+    """As it stands, wrapped where the page ends."""
+    return f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{escaped(text.rstrip())}</pre>'
+
+
+class Text(str):
+    """Text that a notebook shows as `shown`, which is HTML; without it as lines."""
+
+    def __new__(cls, text: str, shown: str = "") -> Text:
+        made = super().__new__(cls, text)
+        made._shown = shown or lines(text)
+        return made
+
+    _shown: str
+
+    def _repr_html_(self) -> str:
+        return self._shown
+
+
+class Rows(list[Any]):
+    """A list of named tuples, which a notebook shows as a table."""
+
+    def __init__(self, items: Iterable[Any], title: str, head: Sequence[str], row: Any) -> None:
+        super().__init__(items)
+        self._title, self._head, self._row = title, head, row
+
+    def _repr_html_(self) -> str:
+        return table(self._title, self._head, map(self._row, self))
+
+
+def in_notebook() -> bool:
+    """Is this a notebook's kernel?"""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
+
+
+def display(shown: Any) -> None:
+    """In a notebook."""
+    sys.modules["IPython"].display.display(shown)
