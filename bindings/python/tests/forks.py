@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs in forks of one process that has imported PyTorch: of the seven seconds that a small script takes, five are
-that import. For programs that only use PyTorch; what starting up does (test_run, test_apex_shim) is tested in processes
-of its own. This file is that process, too."""
+that import. For programs that find PyTorch imported and do not mind; what starting up does (test_run) is tested in
+processes of its own. This file is that process, too."""
 
 import atexit
 import json

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`import apex`: alone, inside an NVIDIA Apex that has lost parts, and where PyPI's unrelated package is installed.
-Each case is a Python of its own, with made-up packages on its path."""
+Each case is a process of its own, with made-up packages on its path; most do not mind that torch is imported."""
 
 import subprocess
 import sys
 import textwrap
 
+import forks
 import pytest
 
 NVIDIA = {  # what is left of it since May 2025, and what every installation had
@@ -27,15 +28,18 @@ PYRAMID = {
 
 @pytest.fixture
 def python(tmp_path):
-    """python(code, packages): what a new Python with these packages on its path prints and says."""
+    """python(code, packages): what a process with these packages on its path prints and says. new: without torch."""
 
-    def run(code, packages=(), *options):
+    def run(code, packages=(), new=False):
         for name, text in dict(packages).items():
             path = tmp_path / "site" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         script = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n" + textwrap.dedent(code)
-        result = subprocess.run([sys.executable, *options, "-c", script], capture_output=True, text=True, check=False)
+        if new:
+            result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        else:
+            result = forks.run("-c", script)
         assert result.returncode == 0, result.stderr
         return result.stdout.split(), result.stderr
 
@@ -46,7 +50,7 @@ def test_import_of_libamp_gives_no_apex(python):
     out, _ = python("""
         import importlib.util, libamp, libamp.apex_shim
         print(importlib.util.find_spec("apex"), importlib.util.find_spec("amp_C"))
-    """)
+    """, new=True)
     assert out == ["None", "None"]
 
 
@@ -283,8 +287,8 @@ def test_metadata_for_those_who_ask_first(python):
             print("none")
         print("torch" in sys.modules, any(d.metadata["Name"] == "apex" for d in importlib.metadata.distributions()))
     """
-    assert python(code)[0] == ["True", "0.1+libamp", "False", "False"]
-    assert python(code, NVIDIA)[0] == [
+    assert python(code, new=True)[0] == ["True", "0.1+libamp", "False", "False"]
+    assert python(code, NVIDIA, new=True)[0] == [
         "True",
         "none",
         "False",
