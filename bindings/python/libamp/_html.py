@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-_CELL = "padding:.15em .8em .15em 0;vertical-align:top;text-align:{}"
+_CELL = "padding:.15em .8em .15em 0;vertical-align:top;text-align:{};overflow-wrap:normal"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -24,20 +24,26 @@ def size(count: int) -> str:
     return f"{x:.4g} {_UNITS[unit]}"
 
 
-def _cell(tag: str, value: object) -> str:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    text = f"{value:,}" if isinstance(value, int) and number else f"{value:.4g}" if number else value
-    return f'<{tag} style="{_CELL.format("right" if number else "left")}">{escaped(text)}</{tag}>'
+def _said(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _row(tag: str, values: Sequence[object], right: Sequence[bool]) -> str:
+    styles = (_CELL.format("right" if number else "left") for number in right)
+    cells = (f'<{tag} style="{s}">{escaped(_said(v))}</{tag}>' for s, v in zip(styles, values, strict=True))
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Numbers to the right. On a narrow page it scrolls."""
-    heads = "".join(_cell("th", name) for name in head)
-    body = "".join(f"<tr>{''.join(_cell('td', value) for value in row)}</tr>" for row in rows)
+    """Columns of numbers to the right. On a narrow page it scrolls."""
+    listed = list(rows)
+    right = [isinstance(value, (int, float)) for value in (listed[0] if listed else head)]
+    heads = _row("th", head, right)
+    body = "".join(_row("td", row, right) for row in listed)
     caption = f'<caption style="text-align:left;font-weight:bold">{escaped(title)}</caption>' if title else ""
     return (
         f'<div style="overflow-x:auto"><table style="border-collapse:collapse">{caption}'
-        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<thead>{heads}</thead><tbody>{body}</tbody></table></div>"
     )
 
 

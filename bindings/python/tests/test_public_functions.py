@@ -130,7 +130,8 @@ def test_the_lists_of_torch_autocast_op_by_op():
     named = {}
     for device in ("CPU", "CUDA"):
         ops = torch._C._dispatch_get_registrations_for_dispatch_key(f"Autocast{device}")
-        named[device] = {op.removeprefix("aten::").split(".")[0] for op in ops}
+        own = (op.removeprefix("aten::") for op in ops)  # another package's have its name before theirs
+        named[device] = {op.split(".")[0] for op in own if "::" not in op}
         assert len(named[device]) > 90
     apex, todays = ({name for name, *_ in _core.list_ops(lists)} for lists in (1, 2))
     assert (named["CPU"] | named["CUDA"]) - apex == INSIDE | AS_IT_COMES
