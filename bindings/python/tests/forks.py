@@ -7,6 +7,7 @@ import atexit
 import json
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,13 +23,25 @@ def _start():
     atexit.register(_server.communicate)
 
 
-def run(*args, cwd=None, env=None):
-    """As subprocess.run([sys.executable, *args], capture_output=True, text=True), with -m, -c or a script."""
+def _rank(rank, ranks, port):
+    """What torchrun puts into the environment."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+    return dict(zip(names, map(str, (rank, rank, ranks, ranks, port)), strict=True)) | {"MASTER_ADDR": "127.0.0.1"}
+
+
+def run(*args, cwd=None, env=None, ranks=1):
+    """As subprocess.run([sys.executable, *args], capture_output=True, text=True), with -m, -c or a script.
+
+    ranks: so many of it at a time, as torchrun starts them; the status is the worst."""
     if _server is None:
         _start()
     args = [str(argument) for argument in args]
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        wish = {"args": args, "cwd": str(cwd or os.getcwd()), "env": dict(env or os.environ)}
+        wish = {"args": args, "cwd": str(cwd or os.getcwd()), "env": dict(env or os.environ), "ranks": [{}]}
+        if ranks > 1:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            wish["ranks"] = [_rank(rank, ranks, port) for rank in range(ranks)]
         print(json.dumps(wish | {"files": [out.name, err.name]}), file=_server.stdin, flush=True)
         status = int(_server.stdout.readline())
         return subprocess.CompletedProcess(args, status, out.read(), err.read())
@@ -40,7 +53,7 @@ def _become(wish):
     os.environ.clear()
     os.environ.update(wish["env"])
     for stream, path in enumerate(wish["files"], 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_TRUNC), stream)
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     first, *rest = wish["args"]
     sys.path[0] = wish["cwd"]
@@ -59,10 +72,13 @@ def _become(wish):
 def _serve():
     """What this fork is to be; None in the server itself, at its end."""
     for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            return json.loads(line)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        wish, children = json.loads(line), []
+        for rank in wish["ranks"]:
+            children.append(os.fork())
+            if not children[-1]:
+                wish["env"] |= rank
+                return wish
+        print(max((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children), key=abs), flush=True)
     return None
 
 

@@ -4,8 +4,6 @@
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import forks
 import pytest
@@ -14,18 +12,13 @@ torch = pytest.importorskip("torch")
 
 SCRIPTS = pathlib.Path(__file__).parents[3] / "examples" / "python" / "apex_scripts"
 RUN = ["-m", "libamp.run"]
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
 
 def run(script, *args, ranks=1):
     """What the script prints. It runs in the folder of its data, with one thread, and must end well."""
     env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     args = [SCRIPTS / script, *map(str, args)]
-    if ranks == 2:
-        command = [sys.executable, *TORCHRUN, *RUN, *args]
-        result = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=300)
-    else:
-        result = forks.run(*RUN, "--check", *args, env=env)  # where findings are a status of 1
+    result = forks.run(*RUN, "--check", *args, env=env, ranks=ranks)  # where findings are a status of 1
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
     return result.stdout
 
