@@ -6,6 +6,7 @@ instructions; on a GPU in FP16, with torch's GradScaler.
 """
 import torch
 from libamp.torch import amp
+from sides import ours, torchs
 from torch import nn
 
 
@@ -42,44 +43,14 @@ def prepared(make, device):
     return model, x.to(device), torch.optim.AdamW(model.parameters(), lr=1e-5)
 
 
-def ours(make, level, device):
-    model, x, optimizer = prepared(make, device)
-    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
-    compiled = torch.compile(model)
-
-    def step():
-        optimizer.zero_grad()
-        loss = compiled(x).float().square().mean()
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
-
-    return step
-
-
-def torchs(make, dtype, device):
-    model, x, optimizer = prepared(make, device)
-    scaler = torch.amp.GradScaler(device, enabled=dtype is torch.float16)
-    compiled = torch.compile(model)
-
-    def step():
-        with amp.disable_casts():
-            optimizer.zero_grad()
-            with torch.autocast(device, dtype):
-                loss = compiled(x).float().square().mean()
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-
-    return step
-
-
 def measure(bench):
     for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
         dtype, levels = (torch.bfloat16, ("O4", "O5")) if device == "cpu" else (torch.float16, ("O1", "O2"))
         for name, (make, size) in MODELS.items():
             for level in levels:
-                mine = ours(make, level, device)  # initialize resets the compiler: what is compiled comes after it
-                bench.pair(f"{name}, {level}, {device}", size, mine, torchs(make, dtype, device), "autocast compiled",
-                           goal=1.0, device=device)
+                # initialize resets the compiler: what is compiled comes after it
+                mine = ours(*prepared(make, device), level, torch.compile)
+                theirs = torchs(*prepared(make, device), dtype, torch.compile)
+                what = f"{name}, {level}, {device}"
+                bench.pair(what, size, mine, theirs, "autocast compiled", goal=1.0, device=device)
                 amp.shutdown()

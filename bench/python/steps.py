@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 A whole training step of a ResNet block and of a transformer block, against torch.amp. On the CPU in bfloat16 (its FP16
-convolutions take many times as long as FP32's), on a GPU in FP16. The reference runs in disable_casts: of libamp it has
-0.1 us a call, of a step of milliseconds.
+convolutions take many times as long as FP32's), on a GPU in FP16.
 """
 import torch
 from libamp.torch import amp
+from sides import ours, torchs
 from torch import nn
 
 
@@ -34,36 +34,9 @@ def transformer(device):
 BLOCKS = {"ResNet block": (resnet, "8x64x28x28"), "transformer block": (transformer, "8x64x256")}
 
 
-def ours(make, level, device):
+def made(make, device):
     model, x = make(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
-
-    def step():
-        optimizer.zero_grad()
-        loss = model(x).float().square().mean()
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
-
-    return step
-
-
-def torchs(make, dtype, device):
-    model, x = make(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    scaler = torch.amp.GradScaler(device, enabled=dtype is torch.float16)
-
-    def step():
-        with amp.disable_casts():
-            optimizer.zero_grad()
-            with torch.autocast(device, dtype):
-                loss = model(x).float().square().mean()
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-
-    return step
+    return model, x, torch.optim.AdamW(model.parameters(), lr=1e-5)
 
 
 def measure(bench):
@@ -73,6 +46,6 @@ def measure(bench):
         for name, (make, size) in BLOCKS.items():
             for level in ("O4", "O5") if cpu else ("O1", "O2"):
                 goal = 1.0 if level in ("O1", "O4") else 0.0 if cpu else 1 / 0.87
-                mine, theirs = ours(make, level, device), torchs(make, dtype, device)
+                mine, theirs = ours(*made(make, device), level), torchs(*made(make, device), dtype)
                 bench.pair(f"{name}, {level}, {device}", size, mine, theirs, "torch.amp", goal=goal, device=device)
                 amp.shutdown()

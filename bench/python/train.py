@@ -3,13 +3,12 @@
 Whole training steps on the CPU in bfloat16, forward, backward and AdamW, beside torch.autocast: what its user would
 write, with torch's default AdamW and with its fused one, and FP32. The references run with all of libamp switched off.
 """
-import contextlib
 import itertools
 
 import torch
 from libamp.torch import amp
-from libamp.torch.amp import attention
 from libamp.torch.optimizers import FusedAdam
+from sides import ours, torchs
 from torch import nn
 
 
@@ -89,44 +88,9 @@ def fused_adam(parameters):
     return FusedAdam(parameters, lr=1e-5, weight_decay=0.01)
 
 
-def ours(make, batch, level, choose):
+def made(make, batch, choose):
     model, x = make(batch)
-    model, optimizer = amp.initialize(model, choose(model.parameters()), opt_level=level, verbosity=0)
-
-    def step():
-        optimizer.zero_grad()
-        loss = model(x).float().square().mean()
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
-
-    return step
-
-
-@contextlib.contextmanager
-def without_libamp():
-    serving = list(attention._sessions)
-    attention._sessions.clear()
-    try:
-        with amp.disable_casts():
-            yield
-    finally:
-        attention._sessions.update(serving)
-
-
-def torchs(make, batch, choose, enabled=True):
-    model, x = make(batch)
-    optimizer = choose(model.parameters())
-
-    def step():
-        with without_libamp():
-            optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-                loss = model(x).float().square().mean()
-            loss.backward()
-            optimizer.step()
-
-    return step
+    return model, x, choose(model.parameters())
 
 
 OURS = {"O4": ("O4", adamw, 1.0), "O5": ("O5", adamw, 1.1), "O5, FusedAdam": ("O5", fused_adam, 1.2)}
@@ -138,9 +102,10 @@ def measure(bench):
         batch = 1 if trial else batch
         for what, (level, choose, goal) in list(OURS.items())[i % 3 if trial else 0 :][: 1 if trial else None]:
             references = {
-                "autocast": (torchs(make, batch, adamw), goal),
-                "autocast, AdamW(fused=True)": (torchs(make, batch, torchs_fused), 0.0),
-                "FP32": (torchs(make, batch, adamw, enabled=False), 0.0),
+                "autocast": (torchs(*made(make, batch, adamw)), goal),
+                "autocast, AdamW(fused=True)": (torchs(*made(make, batch, torchs_fused)), 0.0),
+                "FP32": (torchs(*made(make, batch, adamw), torch.float32), 0.0),
             }
-            bench.turns(f"{name}, {what}", f"batch {batch}", ours(make, batch, level, choose), references)
+            mine = ours(*made(make, batch, choose), level)
+            bench.turns(f"{name}, {what}", f"batch {batch}", mine, references)
             amp.shutdown()

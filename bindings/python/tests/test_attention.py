@@ -79,6 +79,7 @@ def test_is_as_exact_as_torchs(dtype, shape, counted):
     begin()
     ours = gradients(inputs, grad)
     assert counted and [each.dtype for each in ours] == [dtype] * 3
+    assert [each.stride() for each in ours] == [each.stride() for each in torchs]  # what inductor compiles relies on
     wanted = exact(inputs, grad)
     for mine, theirs in zip(distance(ours, wanted), distance(torchs, wanted), strict=True):
         assert mine <= 1.1 * theirs

@@ -53,7 +53,8 @@ def run(*arguments):
     return forks.run(FOLDER / "run.py", *arguments)
 
 
-NOT_GROUPS = {"run", "harness"} | ({"compile"} if os.environ.get("AMP_SLOW") != "true" else set())  # inductor: a minute
+SLOW = {"compile"}  # inductor: a minute
+NOT_GROUPS = {"run", "harness", "sides"} | (SLOW if os.environ.get("AMP_SLOW") != "true" else set())
 GROUPS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in NOT_GROUPS)
 
 

@@ -111,8 +111,12 @@ def _gradients(
         some = slice(int(part[0]), int(part[-1]) + 1)
         mask = None if added is None else added[part // query.shape[1], part % query.shape[1]]
         _some_heads([tensor[some] for tensor in given], mask, scale, [tensor[some] for tensor in made])
-    shapes = (query.shape, key.shape, value.shape)
-    return tuple(each.to(query.dtype).view(shape) for each, shape in zip(made, shapes, strict=True))
+    return tuple(_laid_out(each, like) for each, like in zip(made, (query, key, value), strict=True))
+
+
+def _laid_out(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """As torch's kernel lays its results out, whatever its inputs': what inductor compiled relies on it."""
+    return torch.empty_permuted(like.shape, (0, 2, 1, 3), dtype=like.dtype).copy_(made.view(like.shape))
 
 
 def _some_heads(given: list[torch.Tensor], mask: torch.Tensor | None, scale: float, made: list[torch.Tensor]) -> None:
