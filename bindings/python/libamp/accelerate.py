@@ -80,6 +80,8 @@ class Scaler:
     def load_state_dict(self, state_dict: Any) -> None:
         """Takes what state_dict gave."""
         session = self._accelerator._session()
+        if not self._accelerator._amp_settings.get("enabled", True):
+            return
         if session is None:
             raise RuntimeError("nothing takes the loss scale: prepare the model and its optimizer before loading")
         checkpoint.load_into(session, state_dict)
@@ -128,6 +130,10 @@ class Amp:
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """accelerate's, inside amp.scale_loss."""
+        if not self._optimizers and self._amp_settings.get("enabled", True):
+            raise RuntimeError(
+                "nobody takes the gradients: give accelerator.prepare the model and its optimizer in one call"
+            )
         with amp.scale_loss(loss, [_bare(each) for each in self._optimizers]) as scaled:
             super().backward(scaled, **kwargs)  # type: ignore[misc]
 
@@ -140,7 +146,9 @@ class Amp:
         return super().clip_grad_value_(self._masters_of(parameters), *args, **kwargs)  # type: ignore[misc]
 
     def _session(self) -> Any:
-        return _bare(self._optimizers[0])._amp_stash.session if self._optimizers else None
+        """None before there is an optimizer, and with enabled=False."""
+        stash = getattr(_bare(self._optimizers[0]), "_amp_stash", None) if self._optimizers else None
+        return None if stash is None else stash.session
 
     def _masters_of(self, parameters: Iterable[torch.Tensor] | torch.Tensor) -> list[torch.Tensor]:
         listed = [parameters] if isinstance(parameters, torch.Tensor) else parameters

@@ -298,6 +298,26 @@ def test_trainer_twice(tmp_path: Any) -> None:
     assert not same(first, bits(made.model.state_dict().values()))
 
 
+def test_amp_may_be_switched_off(tmp_path: Any) -> None:
+    """enabled=False, as of amp.initialize: accelerate alone, saved and loaded."""
+    script = Script("O2", enabled=False)
+    accelerator, (x, _) = script.accelerator, script.batches[0]
+    accelerator.backward(script.model(x).pow(2).sum())
+    assert accelerator.clip_grad_norm_(script.model.parameters(), 1.0) > 0
+    script.optimizer.step()
+    assert not script.optimizer.step_was_skipped and accelerator.scaler.get_scale() == 1.0
+    accelerator.save_state(str(tmp_path))
+    accelerator.load_state(str(tmp_path))
+    assert {param.dtype for param in script.model.parameters()} == {torch.float32}
+
+
+def test_backward_without_an_optimizer_says_what_to_do() -> None:
+    accelerator = libamp.accelerate.initialize(accelerate.Accelerator(cpu=True), "O1", verbosity=0)
+    model = accelerator.prepare(nn.Linear(2, 2))
+    with pytest.raises(RuntimeError, match=r"give accelerator\.prepare the model and its optimizer in one call"):
+        accelerator.backward(model(torch.ones(1, 2)).sum())
+
+
 def test_trainers_own_precision_is_refused(tmp_path: Any) -> None:
     with pytest.raises(ValueError, match="mixed_precision='bf16' of its own: leave fp16 and bf16 out"):
         trainer(tmp_path, "O2", bf16=True)
