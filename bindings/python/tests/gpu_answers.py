@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What torch answers on the CPU to a script for GPUs; test_gpu_scripts runs it under libamp.run --cpu."""
+import importlib
 import io
 import pickle
 import warnings
@@ -84,6 +85,7 @@ file = io.BytesIO()
 torch.jit.save(torch.jit.script(Module()), file)
 file.seek(0)
 assert torch.equal(torch.jit.load(file, map_location="cuda")(x), 2 * x)
+importlib.import_module("torch._inductor")
 quick = {"cpp.vec_isa_ok": False, "cpp_cache_precompile_headers": False}  # else inductor compiles for half a minute
 quick = {name: value for name, value in quick.items() if name in torch._inductor.list_options()}
 assert torch.equal(torch.compile(compiled, fullgraph=True, options=quick)(x), 5 * x)

@@ -16,7 +16,11 @@ from torch.utils._pytree import tree_flatten, tree_map
 MISSING = "not implemented for 'Half'"
 LACKS_HALF = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 1)
 _LIBAMP = str(pathlib.Path(libamp.__file__).parent)
-_THROUGH = ("half.py", "_ops.py", "_tensor.py", "functional.py", "_contextlib.py")  # frames that call for another
+# frames that call for another, Apex's layers among them
+_THROUGH = (
+    "half.py", "_ops.py", "_tensor.py", "functional.py", "_contextlib.py", "cells.py",
+    "RNNBackend.py", "fused_dense.py", "mlp.py",
+)
 
 
 def _caller():
