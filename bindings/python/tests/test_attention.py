@@ -139,6 +139,18 @@ def test_with_any_number_of_threads_and_at_a_time(monkeypatch):
     assert all(torch.equal(a, b) for each in made[1:] for a, b in zip(each, made[0], strict=True))
 
 
+def test_inside_of_autocast(counted):
+    """A backward in an autocast block is the same: scores in bfloat16 would be off by whole units."""
+    begin()
+    inputs, grad = heads(BF16)
+    with torch.no_grad():
+        inputs[0].mul_(8)
+    outside = gradients(inputs, grad)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = gradients(inputs, grad)
+    assert len(counted) == 2 and all(map(torch.equal, outside, inside))
+
+
 def test_what_is_torchs_stays_torchs(counted):
     """FP32, and more keys than torch's blocks are slow with: the bits are torch's."""
     cases = [heads(torch.float32), heads(BF16, columns=attention._MOST_KEYS + 1)]

@@ -19,6 +19,7 @@ _OP = "_scaled_dot_product_flash_attention_for_cpu_backward"
 _LOW = (torch.bfloat16, torch.float16)
 _CACHED = 1 << 17  # scores of a thread at a time: their FP32, and that of their gradients, is 1 MiB
 _MOST_KEYS = 512
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
 _sessions: weakref.WeakSet[Any] = weakref.WeakSet()
 _library: Any = None  # that has the registration
@@ -66,7 +67,7 @@ def _backward(
     few = 0 < key.shape[2] <= _MOST_KEYS and query.shape[2] > 0
     if query.dtype in _LOW and alike and few and any(session.alive for session in _sessions):
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        with disable_casts():
+        with disable_casts(), torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):  # backward may stand in an autocast block
             added = _added(query, key, is_causal, attn_mask)
             return _gradients(grad, query, key, value, out, logsumexp, added, scale)
     rest = (grad, query, key, value, out, logsumexp, dropout_p, is_causal)
