@@ -149,6 +149,16 @@ def test_a_checkpoint_of_the_loop_goes_on(seen):
 
 
 @needs_fused
+def test_steps_that_were_counted_in_integers(seen):
+    """torch's loop takes what a converted checkpoint has."""
+    model, optimizer = train("O4", KINDS["Adam"], steps=1)
+    for state in optimizer.state.values():
+        state["step"] = state["step"].long()
+    run(model, optimizer, 1)
+    assert seen.calls == 1 and {int(state["step"]) for state in optimizer.state.values()} == {2}
+
+
+@needs_fused
 def test_a_step_that_raises_leaves_the_groups_as_they_were(monkeypatch):
     model, optimizer = train("O4", KINDS["Adam"])
 
@@ -179,3 +189,51 @@ def test_what_the_fused_one_has_not(seen):
     with fused.Choice(optimizer, True), fused.Choice(differentiable, True):
         assert [group["fused"] for group in optimizer.param_groups] == [None, None]
         assert differentiable.param_groups[0]["fused"] is None
+
+
+def step(model, optimizer, gradients):
+    for param, gradient in zip(model.parameters(), gradients, strict=True):
+        param.grad = gradient
+    optimizer.step()
+
+
+@needs_fused
+def test_a_gradient_that_comes_later(seen):
+    """A layer that was frozen, or not used: its momentum begins with its first gradient."""
+    models = [torch.nn.Linear(4, 2) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [KINDS["SGD"](model.parameters()) for model in models]
+    amp.initialize(models[0], optimizers[0], opt_level="O4", verbosity=0)
+    for bias in (None, torch.ones(2), torch.full((2,), 2.0)):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            step(model, optimizer, [torch.ones(2, 4), bias])
+    assert seen.calls == 2  # all but the one in the middle
+    for mine, torchs in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(mine, torchs)
+
+
+@needs_fused
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_with_gaps(kind, seen):
+    """A part of a wider tensor, and its gradient of another: strides are equal, and memory in between is others'."""
+    wides = [torch.arange(24.0).view(4, 6) for _ in range(2)]
+    models = [torch.nn.ParameterList([torch.nn.Parameter(wide[:, :3])]) for wide in wides]
+    optimizers = [KINDS[kind](model.parameters()) for model in models]
+    amp.initialize(models[0], optimizers[0], opt_level="O4", verbosity=0)
+    for _ in range(2):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            step(model, optimizer, [torch.arange(24.0).view(4, 6)[:, :3]])
+    assert not seen.calls
+    assert torch.equal(*wides)
+
+
+@needs_fused
+def test_tensors_of_other_classes():
+    class Mine(torch.Tensor):
+        pass
+
+    param = torch.ones(3).as_subclass(Mine).requires_grad_()
+    param.grad = torch.ones(3)
+    optimizer = OPTIM.SGD([param], 0.1)
+    with fused.Choice(optimizer, True):
+        assert optimizer.param_groups[0]["fused"] is None

@@ -11,12 +11,18 @@ from typing import Any
 
 import torch
 
+from .compiling import outside
+
 _KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
 
 
 def _alike(param: torch.Tensor, state: dict[str, Any]) -> bool:
-    """FP32 on the CPU, and lying alike: torch's kernels take elements in the order in which they lie."""
-    others = [each for each in (param.grad, *state.values()) if isinstance(each, torch.Tensor) and each.dim()]
+    """FP32 on the CPU, and lying alike without gaps: torch's kernels take elements in the order in which they lie.
+    Tensors of other classes (DTensor) have not all of these functions. An integer step is the loop's alone."""
+    if type(param) not in (torch.Tensor, torch.nn.Parameter) or torch._debug_has_internal_overlap(param) != 0:
+        return False
+    tensors = [each for each in (param.grad, *state.values()) if isinstance(each, torch.Tensor)]
+    others = [each for each in tensors if each.dim() or not each.is_floating_point()]
     return all(
         each.dtype is torch.float32 and each.device.type == "cpu" and each.layout is torch.strided
         and each.stride() == param.stride()
@@ -29,12 +35,16 @@ def _fits(optimizer: Any, group: dict[str, Any]) -> bool:
         return False
     if group.get("capturable") or group.get("differentiable"):
         return False
-    return all(_alike(param, optimizer.state.get(param, {})) for param in group["params"])
+    states = [(param, optimizer.state.get(param, {})) for param in group["params"]]
+    # torch's fused SGD takes the momentum of all or of none: not that of a parameter whose first gradient came later
+    momentum = {state.get("momentum_buffer") is None for param, state in states if param.grad is not None}
+    return len(momentum) < 2 and all(_alike(param, state) for param, state in states)
 
 
 class Choice:
     """`with Choice(optimizer, wanted):` around a step."""
 
+    @outside
     def __init__(self, optimizer: Any, wanted: bool) -> None:
         self._groups = [group for group in optimizer.param_groups if _fits(optimizer, group)] if wanted else []
 
