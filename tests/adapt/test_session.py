@@ -6,6 +6,7 @@ The files that it shows are written, its commands run in their order, its diff i
 """
 import pathlib
 import re
+import shutil
 import sys
 
 from adapt import Place, Tap, expect, run, scratch, skip_unless_supported
@@ -18,8 +19,9 @@ class Session(Place):
         self.write("libamp.pc", "Name: libamp\nDescription: the one just built\nVersion: 0\n"
                    f"Cflags: -I{source}/include\nLibs: -L{library.parent} -lamp\n")
         (folder / "bin").mkdir()
+        words = " ".join(shutil.which(word) or word for word in compiler)  # not the name alone: that is this script's
         # -ffp-contract: the program alone and the shared object round alike
-        self.command("cc", f"exec {' '.join(compiler)} -ffp-contract=off \"$@\"")
+        self.command("cc", f"exec {words} -ffp-contract=off \"$@\"")
         self.command("amp-adapt", f"exec {sys.executable} {source}/tools/amp-adapt \"$@\"")
         for name, text in re.findall(r"^```c\n/\* (net\.\w) \*/\n(.*?)^```$", self.page, re.MULTILINE | re.DOTALL):
             self.write(name, text)
