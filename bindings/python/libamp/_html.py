@@ -25,7 +25,9 @@ def size(count: int) -> str:
 
 
 def _said(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def _row(tag: str, values: Sequence[object], right: Sequence[bool]) -> str:

@@ -14,7 +14,7 @@ import importlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import CodeType, ModuleType
@@ -145,10 +145,10 @@ class FolderLoader(Loader):
 
 
 class BesideLoader(Loader):
-    """Runs the installed package's own loader, then adds what the package lacks."""
+    """Runs a module's own loader, and then `then` on the module."""
 
-    def __init__(self, own: Loader):
-        self.own = own
+    def __init__(self, own: Loader, then: Callable[[ModuleType], None]):
+        self.own, self.then = own, then
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self.own.create_module(spec)
@@ -158,7 +158,7 @@ class BesideLoader(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self.own
         self.own.exec_module(module)
-        complete(module)
+        self.then(module)
 
 
 class PartLoader(Loader):
@@ -227,7 +227,7 @@ class Finder(MetaPathFinder):
         kind = kind_of(installed)
         if kind == "nvidia" and not self.replace:
             assert installed is not None and installed.loader is not None
-            installed.loader = BesideLoader(installed.loader)
+            installed.loader = BesideLoader(installed.loader, complete)
             return installed
         spec = ModuleSpec("apex", PackageLoader(), origin=__file__, is_package=True)
         if kind == "nvidia":

@@ -10,9 +10,11 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+from ..apex_shim import BesideLoader
 
 VARIABLE = "LIBAMP_CPU"  # in the environment: for all that a script starts
 _PARTS = ("tensors", "cuda", "autocast", "parallel", "compilers")
@@ -24,23 +26,6 @@ def install() -> None:
         importlib.import_module(f"{__name__}.{part}").install()
 
 
-class _Loader(Loader):
-    """torch's own, and behind it what is replaced."""
-
-    def __init__(self, own: Loader):
-        self.own = own
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.own.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self.own
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.own
-        self.own.exec_module(module)
-        install()
-
-
 class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -50,7 +35,7 @@ class _Finder(MetaPathFinder):
         others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         spec = next(filter(None, (finder.find_spec(fullname, path) for finder in others)), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = BesideLoader(spec.loader, lambda torch: install())
         return spec
 
 

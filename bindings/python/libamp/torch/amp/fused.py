@@ -3,7 +3,8 @@
 left the choice to torch (foreach and fused None). torch takes its slowest there: one tensor after the other, with
 temporaries as large as the parameters, a third of a step of a ResNet-18 or an MLP.
 
-The choice stands in the groups during the step alone, so that nobody finds or saves another one than was made.
+The choice stands in the groups during the step alone, where its hooks see it: after it nobody finds or saves another
+one than was made.
 """
 from __future__ import annotations
 
