@@ -8,20 +8,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ._report.facts import size
+
+__all__ = ["Rows", "Text", "display", "escaped", "in_notebook", "lines", "size", "table"]
+
 _CELL = "padding:.15em .8em .15em 0;vertical-align:top;text-align:{};overflow-wrap:normal"
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def escaped(value: object) -> str:
     return html.escape(str(value))
-
-
-def size(count: int) -> str:
-    """Of bytes, in words."""
-    x, unit = float(count), 0
-    while x >= 1024 and unit < len(_UNITS) - 1:
-        x, unit = x / 1024, unit + 1
-    return f"{x:.4g} {_UNITS[unit]}"
 
 
 def _said(value: object) -> str:

@@ -14,6 +14,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
+import libamp  # noqa: E402
 from libamp import report  # noqa: E402
 from libamp._report import board, compare, facts, page, read, text  # noqa: E402
 from traces import lines, seen  # noqa: E402
@@ -420,3 +421,11 @@ def test_a_real_training(tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "O2 (fp16): 4 brackets, 0 skipped (0)" in ended.stdout
+
+
+def test_it_runs_without_the_package_around_it():
+    """As tools/demo has it: from the tree, where nothing is compiled."""
+    folder = pathlib.Path(libamp.__file__).parent
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); from _report.program import main; main(['--help'])"
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "--tensorboard" in done.stdout, done.stderr
