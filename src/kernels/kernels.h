@@ -74,6 +74,18 @@
  * AMP__SUM_SQUARES's order. *nonfinite |= 1 if an x is infinite or NaN. */
 #define AMP__CHECK(name) double name(const void *src, size_t n, float scale, float factor, uint32_t *nonfinite)
 
+/* Split masters (amp_optim.h): low is src rounded as cast, rest its lower halves; bit i % 32 of ties[i / 32] is 1 where
+ * rest[i] is 0x8000, a tie, and was rounded down: elsewhere it may be anything. Elements [begin, end) of a tensor.
+ * And back, which amp__join (ref/convert.h) spells. */
+struct amp__remainder {
+    uint16_t *rest;
+    uint32_t *ties;
+};
+#define AMP__SPLIT(name)                                                                                               \
+    void name(uint16_t *low, const struct amp__remainder *r, const float *src, size_t begin, size_t end)
+#define AMP__JOIN(name)                                                                                                \
+    void name(float *dst, const uint16_t *low, const struct amp__remainder *r, size_t begin, size_t end)
+
 /*
  * The fused optimizers (amp_optim.h has the rules): one step of elements [begin, end) of one tensor. Everything is
  * float arithmetic in the order written here, one rounding an operation; terms with weight_decay 0 are left out.
@@ -92,6 +104,8 @@
  *               decoupled: m = beta1 * m + rest1 * g;  u = (m / correction1) / denominator;  u = u + weight_decay * p
  *     all       p = p - lr * u;  param[i] = p, low[i] = p rounded as cast
  *
+ *     where rest is: p = low[i] and its remainder joined, and low[i], rest[i] and its tie are p split; param is NULL
+ *
  *     lamb_moments   g = g * ratio; m and v of adam, written; no p; squares[0] and [1]: the sums of squares of p and of
  *                    adam's u over at most AMP__SUM_BLOCK elements, in AMP__SUM_SQUARES's order
  *     lamb_apply     u again from m, v and p; then as `all`
@@ -106,6 +120,8 @@ struct amp__update {
     float lr, weight_decay, beta1, rest1, beta2, rest2, eps, correction1, correction2;
     float ratio, denominator;
     bool first, nesterov, decay_after, decoupled;
+    uint16_t *rest; /* of split masters (struct amp__remainder); else NULL */
+    uint32_t *ties;
     bool stream; /* low goes past the caches, if it can: see struct amp__kernels. Only beside a param */
 };
 #define AMP__UPDATE(name) void name(const struct amp__update *u, size_t begin, size_t end)
@@ -123,6 +139,8 @@ typedef AMP__STATISTICS(amp__statistics_fn);
 typedef AMP__NONFINITE(amp__nonfinite_fn);
 typedef AMP__TILE(amp__tile_fn);
 typedef AMP__CHECK(amp__check_fn);
+typedef AMP__SPLIT(amp__split_fn);
+typedef AMP__JOIN(amp__join_fn);
 typedef AMP__UPDATE(amp__update_fn);
 typedef AMP__UPDATE_SQUARES(amp__update_squares_fn);
 
@@ -151,6 +169,8 @@ struct amp__tile {
     X(set, amp__nonfinite_fn *, nonfinite, 1)                                                                          \
     X(set, struct amp__tile, tile, 0)                                                                                  \
     X(set, amp__check_fn *, check, 1)                                                                                  \
+    X(set, amp__split_fn *, split, 0)                                                                                  \
+    X(set, amp__join_fn *, join, 0)                                                                                    \
     X(set, amp__update_fn *, sgd, 0)                                                                                   \
     X(set, amp__update_fn *, adam, 0)                                                                                  \
     X(set, amp__update_fn *, adagrad, 0)                                                                               \
@@ -177,6 +197,13 @@ void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags);
 
 /* One tensor's sum of squares of src * scale * factor, as defined above. In the default environment. norms.c */
 double amp__check_span(const amp_span *span, float scale, float factor, uint32_t *nonfinite);
+
+/* A parameter's remainder as it lies in its block. */
+static inline struct amp__remainder amp__remainder_of(void *block, uint64_t size) {
+    return (struct amp__remainder){ block, (uint32_t *)block + (size + 1) / 2 };
+}
+/* The sum of squares of a split master, as amp__check_span's of the whole one. remainder.c */
+double amp__remainder_squares(const amp_span *low, void *remainder);
 
 /* What brings a list of this norm to max_norm: max_norm / (norm + 1e-6) where that is below 1, else 1; 1 too where the
  * norm is not finite. Source: torch.nn.utils.clip_grad_norm_. lists.c */

@@ -31,11 +31,23 @@ static amp_status check_low(const amp_optim_tensors *t, size_t i) {
     return check_span(&t->low[i], "low", i, t->param[i].size, false);
 }
 
+static amp_status check_remainder(const amp_optim_tensors *t, size_t i) {
+    const void *remainder = t->remainders ? t->remainders[i] : NULL;
+    if (!remainder) return AMP_OK;
+    AMP_RETURN_IF(t->param[i].dtype != AMP_BFLOAT16, AMP_ERR_INVALID_ARGUMENT,
+                  "remainders[%zu] is beside param[%zu] in %s: it is what a bf16 parameter lacks of FP32", i, i,
+                  amp__dtype_name(t->param[i].dtype));
+    AMP_RETURN_IF((uintptr_t)remainder % sizeof(uint32_t), AMP_ERR_INVALID_ARGUMENT,
+                  "remainders[%zu] is not aligned to 4 bytes", i);
+    return AMP_OK;
+}
+
 static amp_status check_tensor(const amp_optim *rule, const amp_optim_tensors *t, size_t i) {
     const uint64_t size = t->param[i].size;
     AMP_TRY(check_span(&t->param[i], "param", i, size, false));
     AMP_TRY(check_span(&t->grad[i], "grad", i, size, false));
     AMP_TRY(check_low(t, i));
+    AMP_TRY(check_remainder(t, i));
     for (int k = 0; k < AMP__MOMENTS; k++) {
         static const char *const lists[] = { "moments[0]", "moments[1]", "moments[2]" };
         if (!amp__optim_moment(rule, k)) continue;
@@ -63,6 +75,7 @@ static void find_tensor(const amp_optim *rule, const amp_optim_tensors *t, size_
     tensor->grad = t->grad[i];
     tensor->param = t->param[i];
     if (t->low) tensor->low = t->low[i];
+    if (t->remainders) tensor->remainder = t->remainders[i];
     tensor->steps = &t->steps[i];
     tensor->inv_scale = t->inv_scale ? *t->inv_scale : 1.0f;
     tensor->factor = t->grad_factor == 0.0f ? 1.0f : t->grad_factor;

@@ -41,6 +41,7 @@ struct amp__powers {
 /* One tensor as a step finds it. */
 struct amp__optim_tensor {
     amp_span grad, param, low; /* low.data NULL: none. param 16-bit: has no master */
+    void *remainder; /* of a split master, whose upper half param is; NULL: none */
     float *moments[AMP__MOMENTS];
     uint64_t *steps;
     float inv_scale, factor; /* the gradient is grad * inv_scale * factor */
@@ -92,7 +93,8 @@ struct amp__optim_on_device {
     uint32_t *which;          /* their indices, group by group */
     size_t *first;            /* group k has which[first[k]] to which[first[k + 1]] */
     uint64_t *steps;          /* on the device, in the order of which */
-    amp_span *spans;          /* room for a step: SPANS lists of n */
+    amp_span *spans;          /* room for a step: SPANS lists of n, */
+    void **remainders;        /* what split masters have beside their parameters, */
     void **elements;
     amp_device_list **lists;  /* one a group, and one for the norm of all */
 };

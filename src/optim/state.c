@@ -94,7 +94,7 @@ amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size, 
 static void clear_on_device(struct amp__optim_on_device *part, size_t n_groups) {
     amp__place_free(part->place, part->steps);
     for (size_t k = 0; part->lists && k <= n_groups; k++) amp_device_list_close(part->lists[k]);
-    void *blocks[] = { part->which, part->first, part->spans, part->elements, part->lists };
+    void *blocks[] = { part->which, part->first, part->spans, part->remainders, part->elements, part->lists };
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
 }
 

@@ -7,5 +7,6 @@
 
 typedef void update_check(amp_fn kernel, const amp_dtype *types, const char *isa);
 update_check check_sgd, check_adam, check_adagrad, check_novograd, check_lamb_apply, check_lamb_moments, check_check;
+update_check check_split, check_join;
 
 #endif

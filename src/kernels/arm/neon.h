@@ -75,6 +75,26 @@ PARTS_AND_STREAMS(vf, f32)
 PARTS_AND_STREAMS(vf, f16)
 PARTS_AND_STREAMS(vf, bf16)
 
+/* vector/split.h */
+static inline float32x4_t joined(float32x4_t upper, float32x4_t lower) {
+    const int32x4_t by = vshrq_n_s32(vreinterpretq_s32_f32(lower), 16);
+    const uint32x4_t zero = vceqzq_u32(vshlq_n_u32(as_words(upper), 1)), negative = vcltzq_s32(by);
+    return as_floats(vaddq_u32(as_words(upper), vbicq_u32(vreinterpretq_u32_s32(by), vandq_u32(zero, negative))));
+}
+OF_HALVES(join, joined)
+static inline vf vf_lower(vf x) {
+    return (vf){ as_floats(vshlq_n_u32(as_words(x.low), 16)), as_floats(vshlq_n_u32(as_words(x.high), 16)) };
+}
+static inline uint32_t vf_ties(vf lower) {
+    static const uint32_t places[8] = { 1, 2, 4, 8, 16, 32, 64, 128 };
+    const uint32x4_t tie = vdupq_n_u32(UINT32_C(0x80000000));
+    const uint32x4_t low = vandq_u32(vceqq_u32(as_words(lower.low), tie), vld1q_u32(places));
+    return vaddvq_u32(vorrq_u32(low, vandq_u32(vceqq_u32(as_words(lower.high), tie), vld1q_u32(places + 4))));
+}
+static inline void vf_store_upper(uint16_t *dst, vf x) {
+    vst1q_u16(dst, vuzp2q_u16(vreinterpretq_u16_f32(x.low), vreinterpretq_u16_f32(x.high)));
+}
+
 static inline vf vf_set1(float x) { return (vf){ vdupq_n_f32(x), vdupq_n_f32(x) }; }
 OF_HALVES(mul, vmulq_f32)
 OF_HALVES(add, vaddq_f32)

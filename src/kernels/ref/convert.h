@@ -136,6 +136,17 @@ AMP__CONVERT amp__bf16 amp__f32_to_bf16(float value) {
     return (amp__bf16)((bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x0040u : rounded);
 }
 
+/* A float of its upper half rounded to nearest even, and its lower half: the difference of the two as integers, but for
+ * a tie, of which `down` says where it went. Upper halves that no rounding gives (a host wrote another one) are taken
+ * as they are. */
+AMP__CONVERT float amp__join(amp__bf16 upper, uint16_t lower, int down) {
+    const uint32_t bits = (uint32_t)upper << 16, minus = lower & 0x8000u ? 0x10000u : 0;
+    if (lower == 0x8000u && (upper & 1)) return amp__f32_from_bits(bits);
+    if (lower == 0x8000u && down) return amp__f32_from_bits(bits + 0x8000u);
+    if (minus && !(upper & 0x7fffu)) return amp__f32_from_bits(bits);
+    return amp__f32_from_bits(bits + lower - minus);
+}
+
 AMP__CONVERT float amp__f16_to_f32(amp__f16 bits) {
     const uint32_t magnitude = bits & 0x7fffu, minus = (uint32_t)(bits & 0x8000u) << 16;
     /* Infinity and NaN move to float's highest exponent by twice the difference of the biases. */

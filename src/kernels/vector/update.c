@@ -4,7 +4,7 @@
  * written before the next. What a call cannot change (types, moments, switches) is asked for each vector, where a
  * branch that always goes one way costs less than the memory; what matters is compiled apart (sweep_fast).
  */
-#include "kernels/vector/vector.h"
+#include "kernels/vector/split.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -17,7 +17,7 @@ struct numbers {
 /* what is read and written: constants wherever a rule is compiled for certain types; */
 struct streams {
     amp_dtype grad, low; /* low AMP_DTYPE_DEFAULT: none */
-    bool param;
+    bool param, split; /* split: low and a remainder */
     int moments;
     bool applies; /* moments as they are, and no gradient */
 };
@@ -57,7 +57,8 @@ INLINE vf read_low(amp_dtype type, const void *src, size_t at, size_t n) {
 }
 
 INLINE void read_param(struct elements *x, const struct amp__update *u, struct streams s, size_t at, size_t n) {
-    x->p = s.param ? read_f32(u->param, at, n) : read_low(s.low, u->low, at, n);
+    x->p = s.param ? read_f32(u->param, at, n)
+        : s.split ? read_split(u->low, u->rest, u->ties, at, n) : read_low(s.low, u->low, at, n);
     for (int k = 0; k < 3; k++) x->m[k] = k < s.moments ? read_f32(u->moments[k], at, n) : vf_set1(0.0f);
 }
 
@@ -76,8 +77,9 @@ INLINE void step_and_write(const struct elements *x, const struct amp__update *u
                            struct streams s, size_t at, size_t n) {
     const vf p = vf_sub(x->p, vf_mul(c->lr, x->u));
     if (s.param) write_f32(u->param, p, at, n, false);
-    if (s.low == AMP_FLOAT16) write_f16(u->low, p, at, n, u->stream);
-    if (s.low == AMP_BFLOAT16) write_bf16(u->low, p, at, n, u->stream);
+    if (s.split) write_split(u->low, u->rest, u->ties, p, at, n);
+    else if (s.low == AMP_FLOAT16) write_f16(u->low, p, at, n, u->stream);
+    else if (s.low == AMP_BFLOAT16) write_bf16(u->low, p, at, n, u->stream);
 }
 
 /* ---- rules ---- */
@@ -157,7 +159,7 @@ typedef void part_fn(const struct amp__update *u, size_t at, size_t n);
 
 INLINE struct streams streams_of(const struct amp__update *u, int moments, bool applies) {
     const amp_dtype low = u->low ? u->low_type : AMP_DTYPE_DEFAULT;
-    return (struct streams){ u->grad_type, low, u->param != NULL, moments, applies };
+    return (struct streams){ u->grad_type, low, u->param != NULL, u->rest != NULL, moments, applies };
 }
 
 #define PART(rule, moments, applies)                                                                                   \
@@ -187,16 +189,18 @@ INLINE void sweep(rule_fn *rule, part_fn *part, const struct amp__update *given,
     if (streams) fence();
 }
 
-/* FP32 alone; gradient and copy in one 16-bit type beside a master; else any. */
+/* FP32 alone; gradient and copy in one 16-bit type beside a master; split masters, bfloat16 gradients; else any. */
 INLINE void sweep_fast(rule_fn *rule, part_fn *part, const struct amp__update *u, int moments, size_t begin,
                        size_t end) {
     const struct streams any = streams_of(u, moments, false);
-    const struct streams fp32 = { AMP_FLOAT32, AMP_DTYPE_DEFAULT, true, moments, false };
-    const struct streams fp16 = { AMP_FLOAT16, AMP_FLOAT16, true, moments, false };
-    const struct streams bf16 = { AMP_BFLOAT16, AMP_BFLOAT16, true, moments, false };
+    const struct streams fp32 = { AMP_FLOAT32, AMP_DTYPE_DEFAULT, true, false, moments, false };
+    const struct streams fp16 = { AMP_FLOAT16, AMP_FLOAT16, true, false, moments, false };
+    const struct streams bf16 = { AMP_BFLOAT16, AMP_BFLOAT16, true, false, moments, false };
+    const struct streams split = { AMP_BFLOAT16, AMP_BFLOAT16, false, true, moments, false };
     if (any.param && any.grad == AMP_FLOAT32 && !any.low) sweep(rule, part, u, fp32, begin, end);
     else if (any.param && any.grad == AMP_FLOAT16 && any.low == AMP_FLOAT16) sweep(rule, part, u, fp16, begin, end);
     else if (any.param && any.grad == AMP_BFLOAT16 && any.low == AMP_BFLOAT16) sweep(rule, part, u, bf16, begin, end);
+    else if (any.split && any.grad == AMP_BFLOAT16) sweep(rule, part, u, split, begin, end);
     else sweep(rule, part, u, any, begin, end);
 }
 

@@ -87,6 +87,22 @@ static inline void vf_stream_f32(amp__f32 *dst, vf x) { _mm512_stream_ps(dst, x)
 SHORT_WORDS(f16)
 SHORT_WORDS(bf16)
 
+/* vector/split.h */
+static inline vf vf_join(vf upper, vf lower) {
+    const __m512i bits = _mm512_castps_si512(upper), by = _mm512_srai_epi32(_mm512_castps_si512(lower), 16);
+    const __mmask16 below_zero = _mm512_mask_testn_epi32_mask(_mm512_movepi32_mask(by), bits,
+                                                              _mm512_set1_epi32(0x7fffffff));
+    return _mm512_castsi512_ps(_mm512_mask_add_epi32(bits, (__mmask16)~below_zero, bits, by));
+}
+static inline vf vf_lower(vf x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 16)); }
+static inline uint32_t vf_ties(vf lower) {
+    return _mm512_cmpeq_epi32_mask(_mm512_castps_si512(lower), _mm512_set1_epi32((int32_t)0x80000000));
+}
+static inline void vf_store_upper(uint16_t *dst, vf x) {
+    const __m512i words = _mm512_srli_epi32(_mm512_castps_si512(x), 16);
+    _mm256_storeu_si256((__m256i *)(void *)dst, _mm512_cvtepi32_epi16(words));
+}
+
 static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }
 static inline vf vf_mul(vf x, vf y) { return _mm512_mul_ps(x, y); }
 static inline vf vf_add(vf x, vf y) { return _mm512_add_ps(x, y); }

@@ -110,6 +110,26 @@ PARTS(vf, f32)
 PARTS(vf, f16)
 PARTS(vf, bf16)
 
+/* vector/split.h */
+static inline __m128 joined(__m128 upper, __m128 lower) {
+    const __m128i bits = as_words(upper), by = _mm_srai_epi32(as_words(lower), 16);
+    const __m128i zero = _mm_cmpeq_epi32(_mm_slli_epi32(bits, 1), _mm_setzero_si128());
+    return as_floats(_mm_add_epi32(bits, _mm_andnot_si128(_mm_and_si128(zero, _mm_srai_epi32(by, 31)), by)));
+}
+OF_HALVES(join, joined)
+static inline vf vf_lower(vf x) {
+    return (vf){ as_floats(_mm_slli_epi32(as_words(x.low), 16)), as_floats(_mm_slli_epi32(as_words(x.high), 16)) };
+}
+static inline uint32_t vf_ties(vf lower) {
+    const __m128i tie = _mm_set1_epi32((int32_t)0x80000000);
+    const int low = _mm_movemask_ps(as_floats(_mm_cmpeq_epi32(as_words(lower.low), tie)));
+    return (uint32_t)(low | _mm_movemask_ps(as_floats(_mm_cmpeq_epi32(as_words(lower.high), tie))) << 4);
+}
+static inline void vf_store_upper(uint16_t *dst, vf x) {
+    const __m128i low = _mm_srai_epi32(as_words(x.low), 16), high = _mm_srai_epi32(as_words(x.high), 16);
+    _mm_storeu_si128((__m128i *)(void *)dst, _mm_packs_epi32(low, high));
+}
+
 static inline vf vf_set1(float x) { return (vf){ _mm_set1_ps(x), _mm_set1_ps(x) }; }
 OF_HALVES(mul, _mm_mul_ps)
 OF_HALVES(add, _mm_add_ps)
