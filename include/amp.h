@@ -330,7 +330,7 @@ typedef struct amp_config {
     amp_switch enabled;             /* OFF: everything becomes a pass-through */
     amp_switch patch_ops;           /* Apex: patch_torch_functions */
     amp_switch keep_batchnorm_fp32; /* parameters and statistics of batch norm stay FP32 */
-    amp_switch master_weights;      /* FP32 masters of 16-bit parameters */
+    amp_switch master_weights;      /* FP32 masters of 16-bit parameters; AMP_SPLIT: docs/memory.md */
     amp_switch cache;             /* cast each weight once per iteration; default ON */
     amp_dtype cast_model_type;    /* the parameters' type */
     amp_dtype cast_model_outputs; /* default: FP32 where the model is re-typed */

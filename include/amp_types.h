@@ -112,7 +112,8 @@ typedef int32_t amp_switch;
 enum {
     AMP_DEFAULT = 0, /* the level's property, or the default stated with the setting */
     AMP_OFF = 1,     /* off */
-    AMP_ON = 2       /* on */
+    AMP_ON = 2,      /* on */
+    AMP_SPLIT = 3    /* amp_config.master_weights alone: on, as bfloat16 parameters and 16-bit remainders */
 };
 
 /* What the policy does with an op. */
@@ -175,7 +176,7 @@ typedef struct amp_storage {
 typedef int32_t amp_purpose;
 enum {
     AMP_FOR_PARAMETER = 1, /* a parameter's 16-bit elements */
-    AMP_FOR_MASTER = 2,    /* its FP32 master */
+    AMP_FOR_MASTER = 2,    /* its FP32 master, or the remainder of one that is split */
     AMP_FOR_GRADIENT = 3   /* a gradient */
 };
 

@@ -56,6 +56,8 @@ static amp_status need_for_copies(amp_context *context, const struct amp__model 
     AMP_RETURN_IF(!replaced, AMP_ERR_MISSING_HOOK, "%s no op takes raw parameters in 16 bits, and there is no hook "
                   "swap_data: give %s a %s implementation (amp_op.fp16, bf16), or set amp_config.emulate", who,
                   lacks->name, amp__dtype_name(context->properties.low));
+    AMP_RETURN_IF(context->properties.split_masters, AMP_ERR_CONFLICT, "%s master_weights is AMP_SPLIT, and without "
+                  "the hook swap_data the host's own FP32 blocks are the masters: there is nothing to split", who);
     context->keeps_blocks = true;
     return AMP_OK;
 }
@@ -107,6 +109,9 @@ static amp_status check_optimizer_hooks(const amp_context *context, const struct
     AMP_TRY(amp__host_need(optimizer->host.swap_data || !trains_16_bits, "swap_data", who, "without masters what it "
                            "updates is 16-bit; a host's own FP32 blocks are masters at O2 and O5, or set "
                            "amp_config.emulate"));
+    AMP_RETURN_IF(optimizer->holds && context->properties.split_masters, AMP_ERR_CONFLICT, "%s it has "
+                  "AMP_OPTIMIZER_HOLDS_MASTERS, and master_weights is AMP_SPLIT: split masters are no tensors that it "
+                  "could hold; use AMP_ON, or let it step the parameters", who);
     if (!n_params || amp__scaling_is_trivial(&context->properties)) return AMP_OK;
     AMP_TRY(amp__host_need(!optimizer->holds || optimizer->host.set_grad, "set_grad", who,
                            "an optimizer that holds the masters has their gradients put there"));

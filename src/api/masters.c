@@ -67,6 +67,7 @@ static amp_status describe(struct amp__param *param, amp_master *out) {
                          .is_master = param->has_master };
     if (param->has_master) {
         AMP_TRY(amp__master_reconcile(param, false));
+        AMP_TRY(amp__master_join(param));
         out->data = param->master.fp32.data;
         out->dtype = AMP_FLOAT32;
     } else {

@@ -73,6 +73,7 @@ static amp_status gather_spread(const struct amp__elements *now, struct amp__opt
 static amp_status find_param(struct amp__param *param, struct amp__optim_tensor *tensor) {
     struct amp__elements now;
     AMP_TRY(amp__master_reconcile(param, false));
+    AMP_TRY(amp__master_part(param));
     AMP_TRY(amp__host_layout(param->host, param->tensor, param->name, &now));
     AMP_RETURN_IF(now.size != param->size || now.dtype != param->dtype || (now.strides && now.dtype != AMP_FLOAT32),
                   AMP_ERR_WRONG_STATE,
@@ -82,8 +83,10 @@ static amp_status find_param(struct amp__param *param, struct amp__optim_tensor 
                   (unsigned long long)now.size, amp__dtype_name(now.dtype));
     const amp_span elements = { now.data, now.size, now.dtype, 0 };
     tensor->elements = now.data;
-    tensor->param = param->has_master ? (amp_span){ param->master.fp32.data, param->size, AMP_FLOAT32, 0 } : elements;
-    if (param->has_master && !param->emulated) tensor->low = elements;
+    const bool apart = param->has_master && !amp__is_split(param);
+    tensor->param = apart ? (amp_span){ param->master.fp32.data, param->size, AMP_FLOAT32, 0 } : elements;
+    if (apart && !param->emulated) tensor->low = elements;
+    tensor->remainder = param->master.rest.data;
     return now.strides ? gather_spread(&now, tensor) : AMP_OK;
 }
 
@@ -119,7 +122,8 @@ static void share(struct amp__optim *optim) {
         if (!tensor->grad.data) continue;
         if (!powers->step) *powers = amp__optim_powers(rule, *tensor->steps);
         tensor->powers = powers;
-        if (tensor->low.data) bytes += amp__optim_bytes(rule, tensor->grad.dtype, tensor->param.size);
+        if (tensor->low.data || tensor->remainder)
+            bytes += amp__optim_bytes(rule, tensor->grad.dtype, tensor->param.size);
     }
     for (size_t i = 0; i < optim->n; i++) optim->work[i].stream = bytes > amp__cache_bytes();
 }

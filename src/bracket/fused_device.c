@@ -46,9 +46,11 @@ static amp_status make_on_device(const struct amp__optimizer *optimizer, struct 
     part->which = amp__alloc(n, sizeof *part->which);
     part->first = amp__alloc(groups + 1, sizeof *part->first);
     part->spans = amp__alloc(SPANS * n, sizeof *part->spans);
+    part->remainders = amp__alloc(n, sizeof *part->remainders);
     part->elements = amp__alloc(n, sizeof *part->elements);
     part->lists = amp__alloc(groups + 1, sizeof(amp_device_list *));
-    if (!part->which || !part->first || !part->spans || !part->elements || !part->lists) return amp__fail_memory();
+    if (!part->which || !part->first || !part->spans || !part->remainders || !part->elements || !part->lists)
+        return amp__fail_memory();
     AMP_TRY(amp__place_alloc(place, n * sizeof *part->steps, &steps));
     part->steps = steps;
     sort_by_group(optimizer, part);
@@ -109,17 +111,21 @@ static amp_status find_one(const struct amp__optimizer *optimizer, const struct 
     struct amp__param *param = optimizer->params[i];
     struct amp__elements now;
     for (int k = 0; k < SPANS; k++) spans_of(part, k)[at] = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
+    part->remainders[at] = NULL;
     AMP_TRY(amp__grads_for_step(param, grad));
     if (!grad->span.data) return AMP_OK;
     AMP_RETURN_IF(grad->span.dtype == AMP_FLOAT64, AMP_ERR_UNSUPPORTED,
                   "%s: its gradient is fp64: libamp's own optimizers take fp32 and 16-bit gradients", param->name);
     AMP_TRY(amp__master_reconcile(param, false));
+    AMP_TRY(amp__master_part(param));
     AMP_TRY(amp__param_elements(param, &now));
+    const bool apart = param->has_master && !amp__is_split(param);
     const amp_span elements = { now.data, now.size, now.dtype, 0 };
     spans_of(part, GRAD)[at] = grad->span;
     spans_of(part, PARAM)[at] =
-        param->has_master ? (amp_span){ param->master.fp32.data, now.size, AMP_FLOAT32, 0 } : elements;
-    if (param->has_master && !param->emulated) spans_of(part, LOW)[at] = elements;
+        apart ? (amp_span){ param->master.fp32.data, now.size, AMP_FLOAT32, 0 } : elements;
+    if (apart && !param->emulated) spans_of(part, LOW)[at] = elements;
+    part->remainders[at] = param->master.rest.data;
     for (int k = 0; k < AMP__MOMENTS; k++)
         if (state->moments[k])
             spans_of(part, MOMENT + k)[at] =
@@ -178,6 +184,7 @@ static amp_status step_group(const struct amp__optimizer *optimizer, const struc
     tensors.grad = spans_of(part, GRAD) + first;
     tensors.param = spans_of(part, PARAM) + first;
     tensors.low = spans_of(part, LOW) + first;
+    tensors.remainders = part->remainders + first;
     for (int m = 0; m < AMP__MOMENTS; m++)
         if (amp__optim_moment(rule, m)) tensors.moments[m] = spans_of(part, MOMENT + m) + first;
     tensors.steps = part->steps + first;

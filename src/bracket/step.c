@@ -34,6 +34,7 @@ static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
         if (one != AMP_OK) status = one;
     }
     const amp_status launched = amp__places_flush(optimizer->context);
+    for (size_t i = 0; i < n; i++) amp__master_release(optimizer->params[i]);
     return status == AMP_OK ? launched : status;
 }
 
@@ -41,8 +42,9 @@ static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
  * forgotten. */
 static void undo_swap_in(struct amp__optimizer *optimizer, size_t n) {
     (void)amp__places_flush(optimizer->context);
-    while (n--) amp__master_swap_undo(optimizer->params[n]);
+    for (size_t i = n; i--;) amp__master_swap_undo(optimizer->params[i]);
     (void)amp__places_flush(optimizer->context);
+    while (n--) amp__master_release(optimizer->params[n]);
 }
 
 static amp_status swap_in(struct amp__optimizer *optimizer) {

@@ -364,7 +364,9 @@ const struct amp__param *amp__wiring_nonfinite_param(const amp_context *context)
         const struct amp__param *param = context->params[i];
         struct amp__elements now;
         if (!param->in_optimizer || param->on_device) continue;
-        if (param->has_master && nonfinite(param->master.fp32.data, param->size, AMP_FLOAT32)) return param;
+        if (param->has_master && param->master.fp32.data &&
+            nonfinite(param->master.fp32.data, param->size, AMP_FLOAT32))
+            return param;
         if (!param->host->view || amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK) continue;
         if (!now.strides && nonfinite(now.data, now.size, now.dtype)) return param;
     }

@@ -257,6 +257,7 @@ amp_status amp__collect_ties(amp_context *context) {
 /* ---- parameters that come later ---- */
 
 static amp_status retype_if_low(const amp_context *context, struct amp__param *param, bool in_optimizer);
+static amp_status split_all(const amp_context *context, size_t first);
 
 static amp_status add_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i) {
     const size_t number = (size_t)(optimizer - context->optimizers) + 1;
@@ -276,7 +277,7 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
         param->in_model = true;
         AMP_TRY(inspect(context, param, true));
     } else if (amp__is_low(param->dtype) && !param->has_master && context->properties.master_weights) {
-        AMP_TRY(amp__param_make_master(param));
+        AMP_TRY(amp__param_make_master(param, context->properties.split_masters));
     }
     AMP_TRY(check_trained(&optimizer->host, param));
     param->listed_by = number;
@@ -306,7 +307,8 @@ amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimi
         AMP_TRY(retype_if_low(context, context->params[i], true));
         AMP_TRY(amp__apart_moved(context, context->params[i]));
     }
-    return amp__places_flush(context);
+    AMP_TRY(amp__places_flush(context));
+    return split_all(context, first_new);
 }
 
 /* A master that a frozen parameter was given stays: it is the parameter widened, and no harm. */
@@ -334,12 +336,14 @@ static bool must_retype(const amp_context *context, const struct amp__param *par
 
 static amp_status retype_if_low(const amp_context *context, struct amp__param *param, bool in_optimizer) {
     const amp_dtype type = context->properties.cast_model_type;
+    const bool split = context->properties.split_masters;
     const bool keep_master = context->properties.master_weights && in_optimizer;
-    if (keep_master && amp__is_low(param->dtype) && !param->has_master) return amp__param_make_master(param);
+    const enum amp__keep keep = !keep_master ? AMP__KEEP_NOTHING : split ? AMP__KEEP_SPLIT : AMP__KEEP_MASTER;
+    if (keep_master && amp__is_low(param->dtype) && !param->has_master) return amp__param_make_master(param, split);
     if (!must_retype(context, param)) return AMP_OK;
     if (amp__keeps_block(&context->properties, param->host)) return amp__param_look(param, type);
     return context->properties.emulate ? amp__param_emulate(param, type, keep_master)
-                                       : amp__param_retype(param, type, keep_master);
+                                       : amp__param_retype(param, type, keep);
 }
 
 amp_status amp__params_tell_left(const amp_context *context, size_t first, amp_status status) {
@@ -368,6 +372,18 @@ static amp_status undo_all(amp_context *context, amp_status status) {
     return amp__params_tell_left(context, 0, status);
 }
 
+/* Before the commit, so that it can be undone. */
+static amp_status split_all(const amp_context *context, size_t first) {
+    for (size_t i = first; i < context->n_params && context->properties.split_masters; i++) {
+        struct amp__param *param = context->params[i];
+        struct amp__elements now;
+        if (!amp__is_split(param) || !param->master.fp32.data) continue;
+        AMP_TRY(amp__param_elements(param, &now));
+        amp__master_split(param, now.data);
+    }
+    return amp__places_flush(context);
+}
+
 amp_status amp__retype_all(amp_context *context) {
     for (size_t i = 0; i < context->n_params && amp__may_be_low(&context->properties); i++) {
         struct amp__param *param = context->params[i];
@@ -376,6 +392,7 @@ amp_status amp__retype_all(amp_context *context) {
     }
     amp_status status = amp__places_flush(context);
     if (status == AMP_OK) status = amp__places_count_unfit(context);
+    if (status == AMP_OK) status = split_all(context, 0);
     return status == AMP_OK ? AMP_OK : undo_all(context, status);
 }
 

@@ -12,6 +12,7 @@
 
 /* Kinds of work, in the order in which amp__place_flush launches them: what one writes a later one may read. */
 enum amp__work {
+    AMP__WORK_JOIN,         /* dst = src and its remainder third */
     AMP__WORK_UNSCALE,      /* dst = src * args.left: gradients that were left to the step */
     AMP__WORK_FOLLOW,       /* dst = src */
     AMP__WORK_RECONCILE_GRAD, /* dst = src where dst rounded is not src, and where all of src is 0 */
@@ -32,6 +33,7 @@ enum amp__work {
     AMP__WORK_SHOW,         /* dst = src */
     AMP__WORK_WRITE_BACK,   /* dst = src */
     AMP__WORK_ROUND,        /* dst = src rounded through args.low; emulated */
+    AMP__WORK_SPLIT,        /* dst and its remainder third = src */
     AMP__WORKS
 };
 

@@ -26,7 +26,8 @@ static amp_status look(const struct amp__param *param, void *grad, struct amp__e
 /* Nothing of the parameter's size is kept: no type to go back to, no master, no moments, no copy of a gradient. */
 static bool follows_its_size(const struct amp__param *param) {
     const struct amp__gradient *gradient = &param->gradient;
-    return !param->re_typed && !param->master.fp32.data && !param->emulated && !gradient->may_be_left &&
+    return !param->re_typed && !param->has_master && !param->master.fp32.data &&
+           !param->emulated && !gradient->may_be_left &&
            param->host->set_grad && gradient->aside[AMP__AT_BEGIN] <= AMP__ASIDE_IN_MASTER &&
            gradient->aside[AMP__AT_REOPENING] == AMP__ASIDE_NOTHING;
 }

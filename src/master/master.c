@@ -61,6 +61,10 @@ amp_status amp__master_reconcile(struct amp__param *param, bool always) {
     if (!param->has_master || param->lent.steps) return AMP_OK;
     AMP_TRY(amp__master_settle(param));
     const uint64_t version = version_of(param);
+    if (amp__is_split(param) && !param->master.fp32.data) { /* the parameter's own bits are the master's */
+        param->master.version = version;
+        return AMP_OK;
+    }
     /* where it is emulated, a look costs little beside that */
     always |= param->master.may_differ || (param->emulated && !param->host->version);
     if (!always && version == param->master.version) return AMP_OK;
@@ -87,6 +91,11 @@ amp_status amp__master_write_back(struct amp__param *param) {
 void amp__master_round(struct amp__param *param, void *elements) {
     if (param->emulated) {
         amp__emulated_show(param, elements);
+        return;
+    }
+    if (amp__is_split(param)) {
+        if (param->master.fp32.data) amp__master_split(param, elements);
+        param->master.version = version_of(param);
         return;
     }
     const amp_span dst = { elements, param->size, param->dtype, 0 };
@@ -221,7 +230,8 @@ amp_status amp__master_swap_in(struct amp__param *param) {
         AMP_TRY(amp__emulated_lend(param));
     } else {
         AMP_TRY(lend_grad(param));
-        const amp_status status = exchange(param, param->dtype);
+        amp_status status = amp__master_join(param);
+        if (status == AMP_OK) status = exchange(param, param->dtype);
         if (status != AMP_OK) {
             param->lent.unused = !param->host->version;
             (void)amp__master_settle_now(param);
@@ -249,7 +259,7 @@ void amp__master_swap_undo(struct amp__param *param) {
     struct amp__elements now;
     if (!param->lent.steps || --param->lent.steps || param->master.held_by_host) return;
     if (!param->emulated) {
-        param->lent.unused = !param->host->version;
+        param->lent.unused = !param->host->version || amp__is_split(param);
         (void)take_back(param);
     } else if (!param->master.may_differ && amp__param_elements(param, &now) == AMP_OK) {
         amp__emulated_show(param, now.data);
@@ -266,6 +276,7 @@ static amp_status take_storage_back(struct amp__param *param) {
     AMP_TRY(amp__param_block(param, param->tensor, param->name, &lent));
     AMP_TRY(check_as(param, &lent, AMP_FLOAT32));
     AMP_TRY(exchange(param, AMP_FLOAT32));
+    if (param->lent.unused) param->master.spent = amp__is_split(param);
     const amp_status status = param->lent.unused ? AMP_OK : amp__master_write_back(param);
     if (status != AMP_OK) { /* a stale 16-bit block would be taken for the host's own change: the step would be lost */
         param->lent.stuck = exchange(param, param->dtype) == AMP_OK;

@@ -80,7 +80,10 @@ struct amp__gradient {
 /* The FP32 master of the elements. */
 struct amp__master {
     amp_storage fp32;  /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
-                          alloc) the host's own block kept for the way back; empty: neither */
+                          alloc) the host's own block kept for the way back; empty: neither, or split */
+    amp_storage rest;  /* of a split master: what the bfloat16 parameter lacks of it (amp_optim.h). Then fp32 is there
+                          only while somebody looks at it, and it is the master as long as it is there, */
+    bool spent;        /* unless parameter and rest have all of it again */
     uint64_t version;  /* of the tensor when master and parameter last agreed, */
     bool may_differ;   /* unless what was to make them agree was dropped */
     bool held_by_host; /* its optimizer has the master as a tensor of its own */
@@ -94,7 +97,7 @@ struct amp__param {
     struct amp__lent lent;
     uint8_t emulated; /* the 16-bit type whose values the host's FP32 block holds (emulate); DEFAULT: none */
     bool on_device;   /* its elements are in `place`'s memory, and only work that is put there touches them */
-    bool has_master;  /* `master.fp32` is one */
+    bool has_master;  /* `master` is one */
     struct amp__gradient gradient;
 
     struct amp__place *place; /* with on_device */
@@ -144,7 +147,9 @@ amp_status amp__param_layout(const struct amp__param *param, void *tensor, const
 amp_status amp__param_block(const struct amp__param *param, void *tensor, const char *name, struct amp__elements *out);
 /* How many weights became infinite when its type changed, which is read piece by piece; waits. */
 amp_status amp__param_count_unfit(struct amp__param *param);
-/* Memory beside the parameter: the host's where it has alloc and free, else libamp's. */
+/* Memory beside the parameter: the host's where it has alloc and free, else libamp's. Of its size, or another. */
+amp_status amp__param_alloc_size(const struct amp__param *param, uint64_t size, amp_dtype dtype, amp_purpose purpose,
+                                 amp_storage *out);
 amp_status amp__param_alloc(const struct amp__param *param, amp_dtype dtype, amp_purpose purpose, amp_storage *out);
 void amp__param_free(const struct amp__param *param, amp_storage *storage); /* and clears it; empty is a no-op */
 /* For gradients of a bracket: on a device from the blocks that are kept, and back to them. */
@@ -162,14 +167,18 @@ amp_status amp__param_zero(const struct amp__param *param, const amp_span *dst);
 
 /* ---- retype.c: another type under the same handles ---- */
 
-/* Gives the parameter `dtype`. keep_master: the FP32 elements stay beside it as its master. All or nothing. */
-amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool keep_master);
+/* Which master a parameter of 16 bits gets. */
+enum amp__keep { AMP__KEEP_NOTHING, AMP__KEEP_MASTER, AMP__KEEP_SPLIT };
+
+/* Gives the parameter `dtype`. The FP32 elements stay beside it as its master; where that is split, until the commit.
+ * All or nothing. */
+amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, enum amp__keep keep);
 /* Finite in FP32, infinite in the 16-bit type: such weights do not fit it. */
 uint64_t amp__count_unfit(const float *exact, const uint16_t *low, uint64_t size, amp_dtype dtype);
 /* Its own FP32 block is to be its master: nothing changes but `unfit`. */
 amp_status amp__param_look(struct amp__param *param, amp_dtype dtype);
-/* A 16-bit parameter without a master gets one, widened from it. */
-amp_status amp__param_make_master(struct amp__param *param);
+/* A 16-bit parameter without a master gets one, widened from it. split: in two parts, if it is bfloat16. */
+amp_status amp__param_make_master(struct amp__param *param, bool split);
 /* The way back: FP32 again, from the master where there is one. */
 amp_status amp__param_restore(struct amp__param *param);
 /* Undoes a retype that nobody has seen yet: the very block that was there. */
@@ -190,6 +199,20 @@ amp_status amp__param_expose(struct amp__param *param, struct amp__exposed *kept
 amp_status amp__param_cover(struct amp__param *param, struct amp__exposed *kept);
 /* Frees what is left (gradients); the tensor is not touched. */
 void amp__param_destroy(struct amp__param *param);
+
+/* ---- split.c: masters that are a bfloat16 parameter and a remainder ---- */
+
+static inline bool amp__is_split(const struct amp__param *param) { return param->master.rest.data != NULL; }
+/* Memory for the remainder: zeros, which is what a master that was widened has. */
+amp_status amp__remainder_make(struct amp__param *param);
+/* The FP32 master, made if it is not there: it stays until the next step. A no-op where masters are not split. */
+amp_status amp__master_join(struct amp__param *param);
+/* Parameter and remainder := fp32, which is not needed any more: on a device after the next flush. */
+void amp__master_split(struct amp__param *param, void *elements);
+/* Frees an FP32 master that is not needed any more. */
+void amp__master_release(struct amp__param *param);
+/* All of it, where it is there. */
+amp_status amp__master_part(struct amp__param *param);
 
 /* ---- emulate.c: the same on hosts that know FP32 only ---- */
 

@@ -28,14 +28,19 @@ amp_status amp__param_block(const struct amp__param *param, void *tensor, const 
                             : amp__host_elements(param->host, tensor, name, out);
 }
 
-amp_status amp__param_alloc(const struct amp__param *param, amp_dtype dtype, amp_purpose purpose, amp_storage *out) {
+amp_status amp__param_alloc_size(const struct amp__param *param, uint64_t size, amp_dtype dtype, amp_purpose purpose,
+                                 amp_storage *out) {
     if (!param->on_device || amp__host_owns_memory(param->host))
-        return amp__host_alloc(param->host, param->size, dtype, param->device, purpose, out);
+        return amp__host_alloc(param->host, size, dtype, param->device, purpose, out);
     const size_t width = amp__dtype_size(dtype);
-    amp_storage storage = { NULL, NULL, param->size ? param->size * width : width, dtype, 0 };
+    amp_storage storage = { NULL, NULL, size ? size * width : width, dtype, 0 };
     AMP_TRY(amp__place_alloc(param->place, storage.bytes, &storage.data));
     *out = storage;
     return AMP_OK;
+}
+
+amp_status amp__param_alloc(const struct amp__param *param, amp_dtype dtype, amp_purpose purpose, amp_storage *out) {
+    return amp__param_alloc_size(param, param->size, dtype, purpose, out);
 }
 
 void amp__param_free(const struct amp__param *param, amp_storage *storage) {
@@ -103,6 +108,8 @@ void amp__param_dropped(const void *owner, enum amp__work work) {
     }
     if (work == AMP__WORK_FOLLOW || work == AMP__WORK_RECONCILE_GRAD) param->gradient.handle = NULL;
     if (work == AMP__WORK_RECONCILE || (work == AMP__WORK_FOLLOW && param->emulated)) param->master.may_differ = true;
+    if (work == AMP__WORK_JOIN) param->master.spent = true;
+    if (work == AMP__WORK_SPLIT) param->master.spent = false;
     if (work == AMP__WORK_SAVE) forget_first(param);
     const enum amp__aside_at at = param->gradient.state == AMP__GRAD_REOPENED ? AMP__AT_REOPENING : AMP__AT_BEGIN;
     if (work == AMP__WORK_ASIDE && param->gradient.kept[at].copy.data) param->gradient.aside[at] = AMP__ASIDE_NOT_MOVED;

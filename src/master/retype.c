@@ -62,9 +62,10 @@ amp_status amp__param_look(struct amp__param *param, amp_dtype dtype) {
     return AMP_OK;
 }
 
-amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool keep_master) {
+amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, enum amp__keep keep) {
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
+    if (keep == AMP__KEEP_SPLIT) AMP_TRY(amp__remainder_make(param));
     amp_storage storage;
     AMP_TRY(amp__param_alloc(param, dtype, AMP_FOR_PARAMETER, &storage));
     const amp_storage old = { now.data, NULL, 0, now.dtype, 0 };
@@ -85,18 +86,23 @@ amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, bool kee
     }
     param->dtype = dtype;
     param->re_typed = true;
-    param->has_master = keep_master;
+    param->has_master = keep != AMP__KEEP_NOTHING;
     param->master.version = param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
     return AMP_OK;
 }
 
-amp_status amp__param_make_master(struct amp__param *param) {
-    struct amp__elements now;
-    AMP_TRY(amp__param_elements(param, &now));
+static amp_status widen_master(struct amp__param *param, const struct amp__elements *now) {
     if (!param->master.fp32.data)
         AMP_TRY(amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_MASTER, &param->master.fp32));
-    const amp_storage low = { now.data, NULL, 0, now.dtype, 0 };
-    AMP_TRY(cast_storage(param, &param->master.fp32, &low));
+    const amp_storage low = { now->data, NULL, 0, now->dtype, 0 };
+    return cast_storage(param, &param->master.fp32, &low);
+}
+
+amp_status amp__param_make_master(struct amp__param *param, bool split) {
+    struct amp__elements now;
+    AMP_TRY(amp__param_elements(param, &now));
+    if (split && param->dtype == AMP_BFLOAT16) AMP_TRY(amp__remainder_make(param));
+    else AMP_TRY(widen_master(param, &now));
     param->has_master = true;
     param->master.version = param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
     return AMP_OK;
@@ -105,7 +111,8 @@ amp_status amp__param_make_master(struct amp__param *param) {
 /* Of a parameter that came in 16 bits, and stays so. */
 static void drop_master(struct amp__param *param) {
     amp__param_free(param, &param->master.fp32);
-    param->has_master = false;
+    amp__param_free(param, &param->master.rest);
+    param->has_master = param->master.spent = false;
 }
 
 /* What fails is tried once more: what is not undone now stays undone. */
@@ -120,15 +127,16 @@ amp_status amp__param_undo_retype(struct amp__param *param) {
     }
     if (param->emulated) return undo_emulation(param);
     if (amp__param_swap(param, &param->master.fp32) != AMP_OK) AMP_TRY(amp__param_swap(param, &param->master.fp32));
-    amp__param_free(param, &param->master.fp32);
+    drop_master(param);
     param->dtype = AMP_FLOAT32;
-    param->re_typed = param->has_master = false;
+    param->re_typed = false;
     return AMP_OK;
 }
 
 void amp__param_commit_retype(struct amp__param *param) {
     if (param->re_typed && !param->has_master && (param->emulated || amp__host_owns_memory(param->host)))
         amp__param_free(param, &param->master.fp32);
+    amp__master_release(param);
 }
 
 void amp__param_tell_left(const struct amp__param *param, amp__text *text) {
@@ -159,6 +167,7 @@ static amp_status end_master(struct amp__param *param) {
 /* Without masters the FP32 block may be gone (freed at the commit): then a new one is made and widened into. */
 amp_status amp__param_restore(struct amp__param *param) {
     if (!param->re_typed) return end_master(param);
+    AMP_TRY(amp__master_join(param));
     /* what the host changed last is kept if it can be seen; the storage goes back in any case */
     amp_status seen = param->has_master ? amp__master_reconcile(param, !param->host->version) : AMP_OK;
     if (seen == AMP_OK && param->on_device) seen = amp__place_flush(param->place);
@@ -244,9 +253,11 @@ amp_status amp__param_expose(struct amp__param *param, struct amp__exposed *kept
     }
     if (!amp__is_low(param->dtype)) return AMP_OK;
     AMP_TRY(amp__param_elements(param, &now));
+    AMP_TRY(amp__master_join(param));
     const amp_span low = { now.data, param->size, param->dtype, 0 };
     const amp_span exact = param->has_master ? span_of(&param->master.fp32, param->size) : low;
     AMP_TRY(widen(param, &exact, AMP_FOR_PARAMETER, &kept->param));
+    AMP_TRY(amp__master_part(param));
     const amp_status status = amp__param_swap(param, &kept->param);
     if (status != AMP_OK) {
         amp__param_free(param, &kept->param);
@@ -273,6 +284,7 @@ void amp__param_destroy(struct amp__param *param) {
     if (param->host) {
         leave_to_host(param);
         if (param->emulated) amp__param_free(param, &param->master.fp32); /* ours: a restore that failed left it */
+        amp__param_free(param, &param->master.rest);
         amp__param_free(param, &param->gradient.master);
         amp__param_free(param, &param->gradient.first_copy);
         amp__host_free(param->host, &param->gradient.with_gaps);

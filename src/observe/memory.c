@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a training takes in bytes: as it is, and as it would be at a level. */
+#include "amp_optim.h"
 #include "observe/observe.h"
 
 static void count_moments(const amp_context *context, amp_memory *out) {
@@ -36,7 +37,7 @@ static void count_params_at(const amp_context *context, const struct amp__proper
         if (!param->in_optimizer) continue;
         out->gradients += bytes;
         if (!p->master_weights || bytes != 2 * param->size) continue;
-        out->masters += 4 * param->size;
+        out->masters += p->split_masters ? amp_remainder_bytes(param->size) : 4 * param->size;
         out->master_gradients += 4 * param->size;
     }
     out->most_casts = out->casts;
@@ -72,7 +73,7 @@ static void count_params(const amp_context *context, amp_memory *out) {
         const uint64_t bytes = param->size * (param->released.data ? 2 : amp__dtype_size(param->dtype));
         out->weights += bytes;
         out->gradients += param->in_optimizer ? bytes : 0;
-        out->masters += param->has_master ? 4 * param->size : 0;
+        out->masters += param->master.rest.bytes + (param->master.fp32.data && param->has_master ? 4 * param->size : 0);
         out->master_gradients += param->has_master ? param->gradient.master.bytes : 0;
     }
 }

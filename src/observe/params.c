@@ -43,8 +43,12 @@ static void take_handle(amp_context *context, const struct amp__param *param, ui
 }
 
 static bool is_readable(const struct amp__param *param) { return param->host->view != NULL; }
-static bool has_readable_master(const struct amp__param *param) {
-    return param->has_master && !param->master.held_by_host && param->master.fp32.data;
+/* One that is split is made whole, and stays so until the step. */
+static bool has_readable_master(struct amp__param *param) {
+    if (!param->has_master || param->master.held_by_host) return false;
+    if (amp__master_join(param) != AMP_OK) return false;
+    if (amp__is_split(param) && param->on_device && amp__place_flush(param->place) != AMP_OK) return false;
+    return param->master.fp32.data;
 }
 
 /* ---- gradients ---- */
@@ -104,7 +108,7 @@ void amp__observe_forget_before(struct amp__observer *observer) {
 }
 
 /* The exact weights: FP32, widened where that is all there is. False: they cannot be read, or have gaps. */
-static bool exact_weights(const struct amp__param *param, amp_span *span) {
+static bool exact_weights(struct amp__param *param, amp_span *span) {
     struct amp__elements now;
     if (has_readable_master(param)) {
         *span = (amp_span){ param->master.fp32.data, param->size, AMP_FLOAT32, 0 };
@@ -216,7 +220,7 @@ static void take_params(amp_context *context, const struct amp__optimizer *optim
         struct amp__param *param = optimizer->params[i];
         if (is_readable(param) && amp__observe_wants(observer, AMP_SEE_WEIGHTS, param->name))
             take_handle(context, param, AMP_SEE_WEIGHTS, param->tensor);
-        if (has_readable_master(param) && amp__observe_wants(observer, AMP_SEE_MASTERS, param->name))
+        if (amp__observe_wants(observer, AMP_SEE_MASTERS, param->name) && has_readable_master(param))
             take(context, param, AMP_SEE_MASTERS,
                  &(const amp_span){ param->master.fp32.data, param->size, AMP_FLOAT32, 0 });
         if (!steps) continue;

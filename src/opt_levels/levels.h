@@ -11,6 +11,7 @@ struct amp__properties {
     bool patch_ops;
     bool keep_batchnorm_fp32;
     bool master_weights;
+    bool split_masters; /* kept as a bfloat16 parameter and a remainder of 16 bits */
     bool own_masters; /* and all of them are the host's own FP32 blocks: nothing stands apart */
     bool cache;
     bool emulate; /* the host knows FP32 only: values are rounded through the low type and stay FP32 */

@@ -57,6 +57,7 @@ struct amp__image {
         uint64_t size;
         amp_dtype dtype; /* fp32, or 16 bits that are widened on the way */
         const struct amp__place *place; /* in whose memory it is; NULL: the CPU's */
+        const void *rest;               /* of a split master: the remainder beside data; else NULL */
     } *tensors;
     size_t n_tensors;
     uint64_t bytes; /* all */

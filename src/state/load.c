@@ -150,6 +150,7 @@ static amp_status copy_to_device(const struct target *target, const char *src, s
         AMP_TRY(amp__place_in(target->place, param->master.fp32.data, src, param->size * sizeof(float)));
     if (!param->has_master || !param->emulated) AMP_TRY(copy_values(target, src, piece));
     if (param->emulated) amp__emulated_show(param, target->elements); /* with the flush */
+    else if (amp__is_split(param)) amp__master_split(param, target->elements);
     else if (param->has_master) amp__master_stepped(param, target->elements);
     return AMP_OK;
 }
@@ -214,8 +215,16 @@ static void report(struct load *load, bool same_mode) {
     if (text.length) (void)amp__warn(load->context, "the loaded state was saved under another configuration: %s", line);
 }
 
+/* Split masters are whole while they are set. */
+static amp_status open_all(const struct load *load) {
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (load->targets[i].tensor && !load->targets[i].moment) AMP_TRY(amp__master_join(load->targets[i].param));
+    return amp__places_flush(load->context);
+}
+
 static amp_status apply(struct load *load) {
     const bool same_mode = amp__state_same_mode(load->context, &load->parts->header);
+    AMP_TRY(open_all(load));
     AMP_TRY(copy_all_to_devices(load));
     for (size_t i = 0; i < load->n_targets; i++)
         if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i]);
@@ -225,7 +234,9 @@ static amp_status apply(struct load *load) {
     report(load, same_mode);
     for (uint32_t i = 0; same_mode && i < load->n_scalers; i++)
         amp__state_set_scaler(load->context, i, &load->scalers[i]);
-    return tell_devices(load->context);
+    const amp_status status = tell_devices(load->context);
+    for (size_t i = 0; i < load->n_targets; i++) amp__master_release(load->targets[i].param);
+    return status;
 }
 
 /* Parts of one save have the same loss scalers, to the count of their brackets. */

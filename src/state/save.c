@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A context as the content of a state file. Tensors are streamed from where they lie, never gathered. */
+#include "amp_optim.h"
 #include "amp_state.h"
 #include "bracket/bracket.h"
 #include "bracket/fused.h"
@@ -60,10 +61,10 @@ static amp_status add_tensor(struct amp__param *param, struct amp__header *heade
     AMP_TRY(amp__state_elements(param, &now));
     const amp_status status = amp__header_add(header, param->name, now.shape, now.ndim, now.size);
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
+    const void *fp32 = param->has_master ? param->master.fp32.data : NULL;
     image->tensors[image->n_tensors++] =
-        param->has_master
-            ? (struct amp__image_tensor){ param->master.fp32.data, param->size, AMP_FLOAT32, param->place }
-            : (struct amp__image_tensor){ now.data, now.size, now.dtype, param->place };
+        fp32 ? (struct amp__image_tensor){ fp32, param->size, AMP_FLOAT32, param->place, NULL }
+             : (struct amp__image_tensor){ now.data, now.size, now.dtype, param->place, param->master.rest.data };
     return AMP_OK;
 }
 
@@ -83,7 +84,7 @@ static amp_status add_moments(const struct amp__state_own *own, struct amp__head
         amp__free(name);
         AMP_TRY(status);
         image->tensors[image->n_tensors++] = (struct amp__image_tensor){ own->state->moments[k], size, AMP_FLOAT32,
-                                                                          own->state->place };
+                                                                          own->state->place, NULL };
     }
     return AMP_OK;
 }
@@ -127,7 +128,7 @@ static amp_status write_from(const struct amp__image_tensor *tensor, amp__write_
     amp_status status = piece ? AMP_OK : amp__fail_memory();
     for (uint64_t at = 0; at < tensor->size && status == AMP_OK; at += PIECE) {
         const uint64_t n = tensor->size - at < PIECE ? tensor->size - at : PIECE;
-        const struct amp__image_tensor part = { piece, n, tensor->dtype, NULL };
+        const struct amp__image_tensor part = { piece, n, tensor->dtype, NULL, NULL };
         status = amp__place_out(tensor->place, piece, (const char *)tensor->data + at * width, n * width);
         if (status != AMP_OK) break;
         status = part.dtype == AMP_FLOAT32 ? write(to, piece, (size_t)n * width) : write_widened(&part, write, to);
@@ -136,10 +137,47 @@ static amp_status write_from(const struct amp__image_tensor *tensor, amp__write_
     return status;
 }
 
+/* Split masters, piece by piece; a piece's remainder is laid out as a whole one's. */
+struct joined {
+    float wide[PIECE];
+    uint16_t low[PIECE], rest[PIECE + PIECE / 16];
+};
+
+static amp_status fetch(const struct amp__place *place, void *to, const char *from, size_t bytes) {
+    if (place) return amp__place_out(place, to, from, bytes);
+    memcpy(to, from, bytes);
+    return AMP_OK;
+}
+
+static amp_status write_part(const struct amp__image_tensor *tensor, uint64_t at, size_t n, struct joined *piece,
+                             amp__write_fn *write, void *to) {
+    const char *low = tensor->data, *rest = tensor->rest, *ties = rest + 4 * ((tensor->size + 1) / 2);
+    const size_t words = (n + 1) / 2 * 2; /* the ties' place in a remainder of n */
+    void *const remainder = piece->rest;
+    const amp_span dst = { piece->wide, n, AMP_FLOAT32, 0 }, src = { piece->low, n, AMP_BFLOAT16, 0 };
+    AMP_TRY(fetch(tensor->place, piece->low, low + 2 * at, 2 * n));
+    AMP_TRY(fetch(tensor->place, piece->rest, rest + 2 * at, 2 * n));
+    AMP_TRY(fetch(tensor->place, piece->rest + words, ties + at / 8, 4 * ((n + 31) / 32)));
+    AMP_TRY(amp_join_list(&dst, &src, &remainder, 1));
+    return write(to, piece->wide, n * sizeof(float));
+}
+
+static amp_status write_joined(const struct amp__image_tensor *tensor, amp__write_fn *write, void *to) {
+    struct joined *piece = amp__alloc(1, sizeof *piece);
+    amp_status status = piece ? AMP_OK : amp__fail_memory();
+    for (uint64_t at = 0; at < tensor->size && status == AMP_OK; at += PIECE) {
+        const uint64_t left = tensor->size - at;
+        status = write_part(tensor, at, left < PIECE ? (size_t)left : PIECE, piece, write, to);
+    }
+    amp__free(piece);
+    return status;
+}
+
 static amp_status write_tensors(const struct amp__image *image, amp__write_fn *write, void *to) {
     for (size_t i = 0; i < image->n_tensors; i++) {
         const struct amp__image_tensor *tensor = &image->tensors[i];
-        if (tensor->place) AMP_TRY(write_from(tensor, write, to));
+        if (tensor->rest) AMP_TRY(write_joined(tensor, write, to));
+        else if (tensor->place) AMP_TRY(write_from(tensor, write, to));
         else if (tensor->dtype != AMP_FLOAT32) AMP_TRY(write_widened(tensor, write, to));
         else if (tensor->size) AMP_TRY(write(to, tensor->data, (size_t)tensor->size * sizeof(float)));
     }

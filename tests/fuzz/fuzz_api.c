@@ -59,7 +59,7 @@ static void note_rounding(struct world *world, const amp_config *config, unsigne
     const bool o2 = level_has_masters(config->level), low = level_retypes(config->level);
     const amp_dtype type = config->cast_model_type;
     if (config->enabled == AMP_OFF || (type ? type != AMP_FLOAT16 && type != AMP_BFLOAT16 : !low)) return;
-    const bool masters = config->master_weights ? config->master_weights == AMP_ON : o2;
+    const bool masters = config->master_weights ? config->master_weights >= AMP_ON : o2;
     for (size_t i = 0; i < NETS * NET_PARAMS; i++) {
         bool mastered = false;
         for (unsigned k = 0; k < OPTIMIZERS; k++)

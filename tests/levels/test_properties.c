@@ -85,6 +85,7 @@ static const struct {
     { "keep_batchnorm_fp32", 0, 0, AMP_OFF, 0, 0, NOT_O1 },
     { "master_weights", 0, 0, 0, AMP_ON, 0, NOT_O1 },
     { "master_weights", 0, 0, 0, AMP_OFF, 0, NOT_O1 },
+    { "master_weights", 0, 0, 0, AMP_SPLIT, 0, L(5) },
     { "loss_scale", 0, 0, 0, 0, AMP_DYNAMIC, ALL },
     { "loss_scale", 0, 0, 0, 0, 128.0f, ALL },
 };
@@ -113,6 +114,15 @@ TEST(an_override_replaces_the_default) {
     ck_assert(!properties.keep_batchnorm_fp32 && !properties.master_weights && !properties.scaler.dynamic);
     ck_assert_float_eq(properties.scaler.init_scale, 128.0f);
     ck_assert_int_eq(properties.cast_model_type, AMP_BFLOAT16);
+}
+
+TEST(what_is_split_is_bfloat16) {
+    amp_config config = CONFIG(AMP_O2, .cast_model_type = AMP_BFLOAT16, .master_weights = AMP_SPLIT);
+    amp_config resolved = AMP_CONFIG_INIT;
+    ck_ok(amp_config_resolve(&config, &resolved));
+    ck_assert_int_eq(resolved.master_weights, AMP_SPLIT);
+    config = CONFIG(AMP_O5, .cast_model_type = AMP_FLOAT16, .master_weights = AMP_SPLIT);
+    ck_refused(AMP_ERR_CONFLICT, "AMP_SPLIT", amp_config_resolve(&config, &resolved));
 }
 
 /* ---- values that are wrong at every level ---- */

@@ -23,6 +23,7 @@ static const struct {
 
 struct pair {
     struct rig ours, theirs;
+    bool keeps_weights; /* the program writes none itself */
     uint64_t random;
 };
 
@@ -126,7 +127,7 @@ static void maybe_clear(struct pair *pair) {
 
 /* As a program that prunes or loads weights. */
 static void maybe_edit(struct pair *pair) {
-    if (draw(pair, 6)) return;
+    if (draw(pair, 6) || pair->keeps_weights) return;
     const int k = (int)draw(pair, 3);
     const double value = draw_value(pair);
     fake_set(pair->ours.net.trained[k], 1, value);
@@ -156,11 +157,16 @@ static amp_config config_at(int i) { /* its inverse is rounded: 48 is no power o
                   .window = 5, .max_skips = AMP_NEVER, .min_scale = 0x1p-10f);
 }
 
-static void pair_start(struct pair *pair, amp_config config, unsigned options, uint64_t seed) {
+static void pair_start_with(struct pair *pair, amp_config ours, amp_config theirs, unsigned options, uint64_t seed) {
     pair->random = seed;
+    pair->keeps_weights = ours.master_weights != theirs.master_weights;
     rig_init(&pair->theirs, options);
-    rig_wire(&pair->theirs, config);
-    fused_start(&pair->ours, optim_of(AMP_OPTIM_SGD, 0.125), config, options);
+    rig_wire(&pair->theirs, theirs);
+    fused_start(&pair->ours, optim_of(AMP_OPTIM_SGD, 0.125), ours, options);
+}
+
+static void pair_start(struct pair *pair, amp_config config, unsigned options, uint64_t seed) {
+    pair_start_with(pair, config, config, options, seed);
 }
 
 static void pair_end(struct pair *pair) {
@@ -186,5 +192,18 @@ TEST_TIMES(plain_steps, N_LEVELS) {
             add_grad(pair.ours.net.trained[k], 0.25 * k), add_grad(pair.theirs.net.trained[k], 0.25 * k);
         do_step(&pair);
     }
+    pair_end(&pair);
+}
+
+/* Split masters are the FP32 ones: beside a host that has these, and beside one whose masters are split as well. */
+TEST_TIMES(split_masters, 4 * N_KINDS) {
+    const unsigned kind = host_kinds[_i / 4];
+    amp_config split = config_at(5), other = split;
+    struct pair pair;
+    if (kind & FAKE_NO_ALLOC) return; /* refused: test_split.c */
+    split.master_weights = AMP_SPLIT;
+    other.master_weights = _i & 1 ? AMP_SPLIT : AMP_ON;
+    pair_start_with(&pair, _i & 2 ? other : split, _i & 2 ? split : other, kind, 100 + (uint64_t)_i);
+    run_program(&pair);
     pair_end(&pair);
 }

@@ -164,3 +164,25 @@ TEST(other_numbers_of_losses) {
     ck_ok(load(&other, &text));
     ck_warned(&other, "3 loss scalers and the context 1");
 }
+
+/* Split masters are FP32 masters in the file: it is the same, byte for byte, and goes either way. */
+TEST_TIMES(split_masters_have_the_same_file, 2) {
+    RIG_WITH(whole, FAKE_RETAINS, AMP_O5, .window = 3);
+    RIG_WITH(split, FAKE_RETAINS, AMP_O5, .window = 3, .master_weights = AMP_SPLIT);
+    struct rig *from = _i ? &whole : &split, *to = _i ? &split : &whole;
+    train_some(&whole, 5);
+    train_some(&split, 5);
+    OWN_BYTES whole_state = state_of(&whole, AMP_STATE_SAFETENSORS);
+    OWN_BYTES split_state = state_of(&split, AMP_STATE_SAFETENSORS);
+    ck_assert_uint_eq(whole_state.size, split_state.size);
+    ck_assert_mem_eq(whole_state.data, split_state.data, whole_state.size);
+    const struct snapshot before = snap(from);
+    train_some(to, 3);
+    ck_ok(load(to, _i ? &whole_state : &split_state));
+    ck_still(to, &before);
+    train_some(&whole, 4);
+    train_some(&split, 4);
+    const struct snapshot there = snap(&whole);
+    ck_still(&split, &there);
+    ck_assert_uint_eq(to->host.events[AMP_EVENT_WARNING], 0);
+}
