@@ -169,6 +169,9 @@ typedef struct amp_memory {
     uint64_t most_casts; /* and the most at once. Both of those made in observed iterations, 0 without any */
     uint64_t outputs;   /* of all that ops made in the last observed iteration: activations, and their gradients where
                            ops of backward are seen */
+    uint64_t packed_from; /* of tensors that amp_pack was given in the last iteration, for this context, */
+    uint64_t packed;      /* and of what it made of them */
+    uint64_t masters_split; /* of masters if those that can be were split (AMP_SPLIT): bfloat16 parameters' */
 } amp_memory;
 
 #define AMP_MEMORY_INIT AMP_SIZED_(amp_memory)
@@ -177,8 +180,8 @@ typedef struct amp_memory {
 AMP_API AMP_MUST_CHECK amp_status amp_get_memory(amp_context *context, amp_memory *memory);
 /* What the same training would take at another level, with that level's defaults; the seed is FP32's 8 bytes a trained
  * weight with its gradient, and 4 an element of the outputs. casts and most_casts: each weight once, where the level
- * casts ops; the most there can be in the cache. outputs needs an observed iteration, and is halved where the op works
- * in 16 bits. AMP_ERR_INVALID_ARGUMENT: there is no such level. */
+ * casts ops; the most there can be in the cache. Nothing is packed. outputs needs an observed iteration, and is halved
+ * where the op works in 16 bits. AMP_ERR_INVALID_ARGUMENT: there is no such level. */
 AMP_API AMP_MUST_CHECK amp_status amp_predict_memory(amp_context *context, amp_level level, amp_memory *memory);
 
 /* ---- Survey: would this training survive with 16 bits, and where not? ------------------------------------------- */

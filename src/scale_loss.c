@@ -354,6 +354,14 @@ static void observe(const struct amp__bracket *bracket, bool overflowed, amp_act
     amp__observe_decided(bracket->context, bracket->optimizers, bracket->n_optimizers, &decided);
 }
 
+/* An iteration without anything packed (an evaluation) leaves what the last training one had. */
+static void count_packed(struct amp__packed *packed) {
+    const uint64_t from = atomic_exchange(&packed->from, 0), to = atomic_exchange(&packed->to, 0);
+    if (!from) return;
+    atomic_store(&packed->last_from, from);
+    atomic_store(&packed->last_to, to);
+}
+
 AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     struct amp__bracket *bracket = NULL;
     AMP_TRY(open_bracket_of(scaled, "amp_scale_loss_end", &bracket));
@@ -385,6 +393,7 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     amp__wiring_check_finite(bracket, &result);
     status = amp__bracket_conclude(bracket, &result, &scaled->action);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, true);
+    count_packed(&context->packed);
     if (context->observer && !context->verifying) observe(bracket, overflow_here, scaled->action);
     close_bracket(bracket, scaled);
     amp__wiring_check_ops(context);

@@ -94,6 +94,9 @@ struct amp_context {
     const struct amp__backend *cuda;
     struct amp__device_scaler *device_scalers; /* on places[0], by loss, with */
     float *device_skips; /* on places[0], by optimizer; NULL: the scalers live on the host */
+    struct amp__packed { /* what amp_pack was given and made of it: since the last bracket; in the iteration before */
+        _Atomic(uint64_t) from, to, last_from, last_to;
+    } packed;
     struct amp__cache cache;
     struct amp__spares spares; /* memory of calls, and packed weights */
 

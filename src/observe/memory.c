@@ -37,7 +37,8 @@ static void count_params_at(const amp_context *context, const struct amp__proper
         if (!param->in_optimizer) continue;
         out->gradients += bytes;
         if (!p->master_weights || bytes != 2 * param->size) continue;
-        out->masters += p->split_masters ? amp_remainder_bytes(param->size) : 4 * param->size;
+        out->masters += 4 * param->size;
+        out->masters_split += p->low == AMP_BFLOAT16 ? amp_remainder_bytes(param->size) : 4 * param->size;
         out->master_gradients += 4 * param->size;
     }
     out->most_casts = out->casts;
@@ -73,13 +74,19 @@ static void count_params(const amp_context *context, amp_memory *out) {
         const uint64_t bytes = param->size * (param->released.data ? 2 : amp__dtype_size(param->dtype));
         out->weights += bytes;
         out->gradients += param->in_optimizer ? bytes : 0;
-        out->masters += param->master.rest.bytes + (param->master.fp32.data && param->has_master ? 4 * param->size : 0);
+        const bool whole = param->has_master && param->master.fp32.data, splits = param->dtype == AMP_BFLOAT16;
+        out->masters += param->master.rest.bytes + (whole ? 4 * param->size : 0);
+        if (param->has_master) out->masters_split += splits ? amp_remainder_bytes(param->size) : 4 * param->size;
         out->master_gradients += param->has_master ? param->gradient.master.bytes : 0;
     }
 }
 
 void amp__memory_now(const amp_context *context, amp_memory *out) {
+    const struct amp__packed *packed = &context->packed;
+    const uint64_t last = atomic_load(&packed->last_from);
     *out = (amp_memory){ .struct_size = sizeof *out, .level = context->properties.level,
+                         .packed_from = last ? last : atomic_load(&packed->from),
+                         .packed = last ? atomic_load(&packed->last_to) : atomic_load(&packed->to),
                          .casts = context->cache.ledger.now, .most_casts = context->cache.ledger.most };
     count_params(context, out);
     count_moments(context, out);

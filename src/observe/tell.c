@@ -78,6 +78,9 @@ static void add_memory(amp__text *line, const amp_memory *m) {
     amp__line_number(line, "casts", m->casts);
     amp__line_number(line, "most_casts", m->most_casts);
     amp__line_number(line, "outputs", m->outputs);
+    amp__line_number(line, "packed_from", m->packed_from);
+    amp__line_number(line, "packed", m->packed);
+    amp__line_number(line, "masters_split", m->masters_split);
 }
 
 void amp__observe_tell_memory(amp_context *context, uint64_t bracket) {

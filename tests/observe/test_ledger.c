@@ -30,6 +30,19 @@ TEST_TIMES(what_is_predicted_comes_true, N_EACH_LEVEL) {
     ck_assert_uint_gt(now.weights, 0);
 }
 
+/* The advice on split masters names what they take. */
+TEST(split_masters_take_what_was_predicted) {
+    amp_memory predicted = AMP_MEMORY_INIT;
+    RIG_START(before, AMP_O5, 0);
+    ck_ok(amp_predict_memory(before.context, AMP_O5, &predicted));
+    ck_assert_uint_eq(memory_of(before.context).masters_split, predicted.masters_split);
+    RIG_WITH(rig, 0, AMP_O5, .master_weights = AMP_SPLIT);
+    const amp_memory now = memory_of(rig.context);
+    ck_assert_uint_eq(now.masters, predicted.masters_split);
+    ck_assert_uint_eq(now.masters_split, predicted.masters_split);
+    ck_assert_uint_lt(now.masters, predicted.masters);
+}
+
 /* Casts of weights and inputs live until the iteration is over, and are gone then. */
 TEST_TIMES(casts_are_counted_while_they_live, N_EACH_LEVEL) {
     amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;

@@ -188,11 +188,12 @@ static const char *name_of_level(int level)
 
 static PyObject *memory_tuple(const amp_memory *m)
 {
-    return Py_BuildValue("(sKKKKKKKK)", name_of_level((int)m->level), (unsigned long long)m->weights,
+    return Py_BuildValue("(sKKKKKKKKKKK)", name_of_level((int)m->level), (unsigned long long)m->weights,
                          (unsigned long long)m->gradients, (unsigned long long)m->masters,
                          (unsigned long long)m->master_gradients, (unsigned long long)m->moments,
                          (unsigned long long)m->casts, (unsigned long long)m->most_casts,
-                         (unsigned long long)m->outputs);
+                         (unsigned long long)m->outputs, (unsigned long long)m->packed_from,
+                         (unsigned long long)m->packed, (unsigned long long)m->masters_split);
 }
 
 PyObject *amp_py_Context_memory(PyObject *self, PyObject *args)

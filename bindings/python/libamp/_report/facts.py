@@ -185,6 +185,9 @@ class Bytes(NamedTuple):
     moments: int = 0
     most_casts: int = 0
     outputs: int = 0
+    packed_from: int = 0
+    packed: int = 0
+    masters_split: int = 0
 
     @property
     def total(self) -> int:
@@ -212,13 +215,22 @@ def memory_of(training: Training) -> list[Bytes]:
     return rows + [bytes_of(f"{each['level']}, predicted", each) for each in levels if each["level"] != level]
 
 
-MEMORY_HEAD = ["weights", "gradients", "masters", "their gradients", "moments", "casts", "together", "outputs of ops"]
+MEMORY_HEAD = ["weights", "gradients", "masters", "their gradients", "moments", "casts", "together", "outputs of ops",
+               "saved for backward"]
 
 
 def memory_rows(training: Training) -> list[list[str]]:
     """Under MEMORY_HEAD, with the row's name before it."""
     rows = memory_of(training)
-    return [[m.level, *map(size, (*m[1:7], m.total)), size(m.outputs) if m.outputs else "-"] for m in rows]
+    return [
+        [
+            m.level,
+            *map(size, (*m[1:7], m.total)),
+            size(m.outputs) if m.outputs else "-",
+            f"{size(m.packed_from)} packed to {size(m.packed)}" if m.packed else "-",
+        ]
+        for m in rows
+    ]
 
 
 # ---- numbers in words ----

@@ -88,6 +88,9 @@ class Memory(NamedTuple):
     casts: int
     most_casts: int
     outputs: int
+    packed_from: int = 0
+    packed: int = 0
+    masters_split: int = 0
 
     def _repr_html_(self) -> str:
         taken = {name.replace("_", " "): _html.size(count) for name, count in self._asdict().items() if name != "level"}
