@@ -20,10 +20,13 @@ first_nonfinite = _kernels.first_nonfinite
 get_num_threads = _kernels.get_num_threads
 l2norm = _kernels.l2norm
 l2norms = _kernels.l2norms
+join = _kernels.join
 matmul = _kernels.matmul
 optimizer_step = _kernels.optimizer_step
+remainder_bytes = _kernels.remainder_bytes
 scale = _kernels.scale
 set_num_threads = _kernels.set_num_threads
+split = _kernels.split
 zero = _kernels.zero
 
 

@@ -85,6 +85,9 @@ def clip_norm(dst: Tensors, src: Tensors, max_norm: float, *, norm: None = None,
 @overload
 def clip_norm(dst: Tensors, src: Tensors, max_norm: float, *, norm: Tensor, stream: Any = None) -> None: ...
 def clip_value(dst: Tensors, src: Tensors, max_value: float) -> None: ...
+def split(dst: Tensors, remainders: Tensors, src: Tensors) -> None: ...
+def join(dst: Tensors, src: Tensors, remainders: Tensors) -> None: ...
+def remainder_bytes(elements: int, /) -> int: ...
 def matmul(
     d: Tensor,
     a: Tensor,
@@ -109,6 +112,7 @@ def optimizer_step(
     *,
     steps: int | list[int] | Tensor,
     model_params: Iterable[Tensor | None] | Tensor | None = None,
+    remainders: Iterable[Tensor | None] | Tensor | None = None,
     inv_scale: Number = 1.0,
     grad_factor: float = 1.0,
     found_inf: Number | None = None,

@@ -92,8 +92,9 @@ static int read_member(const struct member *member, PyObject *value, amp_config 
 {
     char *at = (char *)config + member->offset;
     if (!strcmp(member->kind, "switch")) {
+        const bool split = PyUnicode_Check(value) && !PyUnicode_CompareWithASCIIString(value, "split");
         const int on = PyObject_IsTrue(value);
-        const amp_switch setting = on ? AMP_ON : AMP_OFF;
+        const amp_switch setting = split ? AMP_SPLIT : on ? AMP_ON : AMP_OFF;
         memcpy(at, &setting, sizeof setting);
         return on < 0 ? -1 : 0;
     }
@@ -189,6 +190,9 @@ static PyObject *member_value(const struct member *member, const amp_config *con
     uint32_t number;
     memcpy(&number, at, sizeof number);
     if (!strcmp(member->kind, "switch")) {
+        if (number == AMP_SPLIT) {
+            return PyUnicode_FromString("split");
+        }
         return Py_NewRef(number == AMP_ON ? Py_True : number == AMP_OFF ? Py_False : Py_None);
     }
     return strcmp(member->kind, "count") ? choice_name(member, (int32_t)number) : PyLong_FromUnsignedLong(number);

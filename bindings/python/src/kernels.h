@@ -7,6 +7,11 @@
 
 int amp_py_add_matmul(PyObject *kernels);
 int amp_py_add_optim(PyObject *kernels);
+int amp_py_add_split(PyObject *kernels);
 int amp_py_add_statistics(PyObject *kernels);
+
+/* The memory of each of the list's, each long enough for its parameter; PyMem_Free it. NULL with an exception. */
+struct amp_py_list;
+void **amp_py_remainders(const struct amp_py_list *list, const struct amp_py_list *params);
 
 #endif /* AMP_PY_KERNELS_H */

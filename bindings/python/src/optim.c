@@ -61,7 +61,7 @@ static const struct rule_name *find_rule(PyObject *name)
 /* ---- Arguments --------------------------------------------------------------------------------------------------- */
 
 /* The lists of a call. */
-enum { PARAMS, GRADS, MODEL_PARAMS, FIRST_MOMENT, LISTS = FIRST_MOMENT + MOMENTS };
+enum { PARAMS, GRADS, MODEL_PARAMS, REMAINDERS, FIRST_MOMENT, LISTS = FIRST_MOMENT + MOMENTS };
 
 typedef struct step_call {
     amp_py_call call; /* first, so that kernels find the rest; a: inv_scale, b: grad_factor, found_inf: as an input */
@@ -70,6 +70,7 @@ typedef struct step_call {
     amp_optim_tensors tensors;
     PyObject *arguments[LISTS]; /* borrowed */
     PyObject *steps, *inv_scale, *grad_factor, *found_inf, *grad_norm, *grad_norms;
+    void **remainders;  /* NULL: none */
     uint64_t *counts;   /* the steps, where they are Python's; NULL: tensor */
     PyObject *device_counts, *device_numbers;
     amp_py_view steps_view;
@@ -107,6 +108,7 @@ static int read_keywords(step_call *step, PyObject *keywords)
     const struct { const char *name; PyObject **value; } own[] = {
         { "steps", &step->steps },
         { "model_params", &step->arguments[MODEL_PARAMS] },
+        { "remainders", &step->arguments[REMAINDERS] },
         { "inv_scale", &step->inv_scale },
         { "grad_factor", &step->grad_factor },
         { "found_inf", &step->found_inf },
@@ -186,6 +188,7 @@ static int open_all(step_call *step)
         { "params", step->arguments[PARAMS], AMP_PY_WRITE },
         { "grads", step->arguments[GRADS], AMP_PY_READ },
         { "model_params", step->arguments[MODEL_PARAMS], AMP_PY_WRITE | AMP_PY_OPTIONAL },
+        { "remainders", step->arguments[REMAINDERS], AMP_PY_WRITE | AMP_PY_OPTIONAL },
     };
     for (int k = 0; k < MOMENTS; k++) {
         const char *name = step->rule->moments[k] ? step->rule->moments[k] : "state";
@@ -279,6 +282,17 @@ static int write_steps(step_call *step)
 
 /* ---- The call ---------------------------------------------------------------------------------------------------- */
 
+static int find_remainders(step_call *step)
+{
+    const amp_py_list *list = &step->call.lists[REMAINDERS];
+    if (list->tensors == NULL) {
+        return 0;
+    }
+    step->remainders = amp_py_remainders(list, &step->call.lists[PARAMS]);
+    step->tensors.remainders = step->remainders;
+    return step->remainders ? 0 : -1;
+}
+
 static void describe(step_call *step)
 {
     amp_py_call *call = &step->call;
@@ -359,7 +373,7 @@ static PyObject *run_step(step_call *step)
 {
     const amp_py_call *call = &step->call;
     bool there = call->found_inf.tensor && call->found_inf.device.type == AMP_PY_CUDA;
-    if (open_steps(step)) {
+    if (open_steps(step) || find_remainders(step)) {
         return NULL;
     }
     describe(step);
@@ -377,6 +391,7 @@ static void close_step(step_call *step)
 {
     amp_py_call_close(&step->call);
     PyMem_Free(step->counts);
+    PyMem_Free(step->remainders);
     amp_py_let_go(&step->steps_keep);
     Py_XDECREF(step->device_counts);
     Py_XDECREF(step->device_numbers);
@@ -401,9 +416,8 @@ static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywor
 
 static PyMethodDef methods[] = {
     { "optimizer_step", (PyCFunction)(void (*)(void))optimizer_step, METH_VARARGS | METH_KEYWORDS,
-      "optimizer_step(rule, params, grads, state, *, steps, model_params=None, inv_scale=1.0, grad_factor=1.0, "
-      "found_inf=None,\n"
-      "               grad_norm=None, grad_norms=None, stream=None, **hyper_parameters)\n--\n\n"
+      "optimizer_step(rule, params, grads, state, *, steps, model_params=None, remainders=None, inv_scale=1.0,\n"
+      "               grad_factor=1.0, found_inf=None, grad_norm=None, grad_norms=None, stream=None, **hyper_parameters)\n--\n\n"
       "One step of every tensor by a rule of amp_optim.h. Returns whether it happened; found_inf other than 0 "
       "prevents it.\n"
       "None: found_inf is on the GPU, which alone knows." },

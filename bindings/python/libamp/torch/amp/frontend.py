@@ -26,6 +26,7 @@ from . import (
     retype,
     session,
     sharding,
+    split,
     states,
     storage,
     wrapped,
@@ -165,6 +166,12 @@ def _list_params(optimizers: list[Any], scales: bool) -> list[list[torch.Tensor]
     return listed
 
 
+def _trained(models: list[nn.Module], optimizers: list[Any]) -> list[torch.Tensor]:
+    ours = {id(param) for each in models for param in each.parameters()}
+    listed = [param for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]]
+    return [param for param in listed if id(param) in ours and retype.is_plain(param)]
+
+
 def _prepare_models(current: Session, models: list[nn.Module]) -> None:
     """Everything about the models but what the library re-types."""
     cast = current.resolved["cast_model_type"]
@@ -206,11 +213,16 @@ def _build(
 ) -> None:
     try:
         _prepare_models(current, models)
+        if current.split is not None:
+            current.split.before(_trained(models, optimizers))
+            current.undo.append(current.split.end)
         current.adopt(_make_context(current, level, settings, models, optimizers))
+        if current.split is not None:
+            current.split.after()
         _wire_models(current, models)
         for index, optimizer in enumerate(optimizers):
             process.wire(optimizer, current, index, optimizers)
-        if current.resolved["cast_model_type"] != "unchanged":
+        if current.resolved["cast_model_type"] != "unchanged" and current.split is None:
             wrapped.recast_states(optimizers)
             # the last thing: parameters have their types
             current.undo.insert(0, lambda: wrapped.recast_states(optimizers))
@@ -262,7 +274,7 @@ def initialize(
     cast_model_type: Any = None,
     patch_torch_functions: bool | None = None,
     keep_batchnorm_fp32: bool | str | None = None,
-    master_weights: bool | None = None,
+    master_weights: bool | str | None = None,
     loss_scale: float | str | None = None,
     cast_model_outputs: torch.dtype | None = None,
     num_losses: int = 1,
@@ -328,12 +340,17 @@ def start(
         min_scale=_amp_state.min_loss_scale or None,
         max_scale=_amp_state.max_loss_scale,
     )
+    resolved = _core.resolve(level, settings)
+    splits = resolved["master_weights"] == "split"
+    if splits:  # the library's context has no masters: parameters are halves of them
+        settings["master_weights"] = False
     model_list, optimizer_list = _list_models(models), _list_optimizers(optimizers)
     check_models(model_list)
     check_optimizers(optimizer_list)
     if not _amp_state.allow_incoming_model_not_fp32:
         retype.check_incoming(model_list, warn_or_err)
-    current = Session(_core.resolve(level, settings), num_losses)
+    current = Session(resolved, num_losses)
+    current.split = split.Split() if splits else None
     current.low_type = _core.levels()[level][0]
     sharding.check(model_list, optimizer_list, current.resolved)
     current.verbosity, current.process_group = _amp_state.verbosity, process_group

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import fused, graphs, sharding, wrapped
+from . import fused, graphs, sharding, split, wrapped
 from ._amp_state import maybe_print
 from .compiling import apart, outside, run_as_it_is
 from .session import Session
@@ -109,17 +109,19 @@ def _count_skip(optimizer: Any) -> None:
             each._step_count += 1
 
 
-def _guard_closure(stash: AmpStash, closure: Callable[[], Any]) -> Callable[[], Any]:
+def _guard_closure(stash: AmpStash, closure: Callable[[], Any], lent: Any) -> Callable[[], Any]:
     """Before the closure computes the model takes the masters' values, and its brackets are outside the step."""
     context = stash.session.context
 
     def guarded() -> Any:
+        lent.__exit__()
         context.step_end(stash.index)
         try:
             with torch.enable_grad():
                 return closure()
         finally:
             context.step_begin(stash.index)
+            lent.__enter__()
 
     run_as_it_is(guarded.__code__)
     return guarded
@@ -189,8 +191,9 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
             return None
         stash.running = True
         try:
-            guarded = () if closure is None else (_guard_closure(stash, closure),)
-            with graphs.told(self, found_inf), fused.Choice(self, stash.fuses and closure is None):
+            lent = split.lent(stash.session, self)
+            guarded = () if closure is None else (_guard_closure(stash, closure, lent),)
+            with lent, graphs.told(self, found_inf), fused.Choice(self, stash.fuses and closure is None):
                 result = old(*guarded, *args, **kwargs)
             skipped = _stepped(stash, found_inf)
         finally:
@@ -275,7 +278,12 @@ def add_params(stash: AmpStash, params: list[torch.Tensor]) -> None:
     known = {id(param) for param, _ in stash._pairs()}
     known |= {id(master) for master in session.masters.values()}  # an optimizer around this one has asked already
     new = [(param, f"added.{len(known) + i}", id(param) not in ours) for i, param in enumerate(params)]
-    session.context.add_params(stash.index, [entry for entry in new if id(entry[0]) not in known])
+    new = [entry for entry in new if id(entry[0]) not in known]
+    if session.split is not None:
+        session.split.before(param for param, _, foreign in new if not foreign)
+    session.context.add_params(stash.index, new)
+    if session.split is not None:
+        session.split.after()
     session.remember(stash._pairs())
     session.ranks_known = not torch.distributed.is_available()
 
@@ -419,11 +427,10 @@ def wire(optimizer: Any, session: Session, index: int, others: list[Any]) -> Non
 def _wire_one(optimizer: Any, stash: AmpStash) -> Callable[[], None]:
     optimizer._amp_stash = stash
     undo = [_put_masters(optimizer, stash.session)]
-    for name, make in (
-        ("step", _make_step),
-        ("zero_grad", _make_zero_grad),
-        ("add_param_group", _make_add_param_group),
-    ):
+    methods = [("step", _make_step), ("zero_grad", _make_zero_grad), ("add_param_group", _make_add_param_group)]
+    if stash.session.split is not None:
+        methods.append(("load_state_dict", split.make_load))
+    for name, make in methods:
         way_back = _replace(optimizer, name, make)
         if way_back is not None:
             undo.append(way_back)

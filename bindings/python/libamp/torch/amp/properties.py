@@ -98,6 +98,8 @@ def settings_of(overrides: dict[str, Any]) -> dict[str, Any]:
             settings[name] = dtype_name(value)
         elif name == "patch_torch_functions":
             settings["patch_ops"] = _bool_of(name, value)
+        elif name == "master_weights" and value == "split":
+            settings[name] = value
         elif name in ("keep_batchnorm_fp32", "master_weights"):
             settings[name] = _bool_of(name, value)
         elif name == "loss_scale":
@@ -140,7 +142,7 @@ def fill(properties: Properties, level: str, resolved: dict[str, Any], given: di
             "master_weights": (
                 None
                 if resolved["patch_ops"] and given.get("master_weights") is None
-                else bool(resolved["master_weights"])
+                else resolved["master_weights"]
             ),
             "loss_scale": "dynamic" if resolved["loss_scale"] == _DYNAMIC else resolved["loss_scale"],
         }

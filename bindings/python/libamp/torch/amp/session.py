@@ -35,6 +35,7 @@ class Session:
         self.models: list[weakref.ref[torch.nn.Module]] = []
         self.masters: dict[int, torch.nn.Parameter] = {}  # id of a parameter that the context keeps -> its master
         self._params: dict[int, torch.Tensor] = {}  # by the same id
+        self.split: Any = None  # split.Split, with master_weights="split"
         # a parameter's version and sum when it was its master's
         self._agreed: dict[int, tuple[int | None, torch.Tensor]] = {}
         self.forward_seen = self.backward_seen = False
@@ -103,6 +104,8 @@ class Session:
         master keeps the bits that round to its parameter."""
         graphs.check_warm(self)
         self.backward_seen = True
+        if self.split is not None:
+            self.split.before_first_backward()
         for param, master, param_written in self._disagreeing():
             if param_written:
                 master.copy_(torch.where(master.to(param.dtype) == param, master, param.to(master.dtype)))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import split
 from .session import Session, live
 
 _LOW = (torch.float16, torch.bfloat16)
@@ -36,7 +37,11 @@ def _widen(
         value = destination.get(prefix + name)
         if isinstance(value, torch.Tensor) and value.dtype in _LOW:
             keeper = _keeper_of(tensor)
-            wide = wide_of(name, tensor) if keeper is None else keeper.masters[id(tensor)]
+            rest = split.remainder_of(tensor)
+            if rest is not None:
+                wide = split.joined(tensor, rest)
+            else:
+                wide = wide_of(name, tensor) if keeper is None else keeper.masters[id(tensor)]
             destination[prefix + name] = wide.detach()
     return destination
 
@@ -56,6 +61,9 @@ def load_masters(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) ->
     after."""
     for name, param in module._parameters.items():
         value = state_dict.get(prefix + name)
+        rest = split.remainder_of(param) if param is not None else None
+        if rest is not None and isinstance(value, torch.Tensor) and value.shape == param.shape:
+            split.load(param, rest, value)
         keeper = _keeper_of(param) if param is not None else None
         if keeper is not None and isinstance(value, torch.Tensor) and value.shape == param.shape:
             with torch.no_grad():

@@ -43,6 +43,11 @@ def apexs_arguments(
     return values
 
 
+def _lie_as(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """A remainder's elements lie as its parameter's, which is not copied."""
+    return grad if grad.stride() == param.stride() else torch.empty_like(param, dtype=grad.dtype).copy_(grad)
+
+
 def fused_step(
     rule: Any,
     params: list[torch.Tensor],
@@ -55,6 +60,10 @@ def fused_step(
     """kernels.optimizer_step, which takes tensors of one device that lie alike; others are taken device by device."""
     if not params:
         return
+    remainders = [getattr(param, "_amp_remainder", None) for param in params]
+    if any(rest is not None for rest in remainders):  # amp.initialize(..., master_weights="split")
+        numbers["remainders"] = remainders
+        grads = [_lie_as(param, grad) for param, grad in zip(params, grads, strict=True)]
     try:
         kernels.optimizer_step(rule, params, grads, state, steps=steps, model_params=model_params, **numbers)
     except ArgumentError:
@@ -68,6 +77,8 @@ def fused_step(
             lists = {"params": params, "grads": grads, "model_params": model_params, "steps": own, **state}
             part = {n: [v[i] for i in which] if isinstance(v, list) else v for n, v in lists.items()}
             there = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in numbers.items()}
+            if "remainders" in there:
+                there["remainders"] = [remainders[i] for i in which]
             _step_of_copies(rule, part, there)
             if isinstance(steps, torch.Tensor):
                 steps[which] = own.to(steps.device)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""master_weights="split": a bfloat16 parameter and a remainder of 16 bits are its FP32 master (amp_optim.h), so that
+there is no second copy of the upper half: with FusedAdam 14 1/8 bytes a parameter and its gradient take.
+
+The optimizer keeps the model's own parameters in its groups. libamp's optimizers step the two parts as they are; any
+other has FP32 under its parameters for the time of its step, and FP32 copies of their gradients. The numbers are those
+of FP32 masters as long as each gradient is one backward's: what several add up is added by torch, in bfloat16.
+"""
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ... import kernels
+
+_NAME = "_amp_remainder"
+Lists = tuple[list[torch.Tensor], list[torch.Tensor]]
+
+
+def remainder_of(param: torch.Tensor) -> torch.Tensor | None:
+    found: torch.Tensor | None = getattr(param, _NAME, None)
+    return found
+
+
+def _wide(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.empty_like(param, dtype=torch.float32, requires_grad=False) for param in params]
+
+
+def joined(param: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
+    """The FP32 master: a tensor of its own."""
+    (wide,) = _wide([param])
+    kernels.join([wide], [param], [rest])
+    return wide
+
+
+def store(param: torch.Tensor, rest: torch.Tensor, value: torch.Tensor) -> None:
+    """Parameter and remainder take an FP32 value."""
+    (wide,) = _wide([param])
+    kernels.split([param.detach()], [rest], [wide.copy_(value.detach())])
+
+
+def load(param: torch.Tensor, rest: torch.Tensor, value: torch.Tensor) -> None:
+    """The same, where torch will write the parameter once more, with the same numbers."""
+    store(param, rest, value)
+    rest.loaded = True  # type: ignore[attr-defined]
+
+
+def _new_remainder(param: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(kernels.remainder_bytes(param.numel()) // 4, dtype=torch.float32)
+
+
+class Split:
+    """A session's split masters."""
+
+    def __init__(self) -> None:
+        self.params: dict[int, torch.Tensor] = {}
+        self._exact: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._versions: dict[int, int] = {}  # of those that no backward has seen yet
+
+    def before(self, params: Iterable[torch.Tensor]) -> None:
+        """Those that get masters: the values of the ones that will be re-typed are kept until then."""
+        for param in params:
+            if param.device.type != "cpu":
+                raise RuntimeError(
+                    f"master_weights='split' is for parameters on CPUs, and one is on {param.device}: use True"
+                )
+            if param.dtype in (torch.float32, torch.bfloat16) and id(param) not in self.params:
+                self._exact[id(param)] = (param, param.detach().clone())
+
+    def after(self) -> None:
+        """Those that are bfloat16 have remainders."""
+        for param, exact in self._exact.values():
+            if param.dtype is torch.bfloat16:
+                rest = _new_remainder(param)
+                store(param, rest, exact)
+                setattr(param, _NAME, rest)
+                self.params[id(param)] = param
+                self._versions[id(param)] = param._version
+        self._exact.clear()
+
+    def before_first_backward(self) -> None:
+        """Who wrote parameters until here meant their masters (DistributedDataParallel's broadcast, on every rank)."""
+        for key, version in self._versions.items():
+            rest = remainder_of(self.params[key])
+            written = self.params[key]._version != version and not getattr(rest, "loaded", False)
+            if rest is not None and written:
+                rest.zero_()
+        self._versions.clear()
+
+    def end(self) -> None:
+        """The library has widened the parameters: they are their masters again."""
+        for param in self.params.values():
+            rest = remainder_of(param)
+            if rest is not None and param.dtype is torch.float32:
+                with torch.no_grad():
+                    param.copy_(joined(param.detach().bfloat16(), rest))
+            if rest is not None:
+                delattr(param, _NAME)
+
+
+# ---- an optimizer's step ----
+
+
+def steps_parts(optimizer: Any) -> bool:
+    """Is it one of libamp's own, which step parameters and remainders as they are?"""
+    names = ("FusedSGD", "FusedAdam", "FusedLAMB", "FusedNovoGrad", "FusedAdagrad")
+    ours = importlib.import_module("libamp.torch.optimizers")
+    plain = not (getattr(optimizer, "capturable", False) or getattr(optimizer, "master_weights", False))
+    return plain and type(optimizer) in [getattr(ours, name) for name in names]
+
+
+class Lent:
+    """`with Lent(optimizer):` FP32 masters are under the parameters of its groups, and FP32 gradients at them."""
+
+    def __init__(self, optimizer: Any) -> None:
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        self._params = [param for param in params if remainder_of(param) is not None]
+        self._low: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+
+    @torch.no_grad()
+    def __enter__(self) -> None:
+        rests = [getattr(param, _NAME) for param in self._params]
+        wide = _wide(self._params)
+        kernels.join(wide, self._params, rests)
+        for param, fp32 in zip(self._params, wide, strict=True):
+            grad = param.grad
+            self._low.append((param.data, grad))
+            param.grad = None
+            param.data = fp32
+            param.grad = None if grad is None else grad.float()
+
+    @torch.no_grad()
+    def __exit__(self, *error: object) -> None:
+        wide = []
+        for param, (low, grad) in zip(self._params, self._low, strict=True):
+            now = param.data
+            wide.append(now if now.stride() == low.stride() else torch.empty_like(low, dtype=now.dtype).copy_(now))
+            kept = param.grad is not None
+            param.grad = None
+            param.data = low
+            param.grad = grad if kept else None
+        self._low.clear()
+        kernels.split(self._params, [getattr(param, _NAME) for param in self._params], wide)
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+
+def lent(session: Any, optimizer: Any) -> Any:
+    """What a step of this optimizer needs around it."""
+    return _Nothing() if session.split is None or steps_parts(optimizer) else Lent(optimizer)
+
+
+def make_load(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[..., Any]:
+    """load_state_dict: torch gives state its parameter's type, which is FP32 while it loads."""
+
+    def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with lent(self._amp_stash.session, self):
+            return old(*args, **kwargs)
+
+    return load_state_dict

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Split masters in libamp.kernels: split, join, remainder_bytes, and the remainders of an optimizer's step. */
+#include "kernels.h"
+
+#include "amp_optim.h"
+#include "call.h"
+
+void **amp_py_remainders(const struct amp_py_list *list, const struct amp_py_list *params)
+{
+    void **blocks = PyMem_Calloc(list->n ? list->n : 1, sizeof *blocks);
+    if (blocks == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (size_t i = 0; i < list->n; i++) {
+        const amp_span *span = &list->spans[i];
+        const uint64_t width = span->dtype == AMP_FLOAT64 ? 8 : span->dtype == AMP_FLOAT32 ? 4 : 2;
+        const uint64_t wanted = amp_remainder_bytes(params->spans[i].size);
+        if (span->data != NULL && span->size * width < wanted) {
+            amp_py_refuse((amp_py_where){ list->name, list->single ? -1 : (Py_ssize_t)i },
+                          "has %llu bytes, and its tensor of %llu elements needs %llu (kernels.remainder_bytes)",
+                          (unsigned long long)(span->size * width), (unsigned long long)params->spans[i].size,
+                          (unsigned long long)wanted);
+            PyMem_Free(blocks);
+            return NULL;
+        }
+        blocks[i] = span->data;
+    }
+    return blocks;
+}
+
+enum { LOW, REST, FP32 };
+
+typedef struct split_call {
+    amp_py_call call; /* first, so that kernels find the rest */
+    void **remainders;
+} split_call;
+
+static amp_status split_cpu(amp_py_call *call)
+{
+    const split_call *split = (const split_call *)call;
+    return amp_split_list(call->lists[LOW].spans, split->remainders, call->lists[FP32].spans, call->lists[LOW].n);
+}
+
+static amp_status join_cpu(amp_py_call *call)
+{
+    const split_call *split = (const split_call *)call;
+    return amp_join_list(call->lists[FP32].spans, call->lists[LOW].spans, split->remainders, call->lists[LOW].n);
+}
+
+static PyObject *run(const char *function, const amp_py_argument *arguments, amp_py_kernel cpu)
+{
+    split_call split = { .call = { .function = function } };
+    PyObject *result = NULL;
+    if (amp_py_call_open(&split.call, arguments, 3)) {
+        return NULL;
+    }
+    split.remainders = amp_py_remainders(&split.call.lists[REST], &split.call.lists[LOW]);
+    if (split.remainders && !amp_py_call_run(&split.call, cpu, NULL)) {
+        result = Py_NewRef(Py_None);
+    }
+    amp_py_call_close(&split.call);
+    PyMem_Free(split.remainders);
+    return result;
+}
+
+static PyObject *split(PyObject *self, PyObject *args)
+{
+    PyObject *low, *rest, *fp32;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOO:split", &low, &rest, &fp32)) {
+        return NULL;
+    }
+    return run("split", (amp_py_argument[]){ { "dst", low, AMP_PY_WRITE }, { "remainders", rest, AMP_PY_WRITE },
+                                             { "src", fp32, AMP_PY_READ } }, split_cpu);
+}
+
+static PyObject *join(PyObject *self, PyObject *args)
+{
+    PyObject *low, *rest, *fp32;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOO:join", &fp32, &low, &rest)) {
+        return NULL;
+    }
+    return run("join", (amp_py_argument[]){ { "src", low, AMP_PY_READ }, { "remainders", rest, AMP_PY_READ },
+                                            { "dst", fp32, AMP_PY_WRITE } }, join_cpu);
+}
+
+static PyObject *remainder_bytes(PyObject *self, PyObject *size)
+{
+    const unsigned long long n = PyLong_AsUnsignedLongLong(size);
+    (void)self;
+    return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(amp_remainder_bytes(n));
+}
+
+static PyMethodDef methods[] = {
+    { "split", split, METH_VARARGS,
+      "split(dst, remainders, src)\n--\n\ndst (bfloat16) and remainders = src (float32): amp_split_list. A remainder "
+      "is memory of any type, remainder_bytes(elements) long." },
+    { "join", join, METH_VARARGS, "join(dst, src, remainders)\n--\n\nThe way back: amp_join_list." },
+    { "remainder_bytes", remainder_bytes, METH_O,
+      "remainder_bytes(elements, /)\n--\n\nWhat a remainder of so many elements takes." },
+    { NULL, NULL, 0, NULL },
+};
+
+int amp_py_add_split(PyObject *kernels)
+{
+    return PyModule_AddFunctions(kernels, methods);
+}
