@@ -16,6 +16,7 @@
 #include "amp_nccl.h"
 #include "amp_observe.h"
 #include "amp_optim.h"
+#include "amp_pack.h"
 #include "amp_ranks.h"
 #include "amp_raw.h"
 #include "amp_scaler.h"

@@ -127,6 +127,35 @@ struct amp__update {
 #define AMP__UPDATE(name) void name(const struct amp__update *u, size_t begin, size_t end)
 #define AMP__UPDATE_SQUARES(name) void name(const struct amp__update *u, size_t begin, size_t end, double squares[2])
 
+/*
+ * Packed tensors (amp_pack.h; pack.h has a group's header): elements [begin, end) of one; begin is a multiple of
+ * AMP_PACK_GROUP, and so is end, or it is size.
+ *     r       16 bits of element e of a group, row = e / 16, lane = e % 16: with the halves of amp__pack_key
+ *             x = low + (row / 2 * 16 + lane) * AMP__PACK_NEXT;  x = (x ^ x >> 16) * AMP__PACK_MIX_1;
+ *             x = (x ^ x >> 15 ^ high) * AMP__PACK_MIX_2;  x = x ^ x >> 15
+ *             an even row has x & 0xffff, an odd one x >> 16
+ *     codes   as amp__pack_plan says; all 0 in a group that is not finite; 0 behind the last element
+ * pack returns what it saw: AMP__PACK_NONFINITE_SEEN, AMP__PACK_INEXACT (of 1 bit; of a group that is not finite, too).
+ */
+struct amp__pack {
+    const void *src;
+    void *packed;
+    size_t size;
+    uint64_t seed;
+    amp_dtype type; /* fp32, fp16, bf16 */
+    int32_t bits;
+};
+struct amp__unpack {
+    void *dst;
+    const void *packed;
+    size_t size;
+    amp_dtype type;
+    int32_t bits;
+};
+enum { AMP__PACK_NONFINITE_SEEN = 1, AMP__PACK_INEXACT = 2 };
+#define AMP__PACK(name) uint32_t name(const struct amp__pack *p, size_t begin, size_t end)
+#define AMP__UNPACK(name) void name(const struct amp__unpack *u, size_t begin, size_t end)
+
 typedef AMP__CAST(amp__cast_fn);
 typedef AMP__CAST_LIST(amp__cast_list_fn);
 typedef AMP__SCALE(amp__scale_fn);
@@ -141,6 +170,8 @@ typedef AMP__TILE(amp__tile_fn);
 typedef AMP__CHECK(amp__check_fn);
 typedef AMP__SPLIT(amp__split_fn);
 typedef AMP__JOIN(amp__join_fn);
+typedef AMP__PACK(amp__pack_fn);
+typedef AMP__UNPACK(amp__unpack_fn);
 typedef AMP__UPDATE(amp__update_fn);
 typedef AMP__UPDATE_SQUARES(amp__update_squares_fn);
 
@@ -171,6 +202,8 @@ struct amp__tile {
     X(set, amp__check_fn *, check, 1)                                                                                  \
     X(set, amp__split_fn *, split, 0)                                                                                  \
     X(set, amp__join_fn *, join, 0)                                                                                    \
+    X(set, amp__pack_fn *, pack, 0)                                                                                    \
+    X(set, amp__unpack_fn *, unpack, 0)                                                                                \
     X(set, amp__update_fn *, sgd, 0)                                                                                   \
     X(set, amp__update_fn *, adam, 0)                                                                                  \
     X(set, amp__update_fn *, adagrad, 0)                                                                               \
@@ -191,6 +224,14 @@ struct amp__kernels {
 
 /* What a set has of a group: laid out as there; 0 where there is nothing better than below. */
 #define AMP__DECLARE_TABLE(set, type, group, n_types) extern type const amp__##set##_##group AMP__INDEX_##n_types;
+
+/* The codes of a packed tensor's group, and its groups' headers. */
+static inline uint32_t *amp__pack_codes(void *packed, int32_t bits, uint64_t group) {
+    return (uint32_t *)packed + group * (uint64_t)bits * 8;
+}
+static inline uint32_t *amp__pack_headers(void *packed, int32_t bits, uint64_t size) {
+    return amp__pack_codes(packed, bits, size / 256 + (size % 256 != 0));
+}
 
 /* Fills every slot with the best kernel that needs nothing beyond `cpu_flags`. Pure: flags in, table out. */
 void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags);
