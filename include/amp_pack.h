@@ -46,13 +46,15 @@ typedef struct amp_pack_args {
     float *found_inf; /* may be NULL; set to 1.0f if an element is infinite or NaN, else left as it is */
     float *inexact;   /* may be NULL; 1 bit: set to 1.0f if an element that is not 0 does not come back as it was, else
                          left as it is; not touched with more bits */
+    amp_context *context; /* may be NULL; whose amp_memory.packed counts it */
 } amp_pack_args;
 
 #define AMP_PACK_ARGS_INIT \
-    { (uint32_t)sizeof(amp_pack_args), 0, 0, { NULL, 0, 0, 0 }, NULL, NULL, NULL }
+    { (uint32_t)sizeof(amp_pack_args), 0, 0, { NULL, 0, 0, 0 }, NULL, NULL, NULL, NULL }
 
 /* packed = src in fewer bits. AMP_ERR_INVALID_ARGUMENT, with nothing written: args NULL, bits, src as in
- * amp_kernels.h or of fp64, packed NULL with elements or not aligned. AMP_ERR_ABI_MISMATCH: struct_size. */
+ * amp_kernels.h or of fp64, packed NULL with elements or not aligned, context that is none. AMP_ERR_ABI_MISMATCH:
+ * struct_size. */
 AMP_API AMP_MUST_CHECK amp_status amp_pack(const amp_pack_args *args);
 
 /* What amp_unpack does. */

@@ -246,6 +246,10 @@ static inline struct amp__remainder amp__remainder_of(void *block, uint64_t size
 /* The sum of squares of a split master, as amp__check_span's of the whole one. remainder.c */
 double amp__remainder_squares(const amp_span *low, void *remainder);
 
+/* amp_pack but for its context: args is whole. pack.c */
+struct amp_pack_args;
+amp_status amp__pack(const struct amp_pack_args *args);
+
 /* What brings a list of this norm to max_norm: max_norm / (norm + 1e-6) where that is below 1, else 1; 1 too where the
  * norm is not finite. Source: torch.nn.utils.clip_grad_norm_. lists.c */
 float amp__clip_factor(float norm, float max_norm);

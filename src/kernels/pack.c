@@ -44,20 +44,17 @@ static void pack_part(void *job, const struct amp__part *part) {
     if (seen) atomic_fetch_or_explicit(&x->seen, seen, memory_order_relaxed);
 }
 
-AMP_API amp_status amp_pack(const amp_pack_args *args) {
-    amp_pack_args a;
+amp_status amp__pack(const amp_pack_args *a) {
     struct amp__facts facts = { 0, false };
-    AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "args is NULL");
-    AMP_TRY(amp__copy_struct(&a, sizeof a, sizeof a, args, args->struct_size, "amp_pack_args"));
-    AMP_TRY(check(&a.src, "src", a.bits, a.packed, &facts));
-    struct packing x = { { a.src.data, a.packed, (size_t)a.src.size, a.seed, a.src.dtype, a.bits },
+    AMP_TRY(check(&a->src, "src", a->bits, a->packed, &facts));
+    struct packing x = { { a->src.data, a->packed, (size_t)a->src.size, a->seed, a->src.dtype, a->bits },
                          amp__kernels_get()->pack, 0 };
     const amp__fpenv saved = amp__fpenv_enter();
-    amp__walk(&a.src, 1, a.src.size, pack_part, &x);
+    amp__walk(&a->src, 1, a->src.size, pack_part, &x);
     amp__fpenv_leave(saved);
     const uint32_t seen = atomic_load_explicit(&x.seen, memory_order_relaxed);
-    if (seen & AMP__PACK_NONFINITE_SEEN && a.found_inf) *a.found_inf = 1.0f;
-    if (seen & AMP__PACK_INEXACT && a.bits == 1 && a.inexact) *a.inexact = 1.0f;
+    if (seen & AMP__PACK_NONFINITE_SEEN && a->found_inf) *a->found_inf = 1.0f;
+    if (seen & AMP__PACK_INEXACT && a->bits == 1 && a->inexact) *a->inexact = 1.0f;
     return AMP_OK;
 }
 

@@ -186,7 +186,7 @@ def test_kernels_split_and_join():
     back = torch.empty(7)
     kernels.join([back], [low], [rest])
     assert torch.equal(back.view(torch.int32), values.view(torch.int32))
-    with pytest.raises(ValueError, match="kernels.remainder_bytes"):
+    with pytest.raises(ValueError, match="remainder_bytes"):
         kernels.split([low], [rest[:2]], [values])
     with pytest.raises(ValueError, match="bf16"):
         kernels.split([values.half()], [rest], [values])

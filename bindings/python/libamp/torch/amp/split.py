@@ -16,7 +16,7 @@ import torch
 
 from ... import kernels
 
-_NAME = "_amp_remainder"
+_NAME, _LOADED = "_amp_remainder", "_amp_loaded"
 Lists = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
@@ -45,7 +45,7 @@ def store(param: torch.Tensor, rest: torch.Tensor, value: torch.Tensor) -> None:
 def load(param: torch.Tensor, rest: torch.Tensor, value: torch.Tensor) -> None:
     """The same, where torch will write the parameter once more, with the same numbers."""
     store(param, rest, value)
-    rest.loaded = True  # type: ignore[attr-defined]
+    setattr(rest, _LOADED, True)
 
 
 def _new_remainder(param: torch.Tensor) -> torch.Tensor:
@@ -85,7 +85,7 @@ class Split:
         """Who wrote parameters until here meant their masters (DistributedDataParallel's broadcast, on every rank)."""
         for key, version in self._versions.items():
             rest = remainder_of(self.params[key])
-            written = self.params[key]._version != version and not getattr(rest, "loaded", False)
+            written = self.params[key]._version != version and not getattr(rest, _LOADED, False)
             if rest is not None and written:
                 rest.zero_()
         self._versions.clear()

@@ -61,9 +61,9 @@ def load_masters(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) ->
     after."""
     for name, param in module._parameters.items():
         value = state_dict.get(prefix + name)
-        rest = split.remainder_of(param) if param is not None else None
-        if rest is not None and isinstance(value, torch.Tensor) and value.shape == param.shape:
-            split.load(param, rest, value)
+        remainder = split.remainder_of(param) if param is not None else None
+        if remainder is not None and isinstance(value, torch.Tensor) and value.shape == param.shape:
+            split.load(param, remainder, value)
         keeper = _keeper_of(param) if param is not None else None
         if keeper is not None and isinstance(value, torch.Tensor) and value.shape == param.shape:
             with torch.no_grad():
