@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 #include "beside.h"
+#include "packing.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -26,6 +27,8 @@ static int read_int(const struct spec *spec, const char *text, void *field);
 static int read_number(const struct spec *spec, const char *text, void *field);
 static int read_loss_scale(const struct spec *spec, const char *text, void *field);
 static int read_switch(const struct spec *spec, const char *text, void *field);
+static int read_masters(const struct spec *spec, const char *text, void *field);
+static int read_bits(const struct spec *spec, const char *text, void *field);
 static int read_optimizer(const struct spec *spec, const char *text, void *field);
 static int read_device(const struct spec *spec, const char *text, void *field);
 static int read_text(const struct spec *spec, const char *text, void *field);
@@ -57,7 +60,10 @@ static const struct spec specs[] = {
       "multiply the loss and divide the rate: 2^-16 makes fp16 gradients underflow", 0 },
     { "--keep-batchnorm-fp32", "on|off", read_switch, FIELD(keep_batchnorm_fp32), 0, 0, "on or off",
       "default: the level's", 1 },
-    { "--master-weights", "on|off", read_switch, FIELD(master_weights), 0, 0, "on or off", "default: the level's", 1 },
+    { "--master-weights", "on|off|split", read_masters, FIELD(master_weights), 0, 0, "on, off or split",
+      "default: the level's; split: O5, as bfloat16 and the 16 bits that it lacks", 1 },
+    { "--activations", "8|4|2", read_bits, FIELD(activations), 2, 8, "8, 4 or 2",
+      "bits of what is kept for backward; default: as it is (on the CPU)", 0 },
     { "--device", "NAME", read_device, FIELD(device), 0, 0, "cpu or cuda",
       "cpu (default), or cuda: the first NVIDIA GPU, by the framework's own kernels and cuBLASLt", 0 },
     { "--gate", NULL, NULL, FIELD(gate), 0, 0, NULL,
@@ -160,6 +166,16 @@ static int read_switch(const struct spec *spec, const char *text, void *field) {
     static const char *const names[2] = { "off", "on" };
     (void)spec;
     return read_choice(text, names, AMP_OFF, field);
+}
+
+static int read_masters(const struct spec *spec, const char *text, void *field) {
+    if (strcmp(text, "split") != 0) return read_switch(spec, text, field);
+    *(int *)field = AMP_SPLIT;
+    return 1;
+}
+
+static int read_bits(const struct spec *spec, const char *text, void *field) {
+    return read_int(spec, text, field) && amp_pack_bytes(1, *(int *)field);
 }
 
 static int read_optimizer(const struct spec *spec, const char *text, void *field) {
@@ -269,6 +285,7 @@ struct run_setup options_setup(const struct options *options, int level, int see
                                .host_kernels = options->host_kernels,
                                .fp32_kernels = options->fp32_kernels,
                                .device = options->device,
+                               .activations = options->activations,
                                .gate = options->gate };
     setup.config.level = options->levels[level];
     setup.config.observe = options->survey ? AMP_ON : AMP_DEFAULT;

@@ -16,6 +16,7 @@ struct options {
     double lr, loss_multiplier;
     double loss_scale, init_scale, max_scale;
     int keep_batchnorm_fp32, master_weights; /* amp_switch */
+    int activations;
     mt_device device;
     int ops, json, quiet, sweep, survey, help, gate, host_kernels, fp32_kernels;
     const char *output, *data;

@@ -4,6 +4,7 @@
 #include "run.h"
 
 #include "kernels.h"
+#include "packing.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -28,6 +29,7 @@ struct trainer {
     amp_fused fused; /* of libamp's optimizer, where it steps */
     amp_optim rule;
     double samples; /* so far, those of skipped steps included */
+    struct packing packing;
 };
 
 static double now(void) {
@@ -255,12 +257,14 @@ static int open_level(struct trainer *t) {
     if (config.level && t->setup->gate && t->setup->device == MT_CPU &&
         kernels_gate(t->adapter.model.amp, low_type(config.level), t->setup->batch) != AMP_OK)
         return fail_amp(t, "amp_gate_set");
+    if (t->setup->activations) packing_begin(&t->packing, t->setup->activations, t->setup->seed, t->adapter.model.amp);
     t->result->param_bytes = mt_mem_now(MT_MEM_PARAMETER);
     t->result->master_bytes = mt_mem_now(MT_MEM_OTHER) - other;
     return 0;
 }
 
 static int close_level(struct trainer *t) {
+    packing_end();
     amp_context *context = t->adapter.model.amp;
     amp_record record = AMP_RECORD_INIT;
     t->result->loss_scale = 1.0;
@@ -335,7 +339,7 @@ int run_training(const struct run_setup *setup, const struct digits *data, const
     if (status == 0) status = train(&t);
     if (status == 0) status = evaluate(&t);
     if (status == 0) status = close_level(&t);
-    else amp_shutdown(t.adapter.model.amp); /* NULL is fine */
+    else packing_end(), amp_shutdown(t.adapter.model.amp); /* NULL is fine */
     if (status == 0) status = keep_weights(&t);
     close_trainer(&t);
     return status;

@@ -28,6 +28,7 @@ struct run_setup {
     int host_kernels; /* 16-bit ops and the optimizer of O2 and O5 by the host's own code, not by libamp's */
     int fp32_kernels; /* FP32 ops by libamp's */
     mt_device device; /* MT_CUDA: mt_cuda_open has been called. Then no step waits for the device */
+    int activations;  /* bits of what is kept for backward: 8, 4 or 2; 0: as it is */
     int gate;         /* measure from which sizes on 16 bits are faster, and let libamp's gate keep the rest in FP32 */
 };
 

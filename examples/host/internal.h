@@ -89,10 +89,17 @@ struct mti_record {
 	mt_product_fn multiply; /* NULL: minitape's own */
 };
 
+/* What became of a tensor in rec.saved. */
+struct mti_saved {
+	void *packed; /* what `by` made of it; NULL: it is there itself */
+	mt_saver by;
+	uint64_t version; /* when it was saved */
+	mt_dtype dtype;
+};
+
 struct mt_node {
 	struct mti_record rec; /* retains rec.saved */
-	uint64_t saved_version[MTI_SAVED];
-	mt_dtype saved_dtype[MTI_SAVED];
+	struct mti_saved saved[MTI_SAVED];
 	uint64_t sequence; /* later than the nodes of its inputs */
 	int refs;
 	int spent; /* run backward or discarded: nothing is left in it */
@@ -114,6 +121,12 @@ mt_tensor *mti_finish(mt_tensor *out, const struct mti_record *rec, int n,
                       mt_tensor *const *inputs);
 
 void mti_node_release(mt_node *node);
+
+/* saved.c: what a node keeps of a tensor (NULL: nothing), has again when it
+ * runs, and lets go of.  0, or -1 with a message. */
+int mti_save(mt_node *node, int i, mt_tensor *tensor);
+int mti_restore_saved(mt_node *node);
+void mti_drop_saved(mt_node *node);
 
 static inline int mti_wants(const mt_node *node, int i)
 {

@@ -153,6 +153,25 @@ int mt_backward_seed(mt_tensor *loss, float seed); /* seed times that */
 /* Frees the graph behind a tensor that will not be run backward. */
 void mt_discard_graph(mt_tensor *tensor);
 
+/*
+ * What backward will read of an operator's inputs is kept until then: the
+ * tensor itself, or what a saver makes of it.  Asked for is only what other
+ * operators made, once for each that keeps it; not leaves, nor leaves that
+ * were cast.  On failure both leave a message in mt_error().
+ */
+typedef struct mt_saver {
+	void *user;
+	/* *packed: what is kept in place of the tensor, or NULL: the tensor
+	 * itself is.  0, or -1. */
+	int (*pack)(void *user, mt_tensor *tensor, void **packed);
+	/* A new tensor with its shape, type and device, or NULL. */
+	mt_tensor *(*unpack)(void *user, void *packed);
+	void (*drop)(void *user, void *packed);
+} mt_saver;
+
+/* For what operators record from now on; copied.  NULL: none, as at first. */
+void mt_set_saver(const mt_saver *saver);
+
 /* ---- operators --------------------------------------------------------- */
 
 /*

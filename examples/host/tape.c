@@ -54,14 +54,18 @@ static mt_node *new_node(const struct mti_record *rec, int n,
 	node->sequence = atomic_fetch_add(&last_sequence, 1) + 1;
 	node->refs = 1;
 	node->n_edges = n;
-	for (int i = 0; i < MTI_SAVED; i++) {
-		mt_tensor *saved = mt_retain(rec->saved[i]);
-
-		node->saved_version[i] = saved ? saved->version : 0;
-		node->saved_dtype[i] = saved ? saved->dtype : MT_F32;
-	}
+	node->rec.aux = NULL; /* the caller's until the node is whole */
+	for (int i = 0; i < MTI_SAVED; i++)
+		node->rec.saved[i] = NULL;
 	for (int i = 0; i < n; i++)
 		link_input(&node->edges[i], inputs[i]);
+	for (int i = 0; i < MTI_SAVED; i++) {
+		if (mti_save(node, i, rec->saved[i]) != 0) {
+			mti_node_release(node);
+			return NULL;
+		}
+	}
+	node->rec.aux = rec->aux;
 	return node;
 }
 
@@ -99,10 +103,7 @@ mt_tensor *mti_grad_for(const mt_node *node, int i)
 static void strip(mt_node *node)
 {
 	node->spent = 1;
-	for (int i = 0; i < MTI_SAVED; i++) {
-		mt_release(node->rec.saved[i]);
-		node->rec.saved[i] = NULL;
-	}
+	mti_drop_saved(node);
 	mt_storage_free(node->rec.aux);
 	node->rec.aux = NULL;
 	mt_release(node->grad);
@@ -250,22 +251,6 @@ static int add_to_node(mt_node *node, mt_tensor *grad)
 	return node->grad ? 0 : -1;
 }
 
-static int saved_unchanged(const mt_node *node)
-{
-	for (int i = 0; i < MTI_SAVED; i++) {
-		const mt_tensor *saved = node->rec.saved[i];
-
-		if (saved && (saved->version != node->saved_version[i] ||
-		              saved->dtype != node->saved_dtype[i])) {
-			mti_fail("%s: a tensor that backward needs was "
-			         "changed in place",
-			         node->rec.name);
-			return 0;
-		}
-	}
-	return 1;
-}
-
 static int run_node(mt_node *node)
 {
 	size_t n = (size_t)node->n_edges;
@@ -274,7 +259,7 @@ static int run_node(mt_node *node)
 
 	if (!node->grad)
 		return 0;
-	if (!saved_unchanged(node))
+	if (mti_restore_saved(node) != 0)
 		return -1;
 	grads = calloc(n, sizeof(mt_tensor *));
 	if (!grads) {
