@@ -8,11 +8,10 @@ installed, on arm64; and whether the stubs are what branch protection and linker
 import os
 import pathlib
 import platform
-import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "symbol"))
-from programs import ARM64, MACHINES, Tap, expect, run, scratch, skip  # noqa: E402 # pylint: disable=C0413
+from programs import ARM64, MACHINES, Tap, expect, lack, run, scratch, skip  # noqa: E402 # pylint: disable=C0413
 
 HERE = pathlib.Path(__file__).resolve().parent
 COUNT, SEED = 240, 7
@@ -68,9 +67,9 @@ def main():
          lambda f: check_stubs(f, root, [ARM64], "aarch64", "aarch64-linux-gnu-")),
     ]
     for what, tools, function in checks:
-        missing = [tool for tool in tools if not shutil.which(tool)]
-        if missing:
-            skip(tap, what, f"{' and '.join(missing)} not installed")
+        why = lack(tools)
+        if why:
+            skip(tap, what, why)
             continue
         with tap.test(what), scratch() as folder:
             function(folder)

@@ -39,6 +39,16 @@ def find_cxx():
     return None
 
 
+def lack(tools):
+    """Why what needs these programs is not run here, or None."""
+    missing = [tool for tool in tools if not shutil.which(tool)]
+    if missing:
+        return f"{' and '.join(missing)} not installed"
+    if ARM64 in tools and os.environ.get("AMP_TEST_SHORT"):
+        return "AMP_TEST_SHORT: the build's compiler has no part in it, and another build runs it"
+    return None
+
+
 def skip(tap, what, reason):
     tap.number += 1
     print(f"ok {tap.number} - {what} # SKIP {reason}")

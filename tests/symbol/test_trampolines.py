@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 
-from programs import ARM64, HERE, MACHINES, Tap, expect, find_cxx, run, scratch, skip, skip_unless_supported
+from programs import ARM64, HERE, MACHINES, Tap, expect, find_cxx, lack, run, scratch, skip, skip_unless_supported
 
 SEED = 1
 # What a trampoline of each kind is to be: (visibility, name)
@@ -200,9 +200,9 @@ def arm64(folder, include, tap):
     }
     for number, (what, check) in enumerate(checks.items()):
         tools = [ARM64] + (["qemu-aarch64"] if number else [])
-        missing = [tool for tool in tools if not shutil.which(tool)]
-        if missing:
-            skip(tap, what, f"{' and '.join(missing)} not installed")
+        why = lack(tools)
+        if why:
+            skip(tap, what, why)
             continue
         with tap.test(what):
             check()
