@@ -48,10 +48,11 @@ static amp_span *list(const struct bench_stream *s, void *data, amp_dtype type) 
     return spans;
 }
 
-static void make(struct model *m, bool half) {
+/* type: of the gradients; a 16-bit one: of the copies too. */
+static void make(struct model *m, amp_dtype type) {
     struct bench_stream *s = &m->step;
     const size_t total = s->n * s->length;
-    const amp_dtype type = half ? AMP_FLOAT16 : AMP_FLOAT32;
+    const bool half = type != AMP_FLOAT32;
     void *grad = bench_memory(total * 4);
     for (size_t k = 0; k < s->n_floats; k++) s->floats[k] = bench_memory(total * 4);
     if (half) {
@@ -106,7 +107,7 @@ static void run(const struct line *line, size_t n, size_t length, const char *si
     struct model m = { .step = { .n = n, .length = length, .n_floats = line->n_floats }, .rule = rule_of(line),
                        .checks = line->checks };
     char reference[64];
-    make(&m, line->half);
+    make(&m, line->half ? AMP_FLOAT16 : AMP_FLOAT32);
     struct bench_floats grads = { (float *)(uintptr_t)m.step.grad, n * length / (line->half ? 2 : 1), 1.0f };
     m.read = bench_reads[bench_best(bench_reads, bench_n_floats(), &grads)];
     chosen = bench_best(bench_streams, bench_n_streams(), &m.step);
@@ -122,7 +123,7 @@ static void run(const struct line *line, size_t n, size_t length, const char *si
 /* Many small tensors, in the caches, against one of the same bytes. */
 static void run_small(const struct line *line, size_t n, size_t length, const char *size) {
     struct model m = { .step = { .n = n, .length = length, .n_floats = line->n_floats }, .rule = rule_of(line) };
-    make(&m, line->half);
+    make(&m, AMP_FLOAT32);
     struct model whole = m;
     amp_span spans[] = { m.tensors.grad[0], m.tensors.param[0], m.tensors.moments[0][0], m.tensors.moments[1][0] };
     for (int k = 0; k < 4; k++) spans[k].size = n * length;
@@ -136,6 +137,34 @@ static void run_small(const struct line *line, size_t n, size_t length, const ch
     end(&m);
 }
 
+/* Split masters against FP32 masters with a bf16 copy: the same step, of fewer bytes. */
+static void run_split(const struct line *line, size_t n, size_t length, const char *size) {
+    struct model split = { .step = { .n = n, .length = length, .n_floats = line->n_floats }, .rule = rule_of(line) };
+    struct model wide = split;
+    const size_t block = (size_t)amp_remainder_bytes(length);
+    void **remainders = calloc(n, sizeof *remainders);
+    char *blocks = bench_memory(n * block);
+    if (!remainders) bench_must(1, "memory");
+    for (size_t i = 0; i < n; i++) remainders[i] = blocks + i * block;
+    make(&wide, AMP_BFLOAT16), make(&split, AMP_BFLOAT16);
+    for (int k = 0; k < 2; k++) { /* numbers with all their digits, as steps leave them */
+        const amp_span *const masters = (k ? &split : &wide)->tensors.param;
+        bench_must(amp_scale_list(masters, masters, n, 0x1.6a09e6p-1f, NULL), "amp_scale_list");
+    }
+    bench_must(amp_split_list(split.tensors.low, remainders, split.tensors.param, n), "amp_split_list");
+    amp_span *const masters = (amp_span *)(uintptr_t)split.tensors.param;
+    split.tensors.param = split.tensors.low, split.tensors.low = NULL, split.tensors.remainders = remainders;
+    const double width = 2 + 4 + 4 + 8.0 * (double)(line->n_floats - 1);
+    bench_run(&(struct bench_case){ .group = "optim", .name = line->name, .size = size, .unit = "GB/s",
+                                    .bytes = width * (double)(n * length), .ours = ours, .ours_data = &split,
+                                    .reference = ours, .reference_data = &wide, .reference_name = "FP32 masters",
+                                    .goal = line->goal });
+    split.tensors.low = split.tensors.param, split.tensors.param = masters;
+    end(&wide), end(&split);
+    bench_release(blocks, n * block);
+    free(remainders);
+}
+
 void bench_optim(void) {
     static const struct line lines[] = {
         { "SGD with momentum, fp32", AMP_OPTIM_SGD, 0.9, 2, false, false, 0.9 },
@@ -144,8 +173,13 @@ void bench_optim(void) {
         { "Adam, fp16, masters", AMP_OPTIM_ADAM, 0.0, 3, true, false, 0.9 },
         { "check, Adam, fp16, masters", AMP_OPTIM_ADAM, 0.0, 3, true, true, 0 },
     };
+    static const struct line splits[] = {
+        { "SGD with momentum, bf16, split masters", AMP_OPTIM_SGD, 0.9, 2, true, false, 1.0 },
+        { "Adam, bf16, split masters", AMP_OPTIM_ADAM, 0.0, 3, true, false, 1.0 },
+    };
     const struct line adam = { "Adam, fp32", AMP_OPTIM_ADAM, 0.0, 3, false, false, 0 }; /* in the caches */
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) run(&lines[i], 200, 50000, "200 x 50000");
+    for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) run_split(&splits[i], 200, 50000, "200 x 50000");
     run(&adam, 16, 1024, "16 x 1024");
     run_small(&adam, 1000, 1000, "1000 x 1000");
     run_small(&adam, 2000, 300, "2000 x 300");
