@@ -35,8 +35,10 @@ static amp_status check_remainder(const amp_optim_tensors *t, size_t i) {
     const void *remainder = t->remainders ? t->remainders[i] : NULL;
     if (!remainder) return AMP_OK;
     AMP_RETURN_IF(t->param[i].dtype != AMP_BFLOAT16, AMP_ERR_INVALID_ARGUMENT,
-                  "remainders[%zu] is beside param[%zu] in %s: it is what a bf16 parameter lacks of FP32", i, i,
+                  "param[%zu] is %s and has a remainder: a split master is bf16", i,
                   amp__dtype_name(t->param[i].dtype));
+    AMP_RETURN_IF(t->low && t->low[i].data, AMP_ERR_INVALID_ARGUMENT,
+                  "low[%zu] has data beside remainders[%zu]: the 16-bit parameter is param", i, i);
     AMP_RETURN_IF((uintptr_t)remainder % sizeof(uint32_t), AMP_ERR_INVALID_ARGUMENT,
                   "remainders[%zu] is not aligned to 4 bytes", i);
     return AMP_OK;
