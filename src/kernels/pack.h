@@ -33,6 +33,10 @@ AMP__CONVERT uint64_t amp__pack_key(uint64_t seed, uint64_t group) {
     return z ^ z >> 31;
 }
 
+AMP__CONVERT bool amp__pack_finite(float x) {
+    return (amp__f32_bits(x) & UINT32_C(0x7f800000)) != UINT32_C(0x7f800000);
+}
+
 /* ---- packing: 8, 4 or 2 bits ---- */
 
 /* code = (to nearest even((x * scale - least) * inverse, `top` at most) + 16 random bits) >> 16, which is

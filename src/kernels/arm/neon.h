@@ -179,6 +179,52 @@ static inline vw vw_see_exponent_32(vw seen, vw x) {
     return vreinterpretq_u16_u32(vmaxq_u32(vreinterpretq_u32_u16(seen), words));
 }
 
+/* ---- integers: vector/pack.c ---- */
+
+typedef struct {
+    uint32x4_t low, high;
+} vi;
+#define OF_WORDS(word, op)                                                                                             \
+    static inline vi vi_##word(vi x, vi y) { return (vi){ op(x.low, y.low), op(x.high, y.high) }; }
+static inline vi vi_shl(vi x, int n) {
+    const int32x4_t by = vdupq_n_s32(n);
+    return (vi){ vshlq_u32(x.low, by), vshlq_u32(x.high, by) };
+}
+static inline vi vi_shr(vi x, int n) { return vi_shl(x, -n); }
+static inline vi vi_load(const uint32_t *src) { return (vi){ vld1q_u32(src), vld1q_u32(src + 4) }; }
+static inline void vi_store(uint32_t *dst, vi x) { vst1q_u32(dst, x.low), vst1q_u32(dst + 4, x.high); }
+static inline vi vi_set1(uint32_t x) { return (vi){ vdupq_n_u32(x), vdupq_n_u32(x) }; }
+OF_WORDS(add, vaddq_u32)
+OF_WORDS(mul, vmulq_u32)
+OF_WORDS(and, vandq_u32)
+OF_WORDS(or, vorrq_u32)
+OF_WORDS(xor, veorq_u32)
+static inline vi vi_nearest(vf x) {
+    return (vi){ vreinterpretq_u32_s32(vcvtnq_s32_f32(x.low)), vreinterpretq_u32_s32(vcvtnq_s32_f32(x.high)) };
+}
+static inline uint32x4_t upper_halves(uint32x4_t x, uint32x4_t y) { return vsriq_n_u32(y, x, 16); }
+OF_WORDS(upper_halves, upper_halves)
+static inline vi vi_where_positive(vi x, vf by) {
+    return (vi){ vandq_u32(x.low, vcgtzq_f32(by.low)), vandq_u32(x.high, vcgtzq_f32(by.high)) };
+}
+static inline vf vf_of_vi(vi x) { return (vf){ vcvtq_f32_u32(x.low), vcvtq_f32_u32(x.high) }; }
+static inline float32x4_t where_set(float32x4_t x, uint32x4_t by) {
+    return as_floats(vandq_u32(as_words(x), vtstq_u32(by, by)));
+}
+static inline vf vf_where_set(vf x, vi by) { return (vf){ where_set(x.low, by.low), where_set(x.high, by.high) }; }
+static inline vi bit_places(void) {
+    static const uint32_t places[8] = { 1, 2, 4, 8, 16, 32, 64, 128 };
+    return vi_load(places);
+}
+static inline uint32_t vf_differ(vf x, vf y) {
+    const vi places = bit_places();
+    const uint32x4_t low = vbicq_u32(places.low, vceqq_f32(x.low, y.low));
+    return vaddvq_u32(vorrq_u32(low, vbicq_u32(places.high, vceqq_f32(x.high, y.high))));
+}
+static inline vf vf_choose(uint32_t set, vf x) { return vf_where_set(x, vi_and(vi_set1(set), bit_places())); }
+static inline float vf_least(vf x) { return vminvq_f32(vminq_f32(x.low, x.high)); }
+static inline float vf_most(vf x) { return vmaxvq_f32(vmaxq_f32(x.low, x.high)); }
+
 static inline void fence(void) {}
 
 #endif

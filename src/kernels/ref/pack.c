@@ -55,7 +55,7 @@ static uint32_t pack_group(const float *x, size_t n, const struct amp__pack *p, 
     for (size_t e = 0; e < n; e++) {
         min = x[e] < min ? x[e] : min;
         max = x[e] > max ? x[e] : max;
-        if ((amp__f32_bits(x[e]) & UINT32_C(0x7f800000)) == UINT32_C(0x7f800000)) seen = AMP__PACK_NONFINITE_SEEN;
+        if (!amp__pack_finite(x[e])) seen = AMP__PACK_NONFINITE_SEEN;
     }
     if (p->bits == 1) seen |= pack_bits(x, n, max, codes);
     if (seen & AMP__PACK_NONFINITE_SEEN) {

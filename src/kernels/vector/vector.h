@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of cast.c, scale.c, clamp.c, axpby.c, norm.c and update.c are written once, in words that each
+ * The kernels of cast.c, scale.c, clamp.c, axpby.c, norm.c, update.c and others are written once, in words that each
  * instruction set spells in a header of its own (x86/sse2.h, x86/avx2.h, x86/avx512.h, arm/neon.h). They are compiled
  * for each set apart, with its flags and its header as AMP__ISA_H (meson.build):
  *
@@ -20,6 +20,14 @@
  *     vw, vw_see_exponent_16, ...     words as they are: the larger magnitude of halves, or of whole ones, as far as
  *                             its exponent goes
  *     fence()                 after streams
+ *
+ * pack.c and unpack.c want besides, of vectors of 32-bit integers and bits, one a lane:
+ *     vi                      vi_load, _store, _set1, _add, _mul (the lower word), _and, _or, _xor, _shl, _shr
+ *     vi_nearest(vf), vf_of_vi(vi)    to the nearest integer, ties to even; of integers below 2^24
+ *     vi_upper_halves(x, y)   those of x below those of y
+ *     vi_where_positive(x, by), vf_where_set(x, by)   x where by > 0, or is not 0; else 0
+ *     vf_differ(x, y)         bits of lanes with x != y;  vf_choose(bits, x): x where the lane's bit is set, else 0
+ *     vf_least, vf_most(x)    of all lanes
  *
  * update.c alone wants vf_sub, vf_div, vf_sqrt (rounded as in IEEE 754) and vf_larger(x, y): !(x <= y) ? x : y. Of
  * the others it wants those of f32, f16 and bf16, vf_set1, _mul, _add, _first, widen, vd_set1, vd_add_exact,

@@ -212,6 +212,43 @@ static inline vw vw_see_exponent_32(vw seen, vw x) {
 }
 static inline vw vw_zero(void) { return _mm256_setzero_si256(); }
 
+/* ---- integers: vector/pack.c ---- */
+
+typedef __m256i vi;
+#define vi_shl(x, n) _mm256_slli_epi32(x, n)
+#define vi_shr(x, n) _mm256_srli_epi32(x, n)
+static inline vi vi_load(const uint32_t *src) { return _mm256_loadu_si256((const __m256i *)(const void *)src); }
+static inline void vi_store(uint32_t *dst, vi x) { _mm256_storeu_si256((__m256i *)(void *)dst, x); }
+static inline vi vi_set1(uint32_t x) { return _mm256_set1_epi32((int32_t)x); }
+static inline vi vi_add(vi x, vi y) { return _mm256_add_epi32(x, y); }
+static inline vi vi_mul(vi x, vi y) { return _mm256_mullo_epi32(x, y); }
+static inline vi vi_and(vi x, vi y) { return _mm256_and_si256(x, y); }
+static inline vi vi_or(vi x, vi y) { return _mm256_or_si256(x, y); }
+static inline vi vi_xor(vi x, vi y) { return _mm256_xor_si256(x, y); }
+static inline vi vi_nearest(vf x) { return _mm256_cvtps_epi32(x); }
+static inline vi vi_upper_halves(vi x, vi y) { return _mm256_blend_epi16(_mm256_srli_epi32(x, 16), y, 0xaa); }
+static inline vi vi_where_positive(vi x, vf by) {
+    return _mm256_and_si256(x, _mm256_castps_si256(_mm256_cmp_ps(by, _mm256_setzero_ps(), _CMP_GT_OQ)));
+}
+static inline vf vf_of_vi(vi x) { return _mm256_cvtepi32_ps(x); }
+static inline vf vf_where_set(vf x, vi by) {
+    return _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(by, _mm256_setzero_si256())), x);
+}
+static inline uint32_t vf_differ(vf x, vf y) { return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(x, y, _CMP_NEQ_UQ)); }
+static inline vf vf_choose(uint32_t set, vf x) {
+    const __m256i places = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i each = _mm256_and_si256(_mm256_set1_epi32((int32_t)set), places);
+    return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_cmpeq_epi32(each, places)));
+}
+#define ACROSS(word, op)                                                                                               \
+    static inline float vf_##word(vf x) {                                                                              \
+        __m128 y = op##_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));                                    \
+        y = op##_ps(y, _mm_movehl_ps(y, y));                                                                           \
+        return _mm_cvtss_f32(op##_ss(y, _mm_shuffle_ps(y, y, 1)));                                                     \
+    }
+ACROSS(least, _mm_min)
+ACROSS(most, _mm_max)
+
 static inline void fence(void) { _mm_sfence(); }
 
 #endif

@@ -199,6 +199,33 @@ static inline vw vw_see_exponent_32(vw seen, vw x) {
     return _mm512_max_epu32(seen, _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)));
 }
 
+/* ---- integers: vector/pack.c ---- */
+
+typedef __m512i vi;
+#define vi_shl(x, n) _mm512_sllv_epi32(x, _mm512_set1_epi32((int32_t)(n)))
+#define vi_shr(x, n) _mm512_srlv_epi32(x, _mm512_set1_epi32((int32_t)(n)))
+static inline vi vi_load(const uint32_t *src) { return _mm512_loadu_si512(src); }
+static inline void vi_store(uint32_t *dst, vi x) { _mm512_storeu_si512(dst, x); }
+static inline vi vi_set1(uint32_t x) { return _mm512_set1_epi32((int32_t)x); }
+static inline vi vi_add(vi x, vi y) { return _mm512_add_epi32(x, y); }
+static inline vi vi_mul(vi x, vi y) { return _mm512_mullo_epi32(x, y); }
+static inline vi vi_and(vi x, vi y) { return _mm512_and_si512(x, y); }
+static inline vi vi_or(vi x, vi y) { return _mm512_or_si512(x, y); }
+static inline vi vi_xor(vi x, vi y) { return _mm512_xor_si512(x, y); }
+static inline vi vi_nearest(vf x) { return _mm512_cvtps_epi32(x); }
+static inline vi vi_upper_halves(vi x, vi y) {
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, vi_shr(x, 16), y);
+}
+static inline vi vi_where_positive(vi x, vf by) {
+    return _mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_GT_OQ), x);
+}
+static inline vf vf_of_vi(vi x) { return _mm512_cvtepi32_ps(x); }
+static inline vf vf_where_set(vf x, vi by) { return _mm512_maskz_mov_ps(_mm512_test_epi32_mask(by, by), x); }
+static inline uint32_t vf_differ(vf x, vf y) { return _mm512_cmp_ps_mask(x, y, _CMP_NEQ_UQ); }
+static inline vf vf_choose(uint32_t set, vf x) { return _mm512_maskz_mov_ps((__mmask16)set, x); }
+static inline float vf_least(vf x) { return _mm512_reduce_min_ps(x); }
+static inline float vf_most(vf x) { return _mm512_reduce_max_ps(x); }
+
 static inline void fence(void) { _mm_sfence(); }
 
 #endif

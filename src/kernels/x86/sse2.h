@@ -230,6 +230,65 @@ static inline vw vw_see_exponent_16(vw seen, vw x) {
 }
 static inline vw vw_see_exponent_32(vw seen, vw x) { return vw_see_exponent_16(seen, x); }
 
+/* ---- integers: vector/pack.c ---- */
+
+typedef struct {
+    __m128i low, high;
+} vi;
+#define OF_WORDS(word, op)                                                                                             \
+    static inline vi vi_##word(vi x, vi y) { return (vi){ op(x.low, y.low), op(x.high, y.high) }; }
+static inline __m128i times(__m128i x, __m128i y) { /* even products, odd ones, their lower words */
+    const __m128i even = _mm_mul_epu32(x, y), odd = _mm_mul_epu32(_mm_srli_epi64(x, 32), _mm_srli_epi64(y, 32));
+    return _mm_unpacklo_epi32(_mm_shuffle_epi32(even, 0x08), _mm_shuffle_epi32(odd, 0x08));
+}
+static inline vi vi_shl(vi x, int n) { return (vi){ _mm_slli_epi32(x.low, n), _mm_slli_epi32(x.high, n) }; }
+static inline vi vi_shr(vi x, int n) { return (vi){ _mm_srli_epi32(x.low, n), _mm_srli_epi32(x.high, n) }; }
+static inline vi vi_load(const uint32_t *src) { return (vi){ vw_load(src), vw_load(src + 4) }; }
+static inline void vi_store(uint32_t *dst, vi x) {
+    _mm_storeu_si128((__m128i *)(void *)dst, x.low), _mm_storeu_si128((__m128i *)(void *)(dst + 4), x.high);
+}
+static inline vi vi_set1(uint32_t x) { return (vi){ _mm_set1_epi32((int32_t)x), _mm_set1_epi32((int32_t)x) }; }
+OF_WORDS(add, _mm_add_epi32)
+OF_WORDS(mul, times)
+OF_WORDS(and, _mm_and_si128)
+OF_WORDS(or, _mm_or_si128)
+OF_WORDS(xor, _mm_xor_si128)
+static inline vi vi_nearest(vf x) { return (vi){ _mm_cvtps_epi32(x.low), _mm_cvtps_epi32(x.high) }; }
+static inline __m128i upper_halves(__m128i x, __m128i y) {
+    const __m128i upper = _mm_set1_epi32((int32_t)0xffff0000);
+    return _mm_or_si128(_mm_srli_epi32(x, 16), _mm_and_si128(y, upper));
+}
+OF_WORDS(upper_halves, upper_halves)
+static inline vi vi_where_positive(vi x, vf by) {
+    const __m128 zero = _mm_setzero_ps();
+    return (vi){ _mm_and_si128(x.low, as_words(_mm_cmpgt_ps(by.low, zero))),
+                 _mm_and_si128(x.high, as_words(_mm_cmpgt_ps(by.high, zero))) };
+}
+static inline vf vf_of_vi(vi x) { return (vf){ _mm_cvtepi32_ps(x.low), _mm_cvtepi32_ps(x.high) }; }
+static inline __m128 where_set(__m128 x, __m128i by) {
+    return _mm_andnot_ps(as_floats(_mm_cmpeq_epi32(by, _mm_setzero_si128())), x);
+}
+static inline vf vf_where_set(vf x, vi by) { return (vf){ where_set(x.low, by.low), where_set(x.high, by.high) }; }
+static inline uint32_t vf_differ(vf x, vf y) {
+    const int low = _mm_movemask_ps(_mm_cmpneq_ps(x.low, y.low)), high = _mm_movemask_ps(_mm_cmpneq_ps(x.high, y.high));
+    return (uint32_t)(low | high << 4);
+}
+static inline __m128 chosen(uint32_t set, __m128 x, __m128i places) {
+    const __m128i each = _mm_and_si128(_mm_set1_epi32((int32_t)set), places);
+    return _mm_and_ps(x, as_floats(_mm_cmpeq_epi32(each, places)));
+}
+static inline vf vf_choose(uint32_t set, vf x) {
+    return (vf){ chosen(set, x.low, _mm_setr_epi32(1, 2, 4, 8)), chosen(set, x.high, _mm_setr_epi32(16, 32, 64, 128)) };
+}
+#define ACROSS(word, op)                                                                                               \
+    static inline float vf_##word(vf x) {                                                                              \
+        __m128 y = op##_ps(x.low, x.high);                                                                             \
+        y = op##_ps(y, _mm_movehl_ps(y, y));                                                                           \
+        return _mm_cvtss_f32(op##_ss(y, _mm_shuffle_ps(y, y, 1)));                                                     \
+    }
+ACROSS(least, _mm_min)
+ACROSS(most, _mm_max)
+
 static inline void fence(void) { _mm_sfence(); }
 
 #endif
