@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packed tensors (ref/pack.c). A group is gone through twice, while the first-level cache has it: for its extremes, and
- * for its codes. Elements of 16 bits are widened once. A code is made in the upper half of a word, whose lower half its
- * random bits carry out of: so two rows of a word, half a word apart, need no more than one shift.
+ * Packed tensors (ref/pack.c). Some groups are gone through twice, while the first-level cache has them: for their
+ * extremes, and for their codes. Elements of 16 bits are widened once. A code is made in the upper half of a word, out
+ * of whose lower half the random bits carry: so two rows of a word, half a word apart, need no more than one shift.
  */
 #include "kernels/vector/vector.h"
 
 #include "kernels/pack.h"
 
 #define INLINE static inline __attribute__((always_inline))
-enum { GROUP = AMP__PACK_GROUP, ROW = AMP__PACK_LANES, VECTORS = GROUP / LANES };
+enum { GROUP = AMP__PACK_GROUP, ROW = AMP__PACK_LANES, BATCH = 4 };
 
 /* ---- random numbers ---- */
 
@@ -143,37 +143,49 @@ static uint32_t pack_bits(const float *x, float max, uint32_t *codes) {
     return inexact ? AMP__PACK_INEXACT : 0;
 }
 
-static uint32_t pack_quantized(const float *x, const struct extent *e, const struct amp__pack *p, uint64_t group,
-                               uint32_t *codes, uint32_t *header) {
-    const struct amp__pack_plan plan = amp__pack_plan(e->min, e->max, p->bits);
+static void pack_quantized(const float *x, const struct amp__pack_plan *plan, const struct amp__pack *p, uint64_t group,
+                           uint32_t *codes) {
     float quarters[GROUP];
-    if (plan.huge)
+    if (plan->huge)
         for (size_t i = 0; i < GROUP; i++) quarters[i] = amp__pack_quarter(x[i]);
-    (p->bits == 8 ? pack_codes_8 : p->bits == 4 ? pack_codes_4 : pack_codes_2)(plan.huge ? quarters : x, &plan, p->seed,
+    (p->bits == 8 ? pack_codes_8 : p->bits == 4 ? pack_codes_4 : pack_codes_2)(plan->huge ? quarters : x, plan, p->seed,
                                                                               group, codes);
-    *header = plan.header;
-    return 0;
 }
 
-/* src: the group's first element, of GROUP. */
-static uint32_t pack_group(const struct amp__pack *p, const void *src, uint64_t group) {
+static uint32_t pack_group(const float *x, const struct extent *e, const struct amp__pack_plan *plan,
+                           const struct amp__pack *p, uint64_t group) {
     uint32_t *codes = amp__pack_codes(p->packed, p->bits, group), seen = 0;
     uint32_t *header = amp__pack_headers(p->packed, p->bits, p->size) + group;
-    float work[GROUP];
-    const float *x;
-    const struct extent e = p->type == AMP_FLOAT32 ? extent_f32(src, work, &x)
-                            : p->type == AMP_FLOAT16 ? extent_f16(src, work, &x) : extent_bf16(src, work, &x);
     if (p->bits == 1) {
-        seen = pack_bits(x, e.max, codes);
-        *header = e.max == 0.0f ? 0 : amp__f32_bits(e.max);
-    } else if (e.finite) {
-        return pack_quantized(x, &e, p, group, codes, header);
+        seen = pack_bits(x, e->max, codes);
+        *header = e->max == 0.0f ? 0 : amp__f32_bits(e->max);
+    } else if (e->finite) {
+        pack_quantized(x, plan, p, group, codes);
+        *header = plan->header;
     } else {
         memset(codes, 0, (size_t)p->bits * 32);
     }
-    if (e.finite) return seen;
+    if (e->finite) return seen;
     *header = AMP__PACK_NONFINITE;
     return AMP__PACK_NONFINITE_SEEN | AMP__PACK_INEXACT;
+}
+
+/* src: n whole groups, BATCH at most. A plan is a long chain of few operations, two divisions among them: those of some
+ * groups go on beside each other. */
+static uint32_t pack_batch(const struct amp__pack *p, const char *src, uint64_t first, size_t n) {
+    const size_t bytes = GROUP * (p->type == AMP_FLOAT32 ? 4 : 2);
+    float work[BATCH][GROUP];
+    const float *x[BATCH];
+    struct extent e[BATCH];
+    struct amp__pack_plan plan[BATCH] = { { 0.0f, 0.0f, 0.0f, 0, false, false } };
+    uint32_t seen = 0;
+    for (size_t i = 0; i < n; i++)
+        e[i] = p->type == AMP_FLOAT32 ? extent_f32(src + i * bytes, work[i], &x[i])
+               : p->type == AMP_FLOAT16 ? extent_f16(src + i * bytes, work[i], &x[i])
+                                        : extent_bf16(src + i * bytes, work[i], &x[i]);
+    for (size_t i = 0; i < n && p->bits != 1; i++) plan[i] = amp__pack_plan(e[i].min, e[i].max, p->bits);
+    for (size_t i = 0; i < n; i++) seen |= pack_group(x[i], &e[i], &plan[i], p, first + i);
+    return seen;
 }
 
 /* The last group: filled up with its last element, whose codes are taken away again. */
@@ -183,7 +195,7 @@ static uint32_t pack_tail(const struct amp__pack *p, const char *src, size_t n, 
     char whole[GROUP * sizeof(float)];
     memcpy(whole, src, n * width);
     for (size_t e = n; e < GROUP; e++) memcpy(whole + e * width, src + (n - 1) * width, width);
-    const uint32_t seen = pack_group(p, whole, group), bits = (uint32_t)p->bits, rows = 32 / bits;
+    const uint32_t seen = pack_batch(p, whole, group, 1), bits = (uint32_t)p->bits, rows = 32 / bits;
     for (uint32_t e = (uint32_t)n; e < GROUP; e++)
         if (bits == 1) codes[e / 32] &= ~(UINT32_C(1) << e % 32);
         else codes[e / ROW / rows * ROW + e % ROW] &= ~(((UINT32_C(1) << bits) - 1) << e / ROW % rows * bits);
@@ -193,8 +205,10 @@ static uint32_t pack_tail(const struct amp__pack *p, const char *src, size_t n, 
 static AMP__PACK(pack) {
     const size_t width = p->type == AMP_FLOAT32 ? 4 : 2;
     uint32_t seen = 0;
-    for (; end - begin >= GROUP; begin += GROUP)
-        seen |= pack_group(p, (const char *)p->src + begin * width, begin / GROUP);
+    for (size_t n; (n = (end - begin) / GROUP); begin += n * GROUP) {
+        n = n < BATCH ? n : BATCH;
+        seen |= pack_batch(p, (const char *)p->src + begin * width, begin / GROUP, n);
+    }
     if (begin < end) seen |= pack_tail(p, (const char *)p->src + begin * width, end - begin, begin / GROUP);
     return seen;
 }
