@@ -16,6 +16,7 @@
     X(casts)                                                                                                           \
     X(unscale)                                                                                                         \
     X(norm)                                                                                                            \
+    X(pack)                                                                                                            \
     X(lists)                                                                                                           \
     X(sets)                                                                                                            \
     X(optim)                                                                                                           \
