@@ -127,8 +127,8 @@ typedef struct amp_optim_tensors {
      * cost LAMB, NovoGrad and LARC a pass over the gradients. */
     const float *grad_norm;  /* of all, LAMB's */
     const float *grad_norms; /* of each, NovoGrad's and LARC's */
-    /* Of split masters: param[i] is bf16, and with amp_remainder_bytes at remainders[i] it is the FP32 master; there is
-     * no low[i]. NULL, or entries NULL: none. */
+    /* The remainders of split masters (below): with remainders[i] param[i] is bf16, and the two are the FP32 master;
+     * low[i] then has no data. NULL, or entries NULL: none. */
     void *const *remainders;
 } amp_optim_tensors;
 
@@ -139,36 +139,34 @@ typedef struct amp_optim_tensors {
 /* One step of every tensor. AMP_ERR_INVALID_ARGUMENT, AMP_ERR_ABI_MISMATCH: nothing was written. */
 AMP_API AMP_MUST_CHECK amp_status amp_optim_list(const amp_optim *rule, const amp_optim_tensors *tensors);
 
+/*
+ * Split masters: an FP32 master m kept as the bf16 parameter p that it rounds to and a remainder of 16 bits, which take
+ * 2 1/8 bytes an element beside p where a master takes 4. No bit is lost: a step of the two is a step of the FP32
+ * master, to the last bit, with its bf16 copy.
+ *
+ * A remainder is one block: uint16_t rest[size], to a multiple of 2 elements, the lower halves of the masters; then
+ * uint32_t ties[(size + 31) / 32], whose bit i % 32 of word i / 32 says of an m halfway between two bf16 numbers that
+ * it was rounded down. As integers m = (p << 16) + rest, rest signed, or - rest where that bit is set and rest is
+ * -0x8000. Aligned to 4 bytes. Whoever writes p writes m: what was a remainder is added to the new p; where that would
+ * be no number (p is 0 and m beyond it, or p is odd and m halfway) m is p.
+ */
+
+/* Bytes of a remainder; 0 for more elements than there can be. */
+AMP_API uint64_t amp_remainder_bytes(uint64_t size);
+/* dst[i] (bf16), remainders[i] = src[i] (fp32): as amp_cast_list rounds, and what that left. Every byte of a remainder
+ * is written. A NaN comes back as one. */
+AMP_API AMP_MUST_CHECK amp_status amp_split_list(const amp_span *dst, void *const *remainders, const amp_span *src,
+                                                 size_t n);
+/* dst[i] (fp32) = src[i] (bf16) with remainders[i]: exact. */
+AMP_API AMP_MUST_CHECK amp_status amp_join_list(const amp_span *dst, const amp_span *src, void *const *remainders,
+                                                size_t n);
+
 /* The read-only pass before it. *norm (may be NULL) is the L2 norm of all src * scale * factor, norms[i] (norms may be
  * NULL) that of src[i]; *found_inf (may be NULL) is set to 1.0f if an element of them is non-finite, else left as it
  * is. The products are rounded to float each (fp64: to double); sums as in amp_l2norm_list, whose bits these are for
  * amp_scale_list's result. Source: Apex multi_tensor_unscale_l2norm. */
 AMP_API AMP_MUST_CHECK amp_status amp_check_list(const amp_span *src, size_t n, float scale, float factor, float *norm,
                                                  float *norms, float *found_inf);
-
-/*
- * Split masters: a bf16 parameter is an FP32 master rounded to nearest even, and a remainder beside it has the lower 16
- * bits, so that the upper half is not kept twice: with Adam 14 1/8 bytes a parameter, where FP32 masters beside 16-bit
- * parameters make 16. Steps are those of FP32 masters, to the bit. The eighth: of the 65,537 floats that round to an
- * even bf16 two have the same lower half, those on the middles above and below, and a bit tells which it was.
- *
- * A remainder is one block of amp_remainder_bytes(size), aligned to 4 bytes: uint16_t[size], as integers the float less
- * the bf16 << 16; to a multiple of 4 bytes; and uint32_t[(size + 31) / 32], bit i % 32 of word i / 32: element i is a
- * tie (0x8000) that was rounded down. Zeros: what the parameter is itself. A parameter that was written since is its
- * master within half a unit in its last place. Source: Transformer Engine's FusedAdam with store_param_remainders,
- * which rounds ties away from zero and so needs no such bit.
- */
-
-/* 0 for sizes that no memory has. */
-AMP_API uint64_t amp_remainder_bytes(uint64_t size);
-
-/* dst (bf16) and remainders[i] = src (fp32). Errors as amp_cast_list's; a remainder that is NULL or not aligned. */
-AMP_API AMP_MUST_CHECK amp_status amp_split_list(const amp_span *dst, void *const *remainders, const amp_span *src,
-                                                 size_t n);
-
-/* dst (fp32) = src (bf16) and remainders[i]. */
-AMP_API AMP_MUST_CHECK amp_status amp_join_list(const amp_span *dst, const amp_span *src, void *const *remainders,
-                                                size_t n);
 
 /* ---- An optimizer that libamp
  * steps ------------------------------------------------------------------------------- */

@@ -74,23 +74,27 @@
  * AMP__SUM_SQUARES's order. *nonfinite |= 1 if an x is infinite or NaN. */
 #define AMP__CHECK(name) double name(const void *src, size_t n, float scale, float factor, uint32_t *nonfinite)
 
-/* Split masters (amp_optim.h): low is src rounded as cast, rest its lower halves; bit i % 32 of ties[i / 32] is 1 where
- * rest[i] is 0x8000, a tie, and was rounded down: elsewhere it may be anything. Elements [begin, end) of a tensor.
- * And back, which amp__join (ref/convert.h) spells. */
-struct amp__remainder {
-    uint16_t *rest;
-    uint32_t *ties;
-};
+/*
+ * Split masters (amp_optim.h), elements [begin, end) of one tensor, whose arrays begin with element 0. Integers alone.
+ *     split          low[i] = src[i] rounded as cast, rest[i] = the lower half of its bits. Bits of ties are 0 but for
+ *                    elements whose rest is 0x8000 and whose upper half is even. begin is a multiple of 32, end too or
+ *                    the tensor's end: words of ties are written whole, and rest[end] = 0 where end is odd
+ *     join           dst[i] = the master, as amp__join (ref/convert.h) has it
+ *     join_squares   AMP__SUM_SQUARES of what join gives, of at most AMP__SUM_BLOCK elements
+ */
 #define AMP__SPLIT(name)                                                                                               \
-    void name(uint16_t *low, const struct amp__remainder *r, const float *src, size_t begin, size_t end)
+    void name(void *low, uint16_t *rest, uint32_t *ties, const float *src, size_t begin, size_t end)
 #define AMP__JOIN(name)                                                                                                \
-    void name(float *dst, const uint16_t *low, const struct amp__remainder *r, size_t begin, size_t end)
+    void name(float *dst, const void *low, const uint16_t *rest, const uint32_t *ties, size_t begin, size_t end)
+#define AMP__JOIN_SQUARES(name)                                                                                        \
+    double name(const void *low, const uint16_t *rest, const uint32_t *ties, size_t begin, size_t end)
 
 /*
  * The fused optimizers (amp_optim.h has the rules): one step of elements [begin, end) of one tensor. Everything is
  * float arithmetic in the order written here, one rounding an operation; terms with weight_decay 0 are left out.
  *
- *     g = (grad[i] * inv_scale) * factor                      p = param[i], or low[i] widened where param is NULL
+ *     g = (grad[i] * inv_scale) * factor
+ *     p = param[i]; where param is NULL: low[i] widened, or with rest joined
  *     sgd       before (!decay_after): g = g + weight_decay * p;  g = g * ratio
  *               momentum != 0: m = first ? g : beta1 * m + rest1 * g;  g = nesterov ? g + beta1 * m : m
  *               decay_after: g = g + weight_decay * p;  u = g
@@ -102,9 +106,7 @@ struct amp__remainder {
  *     novograd  !decoupled: g = g / denominator;  g = g + weight_decay * p;  m = beta1 * m + rest1 * g;
  *               u = m / correction1
  *               decoupled: m = beta1 * m + rest1 * g;  u = (m / correction1) / denominator;  u = u + weight_decay * p
- *     all       p = p - lr * u;  param[i] = p, low[i] = p rounded as cast
- *
- *     where rest is: p = low[i] and its remainder joined, and low[i], rest[i] and its tie are p split; param is NULL
+ *     all       p = p - lr * u;  param[i] = p, low[i] = p rounded as cast, or with rest split
  *
  *     lamb_moments   g = g * ratio; m and v of adam, written; no p; squares[0] and [1]: the sums of squares of p and of
  *                    adam's u over at most AMP__SUM_BLOCK elements, in AMP__SUM_SQUARES's order
@@ -114,14 +116,14 @@ struct amp__update {
     const void *grad;
     float *param;      /* NULL: low is the parameter */
     void *low;         /* may be NULL */
+    uint16_t *rest;    /* NULL: none; else low is bf16 and both are the parameter, with */
+    uint32_t *ties;    /* these: see AMP__SPLIT */
     float *moments[3]; /* in the order of amp_optim.h */
     amp_dtype grad_type, low_type; /* fp32, fp16, bf16; fp16, bf16 */
     float inv_scale, factor;
     float lr, weight_decay, beta1, rest1, beta2, rest2, eps, correction1, correction2;
     float ratio, denominator;
     bool first, nesterov, decay_after, decoupled;
-    uint16_t *rest; /* of split masters (struct amp__remainder); else NULL */
-    uint32_t *ties;
     bool stream; /* low goes past the caches, if it can: see struct amp__kernels. Only beside a param */
 };
 #define AMP__UPDATE(name) void name(const struct amp__update *u, size_t begin, size_t end)
@@ -168,10 +170,11 @@ typedef AMP__STATISTICS(amp__statistics_fn);
 typedef AMP__NONFINITE(amp__nonfinite_fn);
 typedef AMP__TILE(amp__tile_fn);
 typedef AMP__CHECK(amp__check_fn);
-typedef AMP__SPLIT(amp__split_fn);
-typedef AMP__JOIN(amp__join_fn);
 typedef AMP__PACK(amp__pack_fn);
 typedef AMP__UNPACK(amp__unpack_fn);
+typedef AMP__SPLIT(amp__split_fn);
+typedef AMP__JOIN(amp__join_fn);
+typedef AMP__JOIN_SQUARES(amp__join_squares_fn);
 typedef AMP__UPDATE(amp__update_fn);
 typedef AMP__UPDATE_SQUARES(amp__update_squares_fn);
 
@@ -200,10 +203,11 @@ struct amp__tile {
     X(set, amp__nonfinite_fn *, nonfinite, 1)                                                                          \
     X(set, struct amp__tile, tile, 0)                                                                                  \
     X(set, amp__check_fn *, check, 1)                                                                                  \
-    X(set, amp__split_fn *, split, 0)                                                                                  \
-    X(set, amp__join_fn *, join, 0)                                                                                    \
     X(set, amp__pack_fn *, pack, 0)                                                                                    \
     X(set, amp__unpack_fn *, unpack, 0)                                                                                \
+    X(set, amp__split_fn *, split, 0)                                                                                  \
+    X(set, amp__join_fn *, join, 0)                                                                                    \
+    X(set, amp__join_squares_fn *, join_squares, 0)                                                                    \
     X(set, amp__update_fn *, sgd, 0)                                                                                   \
     X(set, amp__update_fn *, adam, 0)                                                                                  \
     X(set, amp__update_fn *, adagrad, 0)                                                                               \
@@ -236,15 +240,16 @@ static inline uint32_t *amp__pack_headers(void *packed, int32_t bits, uint64_t s
 /* Fills every slot with the best kernel that needs nothing beyond `cpu_flags`. Pure: flags in, table out. */
 void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags);
 
+/* The two arrays of a tensor's remainder (amp_optim.h). */
+static inline uint16_t *amp__rest_of(void *remainder) { return remainder; }
+static inline uint32_t *amp__ties_of(void *remainder, uint64_t size) {
+    return (uint32_t *)remainder + ((size_t)size + 1) / 2;
+}
+/* A split master's sum of squares. split.c */
+double amp__join_squares(const amp_span *low, void *remainder);
+
 /* One tensor's sum of squares of src * scale * factor, as defined above. In the default environment. norms.c */
 double amp__check_span(const amp_span *span, float scale, float factor, uint32_t *nonfinite);
-
-/* A parameter's remainder as it lies in its block. */
-static inline struct amp__remainder amp__remainder_of(void *block, uint64_t size) {
-    return (struct amp__remainder){ block, (uint32_t *)block + (size + 1) / 2 };
-}
-/* The sum of squares of a split master, as amp__check_span's of the whole one. remainder.c */
-double amp__remainder_squares(const amp_span *low, void *remainder);
 
 /* amp_pack but for its context: args is whole. pack.c */
 struct amp_pack_args;

@@ -41,7 +41,7 @@ struct amp__powers {
 /* One tensor as a step finds it. */
 struct amp__optim_tensor {
     amp_span grad, param, low; /* low.data NULL: none. param 16-bit: has no master */
-    void *remainder; /* of a split master, whose upper half param is; NULL: none */
+    void *remainder;           /* param is bf16, and this makes it an FP32 master (amp_optim.h); NULL: not */
     float *moments[AMP__MOMENTS];
     uint64_t *steps;
     float inv_scale, factor; /* the gradient is grad * inv_scale * factor */

@@ -48,8 +48,8 @@ static float norm_of_grad(const struct amp__optim_tensor *tensor) {
 
 static float norm_of_param(const struct amp__optim_tensor *tensor) {
     uint32_t unused = 0;
-    return (float)sqrt(tensor->remainder ? amp__remainder_squares(&tensor->param, tensor->remainder)
-                                         : amp__check_span(&tensor->param, 1.0f, 1.0f, &unused));
+    if (tensor->remainder) return (float)sqrt(amp__join_squares(&tensor->param, tensor->remainder));
+    return (float)sqrt(amp__check_span(&tensor->param, 1.0f, 1.0f, &unused));
 }
 
 float amp__optim_limit(const amp_optim *rule, float norm_of_all) {
@@ -92,11 +92,11 @@ static void fill_update(struct amp__update *u, const amp_optim *rule, const stru
         .decoupled = has(rule, AMP_OPTIM_DECOUPLED) || rule->kind == AMP_OPTIM_ADAMW,
         .stream = tensor->stream && master && low->data && low->size >= SHORTEST_STREAM,
     };
-    memcpy(u->moments, tensor->moments, sizeof u->moments);
-    if (tensor->remainder) {
-        const struct amp__remainder r = amp__remainder_of(tensor->remainder, tensor->param.size);
-        u->rest = r.rest, u->ties = r.ties;
+    if (tensor->remainder && low->size) {
+        u->rest = amp__rest_of(tensor->remainder);
+        u->ties = amp__ties_of(tensor->remainder, low->size);
     }
+    memcpy(u->moments, tensor->moments, sizeof u->moments);
     if (has(rule, AMP_OPTIM_BIAS_CORRECTION)) {
         const struct amp__powers powers = powers_of(rule, tensor);
         u->correction1 = (float)(1.0 - powers.of_beta1);

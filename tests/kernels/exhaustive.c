@@ -105,9 +105,8 @@ static void compare_split(const struct version *v, uint32_t first) {
     static uint16_t want[CHUNK], low[CHUNK], rest[CHUNK];
     for (uint32_t i = 0; i < CHUNK; i++) src[i] = first + i;
     v->table.cast[AMP_BFLOAT16][AMP_FLOAT32](want, src, CHUNK);
-    const struct amp__remainder r = { rest, ties };
-    v->table.split(low, &r, (const float *)(const void *)src, 0, CHUNK);
-    v->table.join((float *)(void *)back, low, &r, 0, CHUNK);
+    v->table.split(low, rest, ties, (const float *)(const void *)src, 0, CHUNK);
+    v->table.join((float *)(void *)back, low, rest, ties, 0, CHUNK);
     for (uint32_t i = 0; i < CHUNK; i++)
         if (low[i] != want[i] || !bits_agree(AMP_FLOAT32, back[i], src[i]))
             ck_abort_msg("%s: %#x: split as %#x and %#x, joined as %#x", v->name, src[i], low[i], rest[i], back[i]);

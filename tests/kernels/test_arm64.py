@@ -25,7 +25,7 @@ ALONE = {"exhaustive.c": ["oracle.c"]}  # programs of their own, and what they n
 # Lists, which go through the process's table, with each set alone; the suites before them see all sets by themselves.
 # An emulator is slow: a third of the patterns, of which another machine's tests see all, and the slow tier here too.
 SHORT = {} if os.environ.get("AMP_TEST_SLOW") else {"AMP_TEST_SHORT": "1"}
-RUNS = [("table", SHORT), ("convert", SHORT), ("fpenv", {}), ("cpu", {}), ("matmul", SHORT),
+RUNS = [("table", SHORT), ("convert", SHORT), ("fpenv", {}), ("cpu", {}), ("matmul", SHORT), ("split", {}),
         ("lists", {"AMP_CPU_MASK": "none", **SHORT}), ("lists", {"AMP_CPU_MASK": "neon", **SHORT})]
 STRETCH = "255"  # exhaustive.c's argument
 

@@ -160,7 +160,7 @@ TEST(any_number_of_threads_makes_the_same_bytes) {
 
 TEST(what_cannot_be_packed_is_refused) {
     float x[2] = { 1.0f, 2.0f };
-    const amp_pack_args good = { sizeof good, 4, 0, { x, 2, AMP_FLOAT32, 0 }, packed, NULL, NULL };
+    const amp_pack_args good = { sizeof good, 4, 0, { x, 2, AMP_FLOAT32, 0 }, packed, NULL, NULL, NULL };
     amp_pack_args bad[6];
     for (size_t i = 0; i < AMP_COUNT(bad); i++) bad[i] = good;
     bad[0].bits = 3, bad[1].packed = NULL, bad[2].packed = (char *)packed + 2, bad[3].src.dtype = AMP_FLOAT64;

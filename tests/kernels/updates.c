@@ -25,11 +25,9 @@ static const struct {
     const char *name;
     bool param;
     amp_dtype low; /* DEFAULT: none */
-    bool split;
 } places[] = {
-    { "fp32", true, AMP_DTYPE_DEFAULT, false }, { "master, fp16", true, AMP_FLOAT16, false },
-    { "master, bf16", true, AMP_BFLOAT16, false }, { "fp16", false, AMP_FLOAT16, false },
-    { "bf16", false, AMP_BFLOAT16, false }, { "split", false, AMP_BFLOAT16, true },
+    { "fp32", true, AMP_DTYPE_DEFAULT }, { "master, fp16", true, AMP_FLOAT16 }, { "master, bf16", true, AMP_BFLOAT16 },
+    { "fp16", false, AMP_FLOAT16 },      { "bf16", false, AMP_BFLOAT16 },
 };
 
 /* ---- oracles: one element ---- */
@@ -122,8 +120,6 @@ static void oracle_lamb_apply(struct element *e, const struct amp__update *u) { 
 
 struct arrays {
     uint32_t grad[LONGEST + EXTRA], param[LONGEST + EXTRA], low[LONGEST + EXTRA], moments[3][LONGEST + EXTRA];
-    uint16_t rest[LONGEST + EXTRA];
-    uint32_t ties[(LONGEST + EXTRA) / 32 + 1];
 };
 static struct arrays before, after; /* a step of all elements */
 static float directions[LONGEST], masters[LONGEST];
@@ -139,25 +135,6 @@ struct run {
     struct amp__update u;
 };
 
-/* The master of one element: as integers, the sum of the bf16 shifted and what is left. */
-static void set_split(struct arrays *a, size_t i, uint64_t bits) {
-    set_bits(AMP_BFLOAT16, a->low, i, oracle_cast(AMP_BFLOAT16, AMP_FLOAT32, bits));
-    a->rest[i] = (uint16_t)(bits & 0xffff);
-    if (a->rest[i] != 0x8000) return;
-    if (bits & 0x10000) a->ties[i / 32] &= ~(UINT32_C(1) << i % 32);
-    else a->ties[i / 32] |= UINT32_C(1) << i % 32;
-}
-
-static uint32_t get_split(const uint16_t *low, const uint16_t *rest, const uint32_t *ties, size_t i) {
-    const bool down = rest[i] == 0x8000 ? ties[i / 32] >> i % 32 & 1 : rest[i] < 0x8000;
-    return ((uint32_t)low[i] << 16) + rest[i] - (down ? 0 : 0x10000u);
-}
-
-static void make_split(struct arrays *a, size_t n) {
-    memset(a->ties, 0x5a, sizeof a->ties);
-    for (size_t i = 0; i < n; i++) set_split(a, i, a->param[i]);
-}
-
 static void make(struct run *run, size_t n) {
     n += EXTRA;
     fill(run->pattern, run->grad_type, before.grad, n);
@@ -167,12 +144,11 @@ static void make(struct run *run, size_t n) {
         fill(run->pattern, AMP_FLOAT32, before.moments[k], n);
         for (size_t i = 0; k && i < n; i++) before.moments[k][i] &= 0x7fffffffu; /* squares */
     }
-    if (places[run->place].split) make_split(&before, n);
 }
 
 static void expect(struct run *run, size_t n) {
     const amp_dtype low = places[run->place].low;
-    const bool master = places[run->place].param || places[run->place].split;
+    const bool master = places[run->place].param;
     after = before;
     for (size_t i = 0; i < n; i++) {
         const size_t at = EXTRA + i;
@@ -188,13 +164,12 @@ static void expect(struct run *run, size_t n) {
         if (run->moments_alone) continue;
         e.p = plus(e.p, -times(run->u.lr, e.u));
         if (master) after.param[at] = (uint32_t)as_bits(e.p);
-        if (places[run->place].split) set_split(&after, at, as_bits(e.p));
-        else if (low) set_bits(low, after.low, at, oracle_cast(low, AMP_FLOAT32, as_bits(e.p)));
+        if (low) set_bits(low, after.low, at, oracle_cast(low, AMP_FLOAT32, as_bits(e.p)));
     }
 }
 
 /* The arrays of a run, each at an address and before a gap of its own. */
-enum { REST = 6, TIES, N_GUARDS, MOST_OFFSET = 16 };
+enum { N_GUARDS = 6, MOST_OFFSET = 16 };
 static struct guard guards[N_GUARDS];
 
 static size_t offset_of(int guard, size_t turn) { return turn * (size_t)(2 * guard + 1) % (MOST_OFFSET + 1); }
@@ -206,8 +181,7 @@ static void *place(int guard, const void *src, size_t width, size_t n, size_t tu
 
 static void compare(const struct run *run, int guard, amp_dtype type, const void *got, const void *want, size_t n,
                     size_t turn) {
-    static const char *const names[N_GUARDS] = { "grad", "param", "low", "moments[0]", "moments[1]", "moments[2]",
-                                                   "rest", "ties" };
+    static const char *const names[N_GUARDS] = { "grad", "param", "low", "moments[0]", "moments[1]", "moments[2]" };
     const size_t width = amp__dtype_size(type), bytes = (n + EXTRA) * width;
     CHECK_THAT(guard_intact(&guards[guard], bytes, offset_of(guard, turn) * width),
                "%s %s, %s: n %zu: wrote outside %s", run->isa, run->rule, places[run->place].name, n, names[guard]);
@@ -217,19 +191,6 @@ static void compare(const struct run *run, int guard, amp_dtype type, const void
                    "%s %s, %s, gradient %d, %s: n %zu turn %zu: %s[%zu] is %#llx, want %#llx", run->isa, run->rule,
                    places[run->place].name, (int)run->grad_type, pattern_names[run->pattern], n, turn, names[guard], i,
                    (unsigned long long)get_bits(type, got, i), (unsigned long long)get_bits(type, want, i));
-}
-
-/* Whatever a NaN is made of; and ties' bits elsewhere. */
-static void compare_split(const struct run *run, const struct amp__update *u, size_t n, size_t turn) {
-    const size_t all = n + EXTRA;
-    CHECK_THAT(guard_intact(&guards[REST], 2 * all, offset_of(REST, turn) * 2) &&
-                   guard_intact(&guards[TIES], 4 * (all / 32 + 1), offset_of(TIES, turn) * 4),
-               "%s %s: n %zu: wrote outside a remainder", run->isa, run->rule, n);
-    for (size_t i = 0; i < all; i++) {
-        const uint32_t got = get_split(u->low, u->rest, u->ties, i), want = after.param[i];
-        CHECK_THAT(bits_agree(AMP_FLOAT32, got, want), "%s %s, %s: n %zu turn %zu: master %zu is %#x, want %#x",
-                   run->isa, run->rule, pattern_names[run->pattern], n, turn, i, got, want);
-    }
 }
 
 static void compare_squares(const struct run *run, const double got[2], size_t n) {
@@ -250,17 +211,11 @@ static void check_one(struct run *run, amp_fn kernel, size_t n, size_t turn) {
     u.low = low ? place(2, before.low, 2, n, turn) : NULL;
     for (int k = 0; k < 3; k++) u.moments[k] = run->u.moments[k] ? place(3 + k, before.moments[k], 4, n, turn) : NULL;
     u.stream = u.param && u.low && turn % 2;
-    if (places[run->place].split) {
-        u.rest = place(REST, before.rest, 2, n, turn);
-        u.ties = memcpy(guard_place(&guards[TIES], 4 * ((n + EXTRA) / 32 + 1), offset_of(TIES, turn) * 4), before.ties,
-                        4 * ((n + EXTRA) / 32 + 1));
-    }
     if (run->moments_alone) ((amp__update_squares_fn *)kernel)(&u, EXTRA, EXTRA + n, squares);
     else ((amp__update_fn *)kernel)(&u, EXTRA, EXTRA + n);
     compare(run, 0, run->grad_type, u.grad, before.grad, n, turn);
     if (u.param) compare(run, 1, AMP_FLOAT32, u.param, after.param, n, turn);
     if (u.low) compare(run, 2, low, u.low, after.low, n, turn);
-    if (u.rest) compare_split(run, &u, n, turn);
     for (int k = 0; k < 3; k++)
         if (u.moments[k]) compare(run, 3 + k, AMP_FLOAT32, u.moments[k], after.moments[k], n, turn);
     if (run->moments_alone) compare_squares(run, squares, n);
@@ -371,71 +326,6 @@ void check_novograd(amp_fn kernel, const amp_dtype *types, const char *isa) {
     struct run run = { .rule = "novograd", .isa = isa, .oracle = oracle_novograd, .n_moments = 1 };
     (void)types;
     check_rule(&run, kernel, one_moment_settings, AMP_COUNT(one_moment_settings));
-}
-
-/* ---- split masters ---- */
-
-/* Also of parameters that a host wrote under an old remainder. */
-static uint32_t oracle_join(const struct arrays *a, size_t i) {
-    const uint16_t low = (uint16_t)get_bits(AMP_BFLOAT16, a->low, i), *lows = (const uint16_t *)(const void *)a->low;
-    const bool below = get_split(lows, a->rest, a->ties, i) + 0x10000u == ((uint32_t)low << 16) + a->rest[i];
-    if ((a->rest[i] == 0x8000 && low & 1) || (below && !(low & 0x7fff))) return (uint32_t)low << 16;
-    return get_split(lows, a->rest, a->ties, i);
-}
-
-static void split_turn(amp_fn kernel, const char *isa, bool join, size_t n, size_t turn) {
-    const struct amp__remainder r = { place(REST, before.rest, 2, n, turn),
-                                      memcpy(guard_place(&guards[TIES], 4 * ((n + EXTRA) / 32 + 1),
-                                                         offset_of(TIES, turn) * 4),
-                                             before.ties, 4 * ((n + EXTRA) / 32 + 1)) };
-    float *fp32 = place(1, before.param, 4, n, turn);
-    uint16_t *low = place(2, before.low, 2, n, turn);
-    if (join) ((amp__join_fn *)kernel)(fp32, low, &r, EXTRA, EXTRA + n);
-    else ((amp__split_fn *)kernel)(low, &r, fp32, EXTRA, EXTRA + n);
-    for (size_t i = 0; i < n + EXTRA; i++) {
-        const bool inside = i >= EXTRA;
-        uint32_t got, want = inside && join ? oracle_join(&before, i) : before.param[i];
-        memcpy(&got, &fp32[i], sizeof got);
-        CHECK_THAT(bits_agree(AMP_FLOAT32, got, want), "%s: n %zu: [%zu] is %#x, want %#x", isa, n, i, got, want);
-        if (join || !inside) continue;
-        got = get_split(low, r.rest, r.ties, i);
-        CHECK_THAT(bits_agree(AMP_FLOAT32, got, want) &&
-                       low[i] == (uint16_t)oracle_cast(AMP_BFLOAT16, AMP_FLOAT32, want),
-                   "%s: n %zu: split %zu is %#x, want %#x", isa, n, i, got, want);
-    }
-    CHECK_THAT(guard_intact(&guards[2], 2 * (n + EXTRA), offset_of(2, turn) * 2) &&
-                   guard_intact(&guards[REST], 2 * (n + EXTRA), offset_of(REST, turn) * 2) &&
-                   guard_intact(&guards[TIES], 4 * ((n + EXTRA) / 32 + 1), offset_of(TIES, turn) * 4) &&
-                   guard_intact(&guards[1], 4 * (n + EXTRA), offset_of(1, turn) * 4),
-               "%s: n %zu: wrote outside", isa, n);
-}
-
-/* written: halves that belong to no float, too. */
-static void check_halves(amp_fn kernel, const char *isa, bool join) {
-    size_t turn = 0;
-    for (int i = 0; i < N_GUARDS; i++) guards[i] = guard_new((LONGEST + EXTRA + MOST_OFFSET) * 4 + GUARD_BORDER);
-    for (int p = 0; p < 2 * PATTERNS; p++) {
-        fill((enum pattern)(p % PATTERNS), AMP_FLOAT32, before.param, LONGEST + EXTRA);
-        for (size_t i = 0; i < LONGEST + EXTRA && p % 3 == 1; i += 5)
-            before.param[i] = (before.param[i] & ~0xffffu) | 0x8000;
-        make_split(&before, LONGEST + EXTRA);
-        if (p >= PATTERNS && join) {
-            fill((enum pattern)(p % PATTERNS), AMP_BFLOAT16, before.low, LONGEST + EXTRA);
-            for (size_t i = 0; i < LONGEST + EXTRA; i += 3) before.rest[i] = 0x8000;
-        }
-        for (size_t l = 0; l < N_LENGTHS; l++) split_turn(kernel, isa, join, length_at(l), turn++);
-    }
-    for (int i = 0; i < N_GUARDS; i++) guard_free(&guards[i]);
-}
-
-void check_split(amp_fn kernel, const amp_dtype *types, const char *isa) {
-    (void)types;
-    check_halves(kernel, isa, false);
-}
-
-void check_join(amp_fn kernel, const amp_dtype *types, const char *isa) {
-    (void)types;
-    check_halves(kernel, isa, true);
 }
 
 /* ---- the check before the step ---- */

@@ -417,7 +417,8 @@ static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywor
 static PyMethodDef methods[] = {
     { "optimizer_step", (PyCFunction)(void (*)(void))optimizer_step, METH_VARARGS | METH_KEYWORDS,
       "optimizer_step(rule, params, grads, state, *, steps, model_params=None, remainders=None, inv_scale=1.0,\n"
-      "               grad_factor=1.0, found_inf=None, grad_norm=None, grad_norms=None, stream=None, **hyper_parameters)\n--\n\n"
+      "               grad_factor=1.0, found_inf=None, grad_norm=None, grad_norms=None, stream=None,\n"
+      "               **hyper_parameters)\n--\n\n"
       "One step of every tensor by a rule of amp_optim.h. Returns whether it happened; found_inf other than 0 "
       "prevents it.\n"
       "None: found_inf is on the GPU, which alone knows." },

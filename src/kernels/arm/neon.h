@@ -8,6 +8,7 @@
 #include "kernels/ref/convert.h"
 
 #include <arm_neon.h>
+#include <stdbool.h>
 
 #define ISA neon
 typedef float32x4_t quad;
@@ -75,24 +76,29 @@ PARTS_AND_STREAMS(vf, f32)
 PARTS_AND_STREAMS(vf, f16)
 PARTS_AND_STREAMS(vf, bf16)
 
-/* vector/split.h */
-static inline float32x4_t joined(float32x4_t upper, float32x4_t lower) {
-    const int32x4_t by = vshrq_n_s32(vreinterpretq_s32_f32(lower), 16);
-    const uint32x4_t zero = vceqzq_u32(vshlq_n_u32(as_words(upper), 1)), negative = vcltzq_s32(by);
-    return as_floats(vaddq_u32(as_words(upper), vbicq_u32(vreinterpretq_u32_s32(by), vandq_u32(zero, negative))));
+/* low + by, and a sign in *rare where by is a tie or the sum has another sign. */
+static inline float32x4_t sum_of_split(float32x4_t low, int32x4_t by, uint32x4_t *rare) {
+    const uint32x4_t sum = vaddq_u32(as_words(low), vreinterpretq_u32_s32(by));
+    const uint32x4_t tie = vceqq_s32(by, vdupq_n_s32(-0x8000));
+    *rare = vorrq_u32(*rare, vorrq_u32(tie, veorq_u32(sum, as_words(low))));
+    return as_floats(sum);
 }
-OF_HALVES(join, joined)
-static inline vf vf_lower(vf x) {
-    return (vf){ as_floats(vshlq_n_u32(as_words(x.low), 16)), as_floats(vshlq_n_u32(as_words(x.high), 16)) };
+static inline vf vf_load_split(const amp__bf16 *low, const uint16_t *rest, bool *rare) {
+    const int16x8_t halves = vreinterpretq_s16_u16(vld1q_u16(rest));
+    const vf upper = vf_load_bf16(low);
+    uint32x4_t seen = vdupq_n_u32(0);
+    const float32x4_t first = sum_of_split(upper.low, vmovl_s16(vget_low_s16(halves)), &seen);
+    const float32x4_t second = sum_of_split(upper.high, vmovl_high_s16(halves), &seen);
+    *rare = vmaxvq_u32(seen) >> 31 != 0;
+    return (vf){ first, second };
 }
-static inline uint32_t vf_ties(vf lower) {
-    static const uint32_t places[8] = { 1, 2, 4, 8, 16, 32, 64, 128 };
-    const uint32x4_t tie = vdupq_n_u32(UINT32_C(0x80000000));
-    const uint32x4_t low = vandq_u32(vceqq_u32(as_words(lower.low), tie), vld1q_u32(places));
-    return vaddvq_u32(vorrq_u32(low, vandq_u32(vceqq_u32(as_words(lower.high), tie), vld1q_u32(places + 4))));
-}
-static inline void vf_store_upper(uint16_t *dst, vf x) {
-    vst1q_u16(dst, vuzp2q_u16(vreinterpretq_u16_f32(x.low), vreinterpretq_u16_f32(x.high)));
+static inline bool vf_store_split(amp__bf16 *low, uint16_t *rest, vf x) {
+    const uint32x4_t first = as_words(x.low), second = as_words(x.high), half = vdupq_n_u32(0x8000);
+    const uint16x8_t halves = vuzp1q_u16(vreinterpretq_u16_u32(first), vreinterpretq_u16_u32(second));
+    const uint32x4_t nan = vorrq_u32(is_nan(x.low), is_nan(x.high));
+    vst1q_u16(low, vaddhn_high_u32(vaddhn_u32(first, half), second, half));
+    vst1q_u16(rest, halves);
+    return vmaxvq_u16(vorrq_u16(vceqq_u16(halves, vdupq_n_u16(0x8000)), vreinterpretq_u16_u32(nan))) != 0;
 }
 
 static inline vf vf_set1(float x) { return (vf){ vdupq_n_f32(x), vdupq_n_f32(x) }; }

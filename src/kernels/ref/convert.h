@@ -136,17 +136,6 @@ AMP__CONVERT amp__bf16 amp__f32_to_bf16(float value) {
     return (amp__bf16)((bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x0040u : rounded);
 }
 
-/* A float of its upper half rounded to nearest even, and its lower half: the difference of the two as integers, but for
- * a tie, of which `down` says where it went. Upper halves that no rounding gives (a host wrote another one) are taken
- * as they are. */
-AMP__CONVERT float amp__join(amp__bf16 upper, uint16_t lower, int down) {
-    const uint32_t bits = (uint32_t)upper << 16, minus = lower & 0x8000u ? 0x10000u : 0;
-    if (lower == 0x8000u && (upper & 1)) return amp__f32_from_bits(bits);
-    if (lower == 0x8000u && down) return amp__f32_from_bits(bits + 0x8000u);
-    if (minus && !(upper & 0x7fffu)) return amp__f32_from_bits(bits);
-    return amp__f32_from_bits(bits + lower - minus);
-}
-
 AMP__CONVERT float amp__f16_to_f32(amp__f16 bits) {
     const uint32_t magnitude = bits & 0x7fffu, minus = (uint32_t)(bits & 0x8000u) << 16;
     /* Infinity and NaN move to float's highest exponent by twice the difference of the biases. */
@@ -163,6 +152,25 @@ AMP__CONVERT float amp__f16_to_f32(amp__f16 bits) {
 AMP__CONVERT amp__f16 amp__f32_to_f16(float value) {
     return (amp__f16)amp__narrow(amp__f32_bits(value), amp__format_f32(), amp__format_f16());
 }
+
+/* ---- split masters: a float as the bf16 that it rounds to and the lower half of its bits ---- */
+
+/* Half of the unit of bf16: the float was halfway between two. */
+#define AMP__REST_TIE 0x8000u
+
+/* `tie`: it was rounded down, to the even one. Where somebody else wrote low, which then is not what the rest was left
+ * by, the float is low: no float is rounded up to 0, where the sign would change, and none halfway to an odd number. */
+AMP__CONVERT float amp__join(amp__bf16 low, uint16_t rest, uint32_t tie) {
+    const uint32_t upper = (uint32_t)low << 16, odd = low & 1u;
+    const uint32_t by_tie = (tie & ~odd ? 0x10000u : 0) + (odd ? AMP__REST_TIE : 0) - AMP__REST_TIE;
+    const uint32_t by = rest == AMP__REST_TIE ? by_tie : (rest ^ AMP__REST_TIE) - AMP__REST_TIE;
+    return amp__f32_from_bits(((upper + by) ^ upper) >> 31 ? upper : upper + by);
+}
+
+AMP__CONVERT uint16_t amp__rest(float value) { return (uint16_t)amp__f32_bits(value); }
+
+/* Of a float whose rest is AMP__REST_TIE: was it rounded down? */
+AMP__CONVERT uint32_t amp__tie(float value) { return ~amp__f32_bits(value) >> 16 & 1; }
 
 /* ---- the others; between the 16-bit types by way of float, which holds both exactly ---- */
 

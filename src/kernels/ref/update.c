@@ -5,6 +5,7 @@
  * goes.
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/split.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,7 +22,7 @@ struct block {
 static void load_param(struct block *x, const struct amp__update *u, size_t at, size_t n) {
     if (u->param) memcpy(x->p, u->param + at, n * sizeof *x->p);
     else if (u->rest)
-        for (size_t i = 0; i < n; i++) x->p[i] = amp__ref_join_one(u->low, u->rest, u->ties, at + i);
+        for (size_t i = 0; i < n; i++) x->p[i] = amp__split_get(u->low, u->rest, u->ties, at + i);
     else amp__ref_cast[AMP_FLOAT32][u->low_type](x->p, (const char *)u->low + 2 * at, n);
 }
 
@@ -44,7 +45,7 @@ static void step_and_store(struct block *x, const struct amp__update *u, size_t 
     for (size_t i = 0; i < N; i++) x->p[i] = x->p[i] - u->lr * x->u[i];
     if (u->param) memcpy(u->param + at, x->p, n * sizeof *x->p);
     if (u->rest)
-        for (size_t i = 0; i < n; i++) amp__ref_split_one(u->low, u->rest, u->ties, at + i, x->p[i]);
+        for (size_t i = 0; i < n; i++) amp__split_set(u->low, u->rest, u->ties, at + i, x->p[i]);
     else if (u->low) amp__ref_cast[u->low_type][AMP_FLOAT32]((char *)u->low + 2 * at, x->p, n);
 }
 

@@ -17,7 +17,7 @@ struct numbers {
 /* what is read and written: constants wherever a rule is compiled for certain types; */
 struct streams {
     amp_dtype grad, low; /* low AMP_DTYPE_DEFAULT: none */
-    bool param, split; /* split: low and a remainder */
+    bool param, rest; /* param not: low is the parameter, or with a rest half of it */
     int moments;
     bool applies; /* moments as they are, and no gradient */
 };
@@ -57,8 +57,9 @@ INLINE vf read_low(amp_dtype type, const void *src, size_t at, size_t n) {
 }
 
 INLINE void read_param(struct elements *x, const struct amp__update *u, struct streams s, size_t at, size_t n) {
-    x->p = s.param ? read_f32(u->param, at, n)
-        : s.split ? read_split(u->low, u->rest, u->ties, at, n) : read_low(s.low, u->low, at, n);
+    x->p = s.param  ? read_f32(u->param, at, n)
+           : s.rest ? read_split(u->low, u->rest, u->ties, at, n)
+                    : read_low(s.low, u->low, at, n);
     for (int k = 0; k < 3; k++) x->m[k] = k < s.moments ? read_f32(u->moments[k], at, n) : vf_set1(0.0f);
 }
 
@@ -77,7 +78,7 @@ INLINE void step_and_write(const struct elements *x, const struct amp__update *u
                            struct streams s, size_t at, size_t n) {
     const vf p = vf_sub(x->p, vf_mul(c->lr, x->u));
     if (s.param) write_f32(u->param, p, at, n, false);
-    if (s.split) write_split(u->low, u->rest, u->ties, p, at, n);
+    if (s.rest) write_split(u->low, u->rest, u->ties, p, at, n);
     else if (s.low == AMP_FLOAT16) write_f16(u->low, p, at, n, u->stream);
     else if (s.low == AMP_BFLOAT16) write_bf16(u->low, p, at, n, u->stream);
 }
@@ -189,7 +190,7 @@ INLINE void sweep(rule_fn *rule, part_fn *part, const struct amp__update *given,
     if (streams) fence();
 }
 
-/* FP32 alone; gradient and copy in one 16-bit type beside a master; split masters, bfloat16 gradients; else any. */
+/* FP32 alone; gradient and copy in one 16-bit type beside a master; a bf16 gradient and a split master; else any. */
 INLINE void sweep_fast(rule_fn *rule, part_fn *part, const struct amp__update *u, int moments, size_t begin,
                        size_t end) {
     const struct streams any = streams_of(u, moments, false);
@@ -200,7 +201,7 @@ INLINE void sweep_fast(rule_fn *rule, part_fn *part, const struct amp__update *u
     if (any.param && any.grad == AMP_FLOAT32 && !any.low) sweep(rule, part, u, fp32, begin, end);
     else if (any.param && any.grad == AMP_FLOAT16 && any.low == AMP_FLOAT16) sweep(rule, part, u, fp16, begin, end);
     else if (any.param && any.grad == AMP_BFLOAT16 && any.low == AMP_BFLOAT16) sweep(rule, part, u, bf16, begin, end);
-    else if (any.split && any.grad == AMP_BFLOAT16) sweep(rule, part, u, split, begin, end);
+    else if (any.rest && any.grad == AMP_BFLOAT16) sweep(rule, part, u, split, begin, end);
     else sweep(rule, part, u, any, begin, end);
 }
 

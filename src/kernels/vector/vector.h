@@ -29,6 +29,10 @@
  *     vf_differ(x, y)         bits of lanes with x != y;  vf_choose(bits, x): x where the lane's bit is set, else 0
  *     vf_least, vf_most(x)    of all lanes
  *
+ * split.h alone wants vf_load_split(low, rest, &rare), the sums of bf16's bits and of signed rests, and whether a rest
+ * is 0x8000 or a sum has another sign; and vf_store_split(low, rest, x), the upper halves, of what is halfway the upper
+ * one, and the lower halves, and whether there was one halfway or a NaN.
+ *
  * update.c alone wants vf_sub, vf_div, vf_sqrt (rounded as in IEEE 754) and vf_larger(x, y): !(x <= y) ? x : y. Of
  * the others it wants those of f32, f16 and bf16, vf_set1, _mul, _add, _first, widen, vd_set1, vd_add_exact,
  * vd_store_f64, fence and up_to_vector. A set without it would give its tables of sgd, adam, adagrad, novograd,

@@ -8,6 +8,7 @@
 #include "kernels/ref/convert.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 #define ISA avx2
 enum { LANES = 8 };
@@ -87,21 +88,21 @@ static inline void vf_stream_f32(amp__f32 *dst, vf x) { _mm256_stream_ps(dst, x)
 SHORT_WORDS(f16)
 SHORT_WORDS(bf16)
 
-/* vector/split.h */
-static inline vf vf_join(vf upper, vf lower) {
-    const __m256i bits = _mm256_castps_si256(upper), by = _mm256_srai_epi32(_mm256_castps_si256(lower), 16);
-    const __m256i zero = _mm256_cmpeq_epi32(_mm256_slli_epi32(bits, 1), _mm256_setzero_si256());
-    const __m256i below_zero = _mm256_and_si256(zero, _mm256_srai_epi32(by, 31));
-    return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_andnot_si256(below_zero, by)));
+static inline vf vf_load_split(const amp__bf16 *low, const uint16_t *rest, bool *rare) {
+    const __m256i by = _mm256_cvtepi16_epi32(_mm_loadu_si128((const __m128i *)(const void *)rest));
+    const __m256i upper = _mm256_castps_si256(vf_load_bf16(low)), sum = _mm256_add_epi32(upper, by);
+    const __m256i tie = _mm256_cmpeq_epi32(by, _mm256_set1_epi32(-0x8000));
+    const __m256i seen = _mm256_or_si256(tie, _mm256_xor_si256(sum, upper));
+    *rare = _mm256_movemask_ps(_mm256_castsi256_ps(seen)) != 0;
+    return _mm256_castsi256_ps(sum);
 }
-static inline vf vf_lower(vf x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 16)); }
-static inline uint32_t vf_ties(vf lower) {
-    const __m256i tie = _mm256_cmpeq_epi32(_mm256_castps_si256(lower), _mm256_set1_epi32((int32_t)0x80000000));
-    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(tie));
-}
-static inline void vf_store_upper(uint16_t *dst, vf x) {
-    const __m256i words = _mm256_srli_epi32(_mm256_castps_si256(x), 16);
-    _mm_storeu_si128((__m128i *)(void *)dst, _mm_packus_epi32(low_half(words), high_half(words)));
+static inline bool vf_store_split(amp__bf16 *low, uint16_t *rest, vf x) {
+    const __m256i bits = _mm256_castps_si256(x), rounded = _mm256_add_epi32(bits, _mm256_set1_epi32(0x8000));
+    const __m256i upper = _mm256_srli_epi32(rounded, 16), lower = _mm256_and_si256(bits, _mm256_set1_epi32(0xffff));
+    const __m256i tie = _mm256_cmpeq_epi32(lower, _mm256_set1_epi32(0x8000));
+    _mm_storeu_si128((__m128i *)(void *)low, _mm_packus_epi32(low_half(upper), high_half(upper)));
+    _mm_storeu_si128((__m128i *)(void *)rest, _mm_packus_epi32(low_half(lower), high_half(lower)));
+    return _mm256_movemask_epi8(_mm256_or_si256(tie, is_nan(x))) != 0;
 }
 
 static inline vf vf_set1(float x) { return _mm256_set1_ps(x); }

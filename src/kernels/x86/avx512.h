@@ -9,6 +9,7 @@
 #include "kernels/ref/convert.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 #define ISA avx512
 enum { LANES = 16 };
@@ -87,20 +88,27 @@ static inline void vf_stream_f32(amp__f32 *dst, vf x) { _mm512_stream_ps(dst, x)
 SHORT_WORDS(f16)
 SHORT_WORDS(bf16)
 
-/* vector/split.h */
-static inline vf vf_join(vf upper, vf lower) {
-    const __m512i bits = _mm512_castps_si512(upper), by = _mm512_srai_epi32(_mm512_castps_si512(lower), 16);
-    const __mmask16 below_zero = _mm512_mask_testn_epi32_mask(_mm512_movepi32_mask(by), bits,
-                                                              _mm512_set1_epi32(0x7fffffff));
-    return _mm512_castsi512_ps(_mm512_mask_add_epi32(bits, (__mmask16)~below_zero, bits, by));
+/* With 0x8000 added to it a signed rest is unsigned, and below its bf16 number nothing is to be carried. */
+static inline vf vf_load_split(const amp__bf16 *low, const uint16_t *rest, bool *rare) {
+    static const uint16_t side_by_side[32] = { 0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                               8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47 };
+    const __m512i upper = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)low));
+    const __m512i lower = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)rest));
+    const __m512i both = _mm512_permutex2var_epi16(lower, _mm512_loadu_si512(side_by_side), upper);
+    const __m512i half = _mm512_set1_epi32(0x8000), raised = _mm512_xor_si512(both, half);
+    const __mmask16 tie = _mm512_testn_epi32_mask(raised, _mm512_set1_epi32(0xffff));
+    const __mmask16 below_zero = _mm512_testn_epi32_mask(raised, _mm512_set1_epi32(0x7fff8000));
+    *rare = !_kortestz_mask16_u8(tie, below_zero);
+    return _mm512_castsi512_ps(_mm512_sub_epi32(raised, half));
 }
-static inline vf vf_lower(vf x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 16)); }
-static inline uint32_t vf_ties(vf lower) {
-    return _mm512_cmpeq_epi32_mask(_mm512_castps_si512(lower), _mm512_set1_epi32((int32_t)0x80000000));
-}
-static inline void vf_store_upper(uint16_t *dst, vf x) {
-    const __m512i words = _mm512_srli_epi32(_mm512_castps_si512(x), 16);
-    _mm256_storeu_si256((__m256i *)(void *)dst, _mm512_cvtepi32_epi16(words));
+static inline bool vf_store_split(amp__bf16 *low, uint16_t *rest, vf x) {
+    static const uint16_t odd_then_even[32] = { 1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                                32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62 };
+    const __m512i bits = _mm512_castps_si512(x), rounded = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000));
+    const __m512i halves = _mm512_permutex2var_epi16(rounded, _mm512_loadu_si512(odd_then_even), bits);
+    _mm256_storeu_si256((__m256i *)(void *)low, _mm512_castsi512_si256(halves));
+    _mm256_storeu_si256((__m256i *)(void *)rest, _mm512_extracti64x4_epi64(halves, 1));
+    return !_kortestz_mask16_u8(_mm512_testn_epi32_mask(rounded, _mm512_set1_epi32(0xffff)), is_nan(x));
 }
 
 static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }

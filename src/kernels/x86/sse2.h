@@ -8,6 +8,7 @@
 #include "kernels/ref/convert.h"
 
 #include <emmintrin.h>
+#include <stdbool.h>
 
 #define ISA sse2
 typedef __m128 quad;
@@ -110,24 +111,31 @@ PARTS(vf, f32)
 PARTS(vf, f16)
 PARTS(vf, bf16)
 
-/* vector/split.h */
-static inline __m128 joined(__m128 upper, __m128 lower) {
-    const __m128i bits = as_words(upper), by = _mm_srai_epi32(as_words(lower), 16);
-    const __m128i zero = _mm_cmpeq_epi32(_mm_slli_epi32(bits, 1), _mm_setzero_si128());
-    return as_floats(_mm_add_epi32(bits, _mm_andnot_si128(_mm_and_si128(zero, _mm_srai_epi32(by, 31)), by)));
+/* low + by, and a sign in *rare where by is a tie or the sum has another sign. */
+static inline __m128 sum_of_split(__m128 low, __m128i by, __m128i *rare) {
+    const __m128i sum = _mm_add_epi32(as_words(low), by), tie = _mm_cmpeq_epi32(by, _mm_set1_epi32(-0x8000));
+    *rare = _mm_or_si128(*rare, _mm_or_si128(tie, _mm_xor_si128(sum, as_words(low))));
+    return as_floats(sum);
 }
-OF_HALVES(join, joined)
-static inline vf vf_lower(vf x) {
-    return (vf){ as_floats(_mm_slli_epi32(as_words(x.low), 16)), as_floats(_mm_slli_epi32(as_words(x.high), 16)) };
+static inline vf vf_load_split(const amp__bf16 *low, const uint16_t *rest, bool *rare) {
+    const __m128i halves = _mm_loadu_si128((const __m128i *)(const void *)rest);
+    const vf upper = vf_load_bf16(low);
+    __m128i seen = _mm_setzero_si128();
+    const __m128 first = sum_of_split(upper.low, _mm_srai_epi32(_mm_unpacklo_epi16(halves, halves), 16), &seen);
+    const __m128 second = sum_of_split(upper.high, _mm_srai_epi32(_mm_unpackhi_epi16(halves, halves), 16), &seen);
+    *rare = _mm_movemask_ps(as_floats(seen)) != 0;
+    return (vf){ first, second };
 }
-static inline uint32_t vf_ties(vf lower) {
-    const __m128i tie = _mm_set1_epi32((int32_t)0x80000000);
-    const int low = _mm_movemask_ps(as_floats(_mm_cmpeq_epi32(as_words(lower.low), tie)));
-    return (uint32_t)(low | _mm_movemask_ps(as_floats(_mm_cmpeq_epi32(as_words(lower.high), tie))) << 4);
+static inline __m128i signed_halves(__m128 x) { return _mm_srai_epi32(_mm_slli_epi32(as_words(x), 16), 16); }
+static inline __m128i rounded_up(__m128 x) {
+    return _mm_srai_epi32(_mm_add_epi32(as_words(x), _mm_set1_epi32(0x8000)), 16);
 }
-static inline void vf_store_upper(uint16_t *dst, vf x) {
-    const __m128i low = _mm_srai_epi32(as_words(x.low), 16), high = _mm_srai_epi32(as_words(x.high), 16);
-    _mm_storeu_si128((__m128i *)(void *)dst, _mm_packs_epi32(low, high));
+static inline bool vf_store_split(amp__bf16 *low, uint16_t *rest, vf x) {
+    const __m128i halves = _mm_packs_epi32(signed_halves(x.low), signed_halves(x.high));
+    const __m128i tie = _mm_cmpeq_epi16(halves, _mm_set1_epi16(-0x8000));
+    _mm_storeu_si128((__m128i *)(void *)low, _mm_packs_epi32(rounded_up(x.low), rounded_up(x.high)));
+    _mm_storeu_si128((__m128i *)(void *)rest, halves);
+    return _mm_movemask_epi8(_mm_or_si128(tie, _mm_or_si128(is_nan(x.low), is_nan(x.high)))) != 0;
 }
 
 static inline vf vf_set1(float x) { return (vf){ _mm_set1_ps(x), _mm_set1_ps(x) }; }
