@@ -23,10 +23,13 @@ l2norms = _kernels.l2norms
 join = _kernels.join
 matmul = _kernels.matmul
 optimizer_step = _kernels.optimizer_step
+pack = _kernels.pack
+packed_bytes = _kernels.packed_bytes
 remainder_bytes = _kernels.remainder_bytes
 scale = _kernels.scale
 set_num_threads = _kernels.set_num_threads
 split = _kernels.split
+unpack = _kernels.unpack
 zero = _kernels.zero
 
 
@@ -69,6 +72,6 @@ def statistics(src):
 
 __all__ = [
     "Losses", "Statistics", "axpby", "cast", "check", "clip_norm", "clip_value", "copy", "cpu_flags",
-    "first_nonfinite", "get_num_threads", "l2norm", "l2norms", "matmul", "optimizer_step", "scale", "set_num_threads",
-    "statistics", "zero",
+    "first_nonfinite", "get_num_threads", "l2norm", "l2norms", "matmul", "optimizer_step", "pack", "packed_bytes",
+    "scale", "set_num_threads", "statistics", "unpack", "zero",
 ]

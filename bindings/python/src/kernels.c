@@ -357,7 +357,7 @@ int amp_py_add_kernels(PyObject *module)
 {
     PyObject *kernels = PyModule_Create(&definition);
     int bad = kernels == NULL || amp_py_add_matmul(kernels) || amp_py_add_optim(kernels)
-           || amp_py_add_split(kernels)
+           || amp_py_add_pack(kernels) || amp_py_add_split(kernels)
            || amp_py_add_statistics(kernels) || PyModule_AddObjectRef(module, "kernels", kernels);
     Py_XDECREF(kernels);
     return bad ? -1 : 0;

@@ -7,6 +7,7 @@
 
 int amp_py_add_matmul(PyObject *kernels);
 int amp_py_add_optim(PyObject *kernels);
+int amp_py_add_pack(PyObject *kernels);
 int amp_py_add_split(PyObject *kernels);
 int amp_py_add_statistics(PyObject *kernels);
 

@@ -127,3 +127,25 @@ def test_masters_written_before_the_first_forward_are_what_it_computes_with():
     with amp.scale_loss(model(torch.ones(1, 4)).sum(), optimizer) as scaled:
         scaled.backward()
     assert all(bool((m == 0.25).all()) for m in amp.master_params(optimizer))
+
+
+def _compressed(rank, world):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), 0.1), opt_level="O4", verbosity=0)
+    model = nn.parallel.DistributedDataParallel(model)
+    handle = amp.compress_activations(model, 4)
+    torch.manual_seed(rank)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = model(torch.randn(32, 64)).float().square().mean()
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+    return [param.detach().clone() for param in model.parameters()], sorted(handle.store.counts), handle.store.seed()
+
+
+def test_compressed_activations():
+    """Each rounds its own way, and all have the same parameters after the average."""
+    (first, kept, seed), (second, _, other) = on_ranks(_compressed)
+    assert all(map(torch.equal, first, second)) and "4 bits" in kept and seed != other

@@ -15,6 +15,7 @@ from ... import apex_shim
 from . import _initialize, amp, compat, lists, opt, rnn_compat, utils
 from ._amp_state import _amp_state, master_params
 from ._casting import disable_casts
+from .activations import compress_activations
 from .exempt import exempt
 from .frontend import init, initialize, initialized, load_state_dict, shutdown, state_dict
 from .handle import scale, scale_loss, unscale
@@ -39,6 +40,7 @@ __all__ = [
     "amp",
     "bfloat16_function",
     "compat",
+    "compress_activations",
     "culprit",
     "disable_casts",
     "exempt",

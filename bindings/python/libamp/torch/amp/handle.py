@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ... import _core
-from . import graphs, sharding, utils
+from . import graphs, sensitivity, sharding, utils
 from ._amp_state import _amp_state
 from ._casting import disable_casts, scaled
 from .compiling import outside
@@ -114,6 +114,8 @@ class ScaledLoss:
                 watch.look(self._loss)
             result = scaled(self._loss, self._bracket.scale)
             mistakes.begun(self._bracket.scale, result, self._optimizers)
+            for compression in list(sensitivity.waiting):
+                compression.measure(result)
             return result
         except BaseException:
             self._bracket.cancel()

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations in 8, 4 or 2 bits while they wait for backward.
+
+    amp.compress_activations(model)                              4 bits
+    amp.compress_activations(model, {"encoder": 2, "": 4})       by the names of modules
+    amp.compress_activations(model, "auto", budget=3.0)          by what the rounding does to the gradients
+
+Sources: Chen et al. 2021, ActNN, arXiv:2104.14129; Liu et al. 2022, GACT, arXiv:2206.11357.
+"""
+from __future__ import annotations
+
+import fnmatch
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from . import sensitivity
+from .compiling import outside
+from .exempt import _AFTER_ERRORS
+from .packed import Store
+
+_BITS = (8, 4, 2)
+
+
+class Saved(NamedTuple):
+    """Bytes that the last forward left for backward: as torch would have kept them, and as they are."""
+
+    before: int
+    now: int
+
+
+class _Hook:
+    """Of a module, so that copies of the module have it, too; a file has none of it."""
+
+    def __init__(self, run: Callable[..., None] | None, *args: Any) -> None:
+        self.run, self.args = run, args
+
+    def __call__(self, module: Any, args: Any, output: Any = None) -> None:
+        if self.run is not None:
+            self.run(*self.args)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Hook:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Hook, (None,)
+
+
+class _Thread(threading.local):
+    """Of a thread: how deep it is in the model's forward, and by which setting it saves."""
+
+    depth = 0
+    hooks: Any = None  # torch's, while they are in force
+
+    def __init__(self, setting: Any) -> None:
+        self.settings = [setting]
+        self.numbers: dict[str, int] = {}
+
+
+def _checked_bits(bits: Any) -> Any:
+    if bits is None or (bits in _BITS and not isinstance(bits, bool)):
+        return bits
+    raise ValueError(
+        f'amp.compress_activations: bits is {bits!r}, and must be 8, 4 or 2, "auto", or a dict of numbers by patterns'
+    )
+
+
+class _Rules:
+    """bits and skip as they were given, and which of them named a module."""
+
+    def __init__(self, bits: Any, skip: Any) -> None:
+        self.patterns = dict(bits) if isinstance(bits, Mapping) else {"": bits}
+        single = isinstance(skip, (str, nn.Module)) or callable(skip)
+        self.skipped = [skip] if single else list(skip)
+        self._used: set[int] = set()
+
+    def _skips(self, name: str, module: nn.Module, one: Any) -> bool:
+        if isinstance(one, str):
+            return fnmatch.fnmatchcase(name, one)
+        return module is one if isinstance(one, nn.Module) else bool(one(name, module))
+
+    def of(self, name: str, module: nn.Module, around: Any) -> Any:
+        """The bits of a module, None: exact; those of what is around it if nothing names it."""
+        for one in self.skipped:
+            if self._skips(name, module, one):
+                self._used.add(id(one))
+                return None
+        for pattern, wanted in self.patterns.items():
+            if pattern and fnmatch.fnmatchcase(name, pattern):
+                self._used.add(id(pattern))
+                return _checked_bits(wanted)
+        return around
+
+    def unused(self) -> list[str]:
+        """What names no module."""
+        given = [one for one in (*self.skipped, *filter(None, self.patterns)) if isinstance(one, (str, nn.Module))]
+        return [one if isinstance(one, str) else type(one).__name__ for one in given if id(one) not in self._used]
+
+
+def _settings(model: nn.Module, bits: Any, skip: Any) -> dict[str, Any]:
+    """Of each module by its name."""
+    rules = _Rules(bits, skip)
+    general = rules.patterns.get("")
+    made = {"": rules.of("", model, general if general == "auto" else _checked_bits(general))}
+    for name, module in model.named_modules():
+        if name:
+            made[name] = rules.of(name, module, made[name.rpartition(".")[0]])
+    unused = rules.unused()
+    if unused:
+        raise ValueError(
+            f"amp.compress_activations: {unused[0]!r} is no module of this {type(model).__name__}: patterns are of "
+            'names as model.named_modules() has them, as "layers.*"'
+        )
+    return made
+
+
+def _context_of(model: nn.Module) -> Any:
+    """Of the initialize that it, or what a parallel wrapper has inside, went through; None: of none in force."""
+    for module in (model, model._modules.get("module")):
+        spec = module.__dict__.get("_amp_forward") if module is not None else None
+        if spec is not None and spec.session is not None and spec.session.alive:
+            return spec.session.context
+    return None
+
+
+class Compression:
+    """What compress_activations returns; it holds until remove()."""
+
+    def __init__(
+        self, model: nn.Module, settings: dict[str, Any], auto: sensitivity.Budget | None, **options: Any
+    ) -> None:
+        self._thread = _Thread(("", settings[""]))
+        self.store = Store(model, bits_of=self._bits_of, **options)
+        self._auto = auto
+        self._hooks: list[Any] = []
+        self._outer = _Hook(self._enter, model), _Hook(self._leave)
+        for name, module in model.named_modules():
+            around = settings[name.rpartition(".")[0]] if name else settings[""]
+            if name and (auto is not None or settings[name] is not around):
+                self._add(module, _Hook(self._thread_push, (name, settings[name])), _Hook(self._thread_pop))
+        self._add(model, *self._outer)
+        if auto is not None:
+            sensitivity.waiting.add(self)
+
+    def _add(self, module: nn.Module, before: _Hook, after: _Hook) -> None:
+        self._hooks.append(module.register_forward_pre_hook(before, prepend=True))
+        self._hooks.append(module.register_forward_hook(after, always_call=True))
+
+    def remove(self) -> None:
+        """Everything is saved as it is again; what was packed comes back in the backward that waits for it."""
+        while self._hooks:
+            self._hooks.pop().remove()
+        for hook in self._outer:
+            hook.run = None  # of copies of the model, too
+        sensitivity.waiting.discard(self)
+
+    def __enter__(self) -> Compression:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    # ---- forward ----
+
+    @outside
+    def _enter(self, model: nn.Module) -> None:
+        thread = self._thread
+        thread.depth += 1
+        if thread.depth > 1 or not model.training or not torch.is_grad_enabled():
+            return
+        if not torch._C._autograd._saved_tensors_hooks_is_enabled():  # torch.func
+            return
+        del thread.settings[1:]
+        thread.numbers.clear()
+        self.store.begin(_context_of(model))
+        if self._auto is not None:
+            self._auto.begin()
+        hooks = torch.autograd.graph.saved_tensors_hooks(self.store.save, self.store.restore)
+        hooks.__enter__()
+        thread.hooks = hooks
+
+    @outside
+    def _leave(self) -> None:
+        thread = self._thread
+        if thread.depth == 0:  # another hook raised before ours had begun
+            return
+        thread.depth -= 1
+        if thread.depth == 0 and thread.hooks is not None:
+            hooks, thread.hooks = thread.hooks, None
+            hooks.__exit__()
+
+    def _thread_push(self, setting: Any) -> None:
+        self._thread.settings.append(setting)
+
+    def _thread_pop(self) -> None:
+        if len(self._thread.settings) > 1:
+            self._thread.settings.pop()
+
+    def _bits_of(self, source: torch.Tensor) -> Any:
+        name, bits = self._thread.settings[-1]
+        if bits != "auto" or self._auto is None:
+            return bits
+        numbers = self._thread.numbers
+        numbers[name] = numbers.get(name, -1) + 1
+        return self._auto.bits_of((name, numbers[name]), source)
+
+    # ---- what was saved ----
+
+    def measure(self, loss: torch.Tensor) -> None:
+        """bits="auto" without amp.scale_loss: before backward, what each rounding does to the gradients."""
+        if self._auto is None:
+            raise RuntimeError('measure: this is for bits="auto"')
+        self._auto.measure(loss, self.store)
+        if self._auto.done:
+            sensitivity.waiting.discard(self)
+
+    @property
+    def bytes(self) -> Saved:
+        """Of the last forward, without parameters and what is smaller than min_size."""
+        kept = self.store.counts.values()
+        return Saved(sum(before for _, before, _ in kept), sum(now for _, _, now in kept))
+
+    @property
+    def bits(self) -> dict[tuple[str, int], int]:
+        """What "auto" has chosen: of each module's tensors in their order; empty while it measures."""
+        return {} if self._auto is None else dict(self._auto.chosen)
+
+    def report(self) -> str:
+        """The last forward's tensors for people: why, how many, bytes before and now."""
+        rows = sorted(self.store.counts.items(), key=lambda row: -row[1][1])
+        lines = [f"{'':12} {'tensors':>8} {'MiB before':>11} {'MiB now':>9}"]
+        lines += [f"{why:12} {n:8} {b / 2**20:11.2f} {a / 2**20:9.2f}" for why, (n, b, a) in rows]
+        lines.append(f"{'small':12} {self.store.small:8}")
+        before, now = self.bytes
+        return "\n".join(lines) + f"\nsaved for backward: {before / 2**20:.2f} MiB as {now / 2**20:.2f} MiB\n"
+
+
+def compress_activations(
+    model: nn.Module,
+    bits: int | str | Mapping[str, int | None] = 4,
+    skip: str | nn.Module | Callable[[str, nn.Module], Any] | Iterable[Any] = (),
+    *,
+    softmax: bool = False,
+    min_size: int = 1024,
+    budget: float = 4.0,
+    steps: int = 3,
+    seed: int | None = None,
+) -> Compression:
+    """From here on what the model's forward saves for backward is kept in `bits` bits an element, while it trains.
+
+    bits: 8, 4, 2; a dict of these by patterns of modules' names ("": of what no pattern names; None: exact), each for
+    all that is inside; or "auto": measured over the first `steps` brackets of scale_loss, so that the gradients'
+    variance is least with `budget` bits an element. skip: modules, patterns, or a function of name and module: what is
+    inside stays exact. softmax: probabilities are rounded, too. Tensors of fewer than min_size elements stay exact, as
+    do parameters, what is not finite, and what came without a graph; of this masks take 1 bit, and indices 16 or 32.
+    seed: of the rounding; None: torch.initial_seed(), another on each rank.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"amp.compress_activations: a torch.nn.Module is wanted, not {type(model).__name__}")
+    if not any(param.requires_grad for param in model.parameters()):
+        raise ValueError(
+            f"amp.compress_activations: this {type(model).__name__} has no parameter that is trained: there is nothing "
+            "that backward waits for"
+        )
+    if not _AFTER_ERRORS:
+        raise RuntimeError("amp.compress_activations: PyTorch 2.1 or later is needed: its hooks run after errors, too")
+    if any(isinstance(hook, _Hook) and hook.run is not None for hook in model._forward_pre_hooks.values()):
+        raise ValueError("amp.compress_activations: this model is compressed already: call its handle's remove() first")
+    auto = sensitivity.Budget(budget, steps) if bits == "auto" else None
+    settings = _settings(model, bits, skip)
+    if seed is None:
+        ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
+        seed = torch.initial_seed() + (torch.distributed.get_rank() << 40 if ranks else 0)
+    return Compression(model, settings, auto, min_size=min_size, softmax=softmax, seed=seed)

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What autograd saves, in fewer bits: which tensors, and the way back. amp.compress_activations has the hooks that call
+this.
+
+A storage is packed once, whatever views of it are saved: query, key and value are slices of one; ReLU saves its result
+and the next layer the same as its input. Which storage it was is known for as long as its packed form lives: a weak
+reference keeps the number of a storage that was freed from being given to another.
+"""
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ... import kernels
+
+GROUP = 256  # of amp_pack.h
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_NARROWER = {torch.int64: (torch.int16, torch.int32), torch.int32: (torch.int16,)}
+_WORDS = {0: "narrowed", 1: "1 bit", 2: "2 bits", 4: "4 bits", 8: "8 bits"}
+_LOOK = 64  # elements that are looked at before a whole tensor is taken for a mask
+
+# Nodes that hand on the elements of the one before them, in another order or type
+_VIEWS = frozenset(
+    f"{name}Backward{i}"
+    for name in (
+        "T", "Transpose", "Permute", "View", "UnsafeView", "ReshapeAlias", "Alias", "Clone", "ToCopy", "Expand",
+        "Squeeze", "Unsqueeze", "Select", "Slice", "Split", "SplitWithSizes", "UnsafeSplit", "AsStrided", "Unbind",
+    )
+    for i in (0, 1)
+)
+_Tensor, _STRIDED = torch.Tensor, torch.strided
+_free_weak_ref: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
+
+
+def origin(node: Any) -> str:
+    """What made these elements, below views and casts; "AccumulateGrad": they are a leaf's."""
+    name: str = node.name()
+    while name in _VIEWS:
+        parents = node.next_functions
+        if not parents or parents[0][0] is None:
+            break
+        node = parents[0][0]
+        name = node.name()
+    return name.rpartition(":")[2]
+
+
+class _Kept:
+    """A storage that was saved; known by its key until the last node that waits for it is gone."""
+
+    __slots__ = ("__weakref__", "_alive", "_key", "_storage", "size")
+    _storage: int
+    size: int
+
+    def be_known(self, alive: dict[Any, Any], key: Any, storage: Any) -> None:
+        self._storage, self._alive, self._key = storage._weak_ref(), alive, key
+        alive[key] = weakref.ref(self)
+
+    def __del__(self) -> None:
+        if self._storage:
+            self._alive.pop(self._key, None)
+            _free_weak_ref(self._storage)
+
+
+class Packed(_Kept):
+    """Its elements in fewer bits; bits 0: in a narrower type."""
+
+    __slots__ = ("bits", "codes", "dtype")
+
+    def __init__(self, codes: torch.Tensor, bits: int, dtype: torch.dtype, size: int) -> None:
+        self.codes, self.bits, self.dtype, self.size, self._storage = codes, bits, dtype, size, 0
+
+    def flat(self) -> torch.Tensor:
+        """All elements, in the order of memory."""
+        if not self.bits:
+            return self.codes.to(self.dtype)
+        made = torch.empty(self.size, dtype=torch.bfloat16 if self.dtype is torch.bool else self.dtype)
+        kernels.unpack(made, self.codes, self.bits)
+        return made.to(torch.bool) if self.dtype is torch.bool else made
+
+
+class Original(_Kept):
+    """Its elements as they are, while it is measured what their rounding would do."""
+
+    __slots__ = ("_tensor", "_version", "bits", "site")
+
+    def __init__(self, tensor: torch.Tensor, site: Any) -> None:
+        self._tensor, self._version, self.site, self.bits = tensor.detach().view(-1), tensor._version, site, 0
+        self.size, self._storage = tensor.numel(), 0
+
+    def flat(self) -> torch.Tensor:
+        """As they are, or rounded to `bits` where somebody set them."""
+        _check_version(self._tensor, self._version)
+        packed = rounded(self._tensor, self.bits, 0) if self.bits else None
+        return self._tensor if packed is None else packed.flat()
+
+
+def rounded(source: torch.Tensor, bits: int, seed: int, context: Any = None) -> Packed | None:
+    """Packed; None: there are elements that are not finite, or (1 bit) do not come back. context: whose ledger counts
+    it."""
+    size = source.numel()
+    codes = torch.empty(-(-size // GROUP) * (32 * bits + 4), dtype=torch.uint8)
+    found_inf, inexact = kernels.pack(codes, source, bits, seed, context)
+    return None if found_inf or inexact else Packed(codes, bits, source.dtype, size)
+
+
+def _check_version(tensor: torch.Tensor, version: int) -> None:
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"a {str(tensor.dtype).removeprefix('torch.')} tensor of {list(tensor.shape)} is at version "
+            f"{tensor._version}; expected version {version} instead"
+        )
+
+
+class Store:
+    """What one handle saves. bits_of(source): in how many bits these elements are to be kept, or an Original."""
+
+    def __init__(
+        self, model: torch.nn.Module, bits_of: Callable[[torch.Tensor], Any], min_size: int, softmax: bool, seed: int
+    ) -> None:
+        self.model, self._min_size, self._softmax, self._bits_of = weakref.ref(model), min_size, softmax, bits_of
+        self._seeds = itertools.count(seed)
+        self._alive: dict[Any, weakref.ref[Any]] = {}
+        self._last: tuple[Any, Any] = (None, None)  # unpacked last, for the next node that waits for it
+        self._ends = False  # does the engine tell of the backward's end?
+        self.begin()
+
+    def begin(self, context: Any = None) -> None:
+        """A forward begins: what is counted is its, here and in the context's ledger."""
+        self._context = context
+        self.counts: dict[str, list[int]] = {}  # why, or bits: tensors, bytes before, bytes now
+        self._counted: set[int] = set()
+        self._params: set[int] | None = None
+        self.small = 0
+        self._forget()
+
+    def seed(self) -> int:
+        """Another one each time."""
+        return next(self._seeds) & 0xFFFFFFFFFFFFFFFF
+
+    def _forget(self) -> None:
+        self._last, self._ends = (None, None), False
+
+    def _count(self, why: str, before: int, now: int) -> None:
+        count = self.counts.get(why)
+        if count is None:
+            count = self.counts[why] = [0, 0, 0]
+        count[0] += 1
+        count[1] += before
+        count[2] += now
+
+    # ---- forward ----
+
+    def save(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """The hook: what is kept in the place of `tensor`."""
+        node = tensor.grad_fn
+        if node is None and tensor.requires_grad:
+            return tensor, tensor._version  # a parameter
+        if tensor.numel() < self._min_size:
+            self.small += 1
+            return tensor if node is None else tensor.detach(), tensor._version
+        if type(tensor) is not _Tensor or not tensor.is_cpu or tensor.layout is not _STRIDED:
+            return self._exact(tensor, "elsewhere")
+        storage = tensor.untyped_storage()
+        key = storage._cdata, tensor._version, tensor.dtype
+        known = self._alive.get(key)
+        packed = known() if known is not None else None
+        if packed is None:
+            packed = self._refused(tensor, node) or self._pack(tensor, storage, key, node is None)
+            if isinstance(packed, str):  # why not
+                return self._exact(tensor, packed)
+        if packed.size != storage.nbytes() // tensor.element_size():  # a part, made contiguous
+            return packed, tensor.shape, None, 0
+        return packed, tensor.shape, tensor.stride(), tensor.storage_offset()
+
+    def _exact(self, tensor: torch.Tensor, why: str) -> tuple[Any, ...]:
+        if why != "parameters" and tensor.layout is _STRIDED:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._counted:
+                self._counted.add(storage._cdata)
+                self._count(why, storage.nbytes(), storage.nbytes())
+        # detached: a node that held its own result would never be freed
+        return tensor if tensor.is_leaf else tensor.detach(), tensor._version
+
+    def _refused(self, tensor: torch.Tensor, node: Any) -> str:
+        """Why it stays as it is; "": it does not."""
+        if node is None:
+            return ""
+        if tensor.dtype not in FLOATS:
+            return "type"
+        made_by = origin(node)
+        if made_by == "AccumulateGrad":
+            return "parameters"
+        return "softmax" if "Softmax" in made_by and not self._softmax else ""
+
+    def _is_the_models(self, tensor: torch.Tensor) -> bool:
+        """A parameter or buffer, or a part of one?"""
+        if self._params is None:
+            model = self.model()
+            tensors = () if model is None else itertools.chain(model.parameters(), model.buffers())
+            dense = (each for each in tensors if each.layout is torch.strided)
+            self._params = {each.untyped_storage().data_ptr() for each in dense}
+        return tensor.untyped_storage().data_ptr() in self._params
+
+    def _pack(self, tensor: torch.Tensor, storage: Any, key: Any, leaf: bool) -> Any:
+        size, rest = divmod(storage.nbytes(), tensor.element_size())
+        source = tensor
+        if tensor.is_neg():
+            return "elsewhere"
+        if tensor.numel() != size or not tensor.is_contiguous():
+            if rest or 4 * tensor.numel() < size:  # little of it: that alone
+                source = tensor.detach().contiguous()
+                key = *key, tensor.storage_offset(), tensor.shape, tensor.stride()
+                known = self._alive.get(key)
+                if known is not None and (packed := known()) is not None:
+                    return packed
+            else:
+                source = torch.empty(0, dtype=tensor.dtype).set_(storage)
+        packed = self._leaf(source) if leaf else self._float(source)
+        if not isinstance(packed, str):
+            packed.be_known(self._alive, key, storage)
+            before = source.nbytes
+            if isinstance(packed, Original):
+                self._count("measured", before, before)
+            else:
+                self._count(_WORDS[packed.bits], before, packed.codes.nbytes)
+        return packed
+
+    def _float(self, source: torch.Tensor) -> Any:
+        bits = self._bits_of(source)
+        if bits is None:
+            return "skipped"
+        return (rounded(source, bits, self.seed(), self._context) or "not finite") if isinstance(bits, int) else bits
+
+    def _leaf(self, source: torch.Tensor) -> Packed | str:
+        """What came without a graph: masks and indices, all of which come back as they were."""
+        if source.dtype in FLOATS and rounded(source.view(-1)[:_LOOK], 1, 0) is None:
+            return "as given"  # data
+        if self._is_the_models(source):
+            return "parameters"
+        if source.dtype in _NARROWER:
+            low, high = (int(each) for each in source.aminmax())
+            for dtype in _NARROWER[source.dtype]:
+                info = torch.iinfo(dtype)
+                if info.min <= low and high <= info.max:
+                    return Packed(source.to(dtype), 0, source.dtype, source.numel())
+        packed = None
+        if source.dtype is torch.bool:
+            packed = rounded(source.to(torch.bfloat16), 1, 0, self._context)
+            if packed is not None:
+                packed.dtype = torch.bool
+        elif source.dtype in FLOATS:
+            packed = rounded(source, 1, 0, self._context)
+        return packed or "as given"
+
+    # ---- backward ----
+
+    def restore(self, saved: tuple[Any, ...]) -> torch.Tensor:
+        """The hook: the tensor in whose place this was kept."""
+        if len(saved) == 2:
+            tensor, version = saved
+            if tensor._version != version:
+                _check_version(tensor, version)
+            return tensor
+        packed, shape, strides, offset = saved
+        last, flat = self._last
+        if last is not packed:
+            flat = packed.flat()
+            if type(packed) is Packed and (self._ends or self._hear()):
+                self._last = packed, flat
+        return flat.view(shape) if strides is None else flat.as_strided(shape, strides, offset)
+
+    def _hear(self) -> bool:
+        """Is this a backward pass, whose end will be told?"""
+        try:
+            torch.autograd.Variable._execution_engine.queue_callback(self._forget)
+            self._ends = True
+        except RuntimeError:
+            pass
+        return self._ends

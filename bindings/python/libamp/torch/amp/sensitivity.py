@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors get how many bits, by what their rounding does to the gradients (Liu et al. 2022, GACT).
+
+With b bits the step of a tensor's codes is proportional to 1 / (2^b - 1), and the variance that its rounding brings
+into the gradient to c / (2^b - 1)^2. c is measured: the gradient of all parameters exactly, and once for each tensor
+with that one alone in 2 bits; the squared distance of the two, over the squared norm of the first, so that a loss scale
+is nothing. Then each tensor begins with 2 bits, and those get 4, and 8, that take most variance away for each bit that
+they add, while the budget lasts.
+"""
+from __future__ import annotations
+
+import heapq
+import math
+import weakref
+from typing import Any
+
+import torch
+
+from .packed import Original, Store
+
+waiting: weakref.WeakSet[Any] = weakref.WeakSet()  # handles that measure
+_PROBE = 2
+_NEXT = {2: 4, 4: 8}
+
+
+def allot(costs: dict[Any, float], sizes: dict[Any, int], budget: float) -> dict[Any, int]:
+    """Bits of each, so that sum(costs / (2^bits - 1)^2) is small and sum(bits * sizes) at most budget * sum(sizes)."""
+    bits = dict.fromkeys(costs, 2)
+    left = (budget - 2) * sum(sizes.values())
+    heap: list[tuple[float, int, Any]] = []
+
+    def offer(number: int, key: Any) -> None:
+        more = _NEXT.get(bits[key])
+        if more is not None:
+            gain = costs[key] * (1 / (2 ** bits[key] - 1) ** 2 - 1 / (2**more - 1) ** 2)
+            heapq.heappush(heap, (-gain / ((more - bits[key]) * sizes[key]), number, key))
+
+    for number, key in enumerate(costs):
+        offer(number, key)
+    while heap:
+        _, number, key = heapq.heappop(heap)
+        more = (_NEXT[bits[key]] - bits[key]) * sizes[key]
+        if more <= left:
+            left -= more
+            bits[key] = _NEXT[bits[key]]
+            offer(number, key)
+    return bits
+
+
+class Budget:
+    """budget: bits an element, of all together; measured over `steps` forwards."""
+
+    def __init__(self, budget: float, steps: int) -> None:
+        if not 2 <= budget <= 8:
+            raise ValueError(f"amp.compress_activations: budget is {budget}, and must be from 2 to 8 bits an element")
+        if steps < 1:
+            raise ValueError(f"amp.compress_activations: steps is {steps}, and must be 1 or more")
+        self._budget, self._left = budget, steps
+        self._costs: dict[Any, float] = {}
+        self._sizes: dict[Any, int] = {}
+        self.chosen: dict[Any, int] = {}
+        self._sites: dict[Any, weakref.ref[Original]] = {}  # of this forward
+
+    @property
+    def done(self) -> bool:
+        """Are the bits chosen?"""
+        return self._left == 0
+
+    def begin(self) -> None:
+        """A forward begins."""
+        self._sites.clear()
+
+    def bits_of(self, site: Any, source: torch.Tensor) -> Any:
+        """Of a tensor that is about to be saved: an Original while it is measured; 4 of one that was never seen."""
+        if self.done:
+            return self.chosen.get(site, 4)
+        original = Original(source, site)
+        self._sites[site] = weakref.ref(original)
+        return original
+
+    def measure(self, loss: torch.Tensor, store: Store) -> None:
+        """Before the backward of a forward that was measured: one backward more for each tensor, and one."""
+        model = store.model()
+        if self.done or model is None or not self._sites:
+            return
+        params = [param for param in model.parameters() if param.requires_grad]
+
+        def gradients() -> list[torch.Tensor | None]:
+            return list(torch.autograd.grad(loss, params, retain_graph=True, allow_unused=True))
+
+        exact = gradients()
+        norm = _squares(exact)
+        if not 0 < norm < math.inf:  # of another model's loss, or an overflow: the next one
+            return
+        for site, ref in self._sites.items():
+            original = ref()
+            if original is None:
+                continue
+            original.bits = _PROBE
+            try:
+                changed = gradients()
+            finally:
+                original.bits = 0
+            pairs = zip(changed, exact, strict=True)
+            cost = _squares([None if a is None or b is None else a.float() - b.float() for a, b in pairs])
+            self._costs[site] = self._costs.get(site, 0.0) + cost / norm
+            self._sizes[site] = original.size
+        self._left -= 1
+        if self.done:
+            self.chosen = allot(self._costs, self._sizes, self._budget)
+
+
+def _squares(tensors: list[torch.Tensor | None]) -> float:
+    return math.fsum(each.double().square().sum().item() for each in tensors if each is not None)
