@@ -72,6 +72,10 @@ class Bench:
         mine = [(a - b) * 1e9 for a, b in zip(*times)]
         self._beyond(name, size, mine, [float(nanoseconds)] * len(mine), "allowed", goal)
 
+    def amounts(self, name, size, unit, ours, reference, against, *, goal=0.0):
+        """Two numbers of which the smaller is the better: bytes."""
+        self._add(name, size, unit, [ours], [reference], [reference / ours], against, goal)
+
     # ---- inside -----------------------------------------------------------------------------------------------------
 
     def _beyond(self, name, size, mine, theirs, against, goal):

@@ -3,6 +3,7 @@
 amp.master_params: the right place at every level, because there they are FP32 and unscaled.
 
     python transformer.py --opt-level O2
+    python transformer.py --opt-level O4 --activations 4     # what waits for backward in 4 bits an element
 """
 
 import argparse
@@ -35,14 +36,18 @@ def main():
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--max-norm", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--activations", type=int, choices=(8, 4, 2), help="bits of what waits for backward")
     args = parser.parse_args()
-    torch.manual_seed(0)
+    torch.manual_seed(args.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     images, labels = (tensor.to(device) for tensor in load(train=True))
 
     model = Reader().to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     model, optimizer = amp.initialize(model, optimizer, opt_level=args.opt_level, verbosity=0)
+    if args.activations:
+        amp.compress_activations(model, args.activations)
     steps = args.epochs * -(-len(labels) // args.batch_size)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 20, 1 - step / steps))
 
