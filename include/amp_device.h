@@ -101,6 +101,14 @@ AMP_API AMP_MUST_CHECK amp_status amp_device_statistics(amp_device_list *list, v
 AMP_API AMP_MUST_CHECK amp_status amp_device_optim(amp_device_list *list, void *stream, const amp_optim *rule,
                                                    const amp_optim_tensors *tensors);
 
+/* As amp_split_list; one launch. The list `remainders` is the host's, what it points to the device's. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_split(amp_device_list *list, void *stream, const amp_span *dst,
+                                                   void *const *remainders, const amp_span *src, size_t n);
+
+/* As amp_join_list. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_join(amp_device_list *list, void *stream, const amp_span *dst,
+                                                  const amp_span *src, void *const *remainders, size_t n);
+
 /*
  * Products on a device, by cuBLASLt, which is looked for when the first one is asked for (docs/backends.md). Sums are
  * FP32; fp32 operands are multiplied as they are, unless AMP_MATMUL_TF32 allows tf32.

@@ -11,7 +11,7 @@
 #include "amp_device.h"
 #include "scaler/rules.h"
 
-#define AMP__BACKEND_ABI 10
+#define AMP__BACKEND_ABI 11
 #define AMP__BACKEND_MAGIC UINT32_C(0x21706d61) /* "amp!" */
 
 /* Every backend that libamp knows, by name. */
@@ -46,6 +46,8 @@ enum {
     AMP__LIST_CLAMP, /* dst = src, within factors[0].value of 0 */
     AMP__LIST_ROUND, /* dst = src rounded through `low`, both FP32; reports what was finite and is not */
     AMP__LIST_STATISTICS,
+    AMP__LIST_SPLIT, /* dst, bf16, and its remainder become src, FP32; the remainder is the third span, of 16 bits */
+    AMP__LIST_JOIN,  /* dst, FP32, becomes src, bf16, and its remainder, the third */
 };
 struct amp__list_call {
     int32_t kind; /* AMP__LIST_... */

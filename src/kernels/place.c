@@ -185,6 +185,7 @@ static void describe(const struct amp__place *place, enum amp__work work, struct
         [AMP__WORK_RESTORE] = AMP__LIST_CAST,           [AMP__WORK_SHOW] = AMP__LIST_CAST,
         [AMP__WORK_WRITE_BACK] = AMP__LIST_CAST,        [AMP__WORK_ROUND_GRAD] = AMP__LIST_ROUND,
         [AMP__WORK_ROUND_FIRST] = AMP__LIST_ROUND,      [AMP__WORK_ROUND] = AMP__LIST_ROUND,
+        [AMP__WORK_SPLIT] = AMP__LIST_SPLIT,            [AMP__WORK_JOIN] = AMP__LIST_JOIN,
     };
     const struct amp__place_queue *queue = &place->queues[work];
     call->kind = kinds[work];

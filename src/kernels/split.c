@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists of split masters (amp_optim.h): everything is checked before anything is written. */
-#include "amp_optim.h"
+#include "amp_device.h"
+#include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "kernels/spans.h"
 #include "kernels/walk.h"
@@ -95,4 +96,31 @@ double amp__join_squares(const amp_span *low, void *remainder) {
         sum += s.blocks ? s.blocks[block] : sum_block(&s, at);
     amp__free(s.blocks);
     return sum;
+}
+
+/* ---- on devices ---- */
+
+static amp_status run_there(const struct call *c, amp_device_list *list, void *stream, size_t n, const char *function) {
+    struct amp__facts facts = { 0, false };
+    AMP_TRY(check(c, n, &facts));
+    amp_span *const rest = n ? amp__alloc(n, sizeof *rest) : NULL;
+    if (n && !rest) return amp__fail_memory();
+    for (size_t i = 0; i < n; i++) rest[i] = (amp_span){ c->remainders[i], c->low[i].size, AMP_BFLOAT16, 0 };
+    const struct amp__list_call call = { .kind = c->joins ? AMP__LIST_JOIN : AMP__LIST_SPLIT, .stream = stream, .n = n,
+                                         .spans = { c->joins ? c->wide : c->low, c->joins ? c->low : c->wide, rest } };
+    const amp_status status = amp__device_run(list, &call, function);
+    amp__free(rest);
+    return status;
+}
+
+AMP_API amp_status amp_device_split(amp_device_list *list, void *stream, const amp_span *dst, void *const *remainders,
+                                    const amp_span *src, size_t n) {
+    const struct call c = { .low = dst, .wide = src, .remainders = remainders };
+    return run_there(&c, list, stream, n, "amp_device_split");
+}
+
+AMP_API amp_status amp_device_join(amp_device_list *list, void *stream, const amp_span *dst, const amp_span *src,
+                                   void *const *remainders, size_t n) {
+    const struct call c = { .low = src, .wide = dst, .remainders = remainders, .joins = true };
+    return run_there(&c, list, stream, n, "amp_device_join");
 }

@@ -17,7 +17,6 @@ amp_status amp__remainder_make(struct amp__param *param) {
     AMP_RETURN_IF(param->dtype == AMP_FLOAT32 && !amp__host_owns_memory(param->host), AMP_ERR_UNSUPPORTED,
                   "%s: master_weights is AMP_SPLIT, and its host has no hooks alloc and free: its own FP32 block could "
                   "not be freed, and nothing would be saved; give the host both, or use AMP_ON", param->name);
-    AMP_RETURN_IF(param->on_device, AMP_ERR_UNSUPPORTED, "%s: split masters are not on devices yet", param->name);
     AMP_TRY(amp__param_alloc_size(param, words_of(param), AMP_BFLOAT16, AMP_FOR_MASTER, &master->rest));
     const amp_span rest = { master->rest.data, words_of(param), AMP_BFLOAT16, 0 };
     const amp_status status = amp__param_zero(param, &rest);
@@ -27,7 +26,7 @@ amp_status amp__remainder_make(struct amp__param *param) {
 
 static amp_status join(const struct amp__param *param, const amp_span *fp32, const amp_span *low) {
     void *const rest = param->master.rest.data;
-    const amp_span third = { rest, words_of(param), AMP_BFLOAT16, 0 };
+    const amp_span third = { rest, param->size, AMP_BFLOAT16, 0 };
     if (!param->on_device) return amp_join_list(fp32, low, &rest, 1);
     return amp__place_add(param->place, AMP__WORK_JOIN, param, fp32, low, &third);
 }
@@ -50,7 +49,7 @@ void amp__master_split(struct amp__param *param, void *elements) {
     void *const rest = master->rest.data;
     const amp_span low = { elements, param->size, AMP_BFLOAT16, 0 };
     const amp_span fp32 = { master->fp32.data, param->size, AMP_FLOAT32, 0 };
-    const amp_span third = { rest, words_of(param), AMP_BFLOAT16, 0 };
+    const amp_span third = { rest, param->size, AMP_BFLOAT16, 0 };
     const amp_status status = param->on_device
         ? amp__place_add(param->place, AMP__WORK_SPLIT, param, &low, &fp32, &third)
         : amp_split_list(&low, &rest, &fp32, 1);

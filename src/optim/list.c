@@ -158,9 +158,6 @@ AMP_API amp_status amp_device_optim(amp_device_list *list, void *stream, const a
     amp_optim rule;
     amp_optim_tensors t;
     AMP_TRY(check_call(given, tensors, "amp_device_optim", &rule, &t));
-    for (size_t i = 0; i < t.n; i++)
-        AMP_RETURN_IF(t.remainders && t.remainders[i], AMP_ERR_UNSUPPORTED,
-                      "amp_device_optim: remainders[%zu]: split masters are the CPU's", i);
     for (int k = 0; k < AMP__MOMENTS; k++)
         if (!amp__optim_moment(&rule, k)) t.moments[k] = NULL;
     const struct amp__list_call call = {

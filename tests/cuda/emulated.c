@@ -2,6 +2,7 @@
 /* The emulated kernels as a table of libamp's. */
 #include "emulated.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- one tensor, as the table of kernels wants it ---- */
@@ -99,6 +100,25 @@ static struct cuda_update update_of(const struct amp__update *u) {
     };
 }
 
+/* Elements [begin, begin + n) as a tensor's block, and back. */
+static void *remainder_of(const struct amp__update *u, size_t begin, size_t n) {
+    void *block = calloc(1, amp_remainder_bytes(n));
+    if (!block) abort();
+    uint32_t *const ties = amp__ties_of(block, n);
+    memcpy(amp__rest_of(block), u->rest + begin, n * sizeof *u->rest);
+    for (size_t i = 0; i < n; i++) ties[i / 32] |= (u->ties[(begin + i) / 32] >> (begin + i) % 32 & 1) << i % 32;
+    return block;
+}
+static void put_back(const struct amp__update *u, size_t begin, size_t n, void *block) {
+    const uint32_t *const ties = amp__ties_of(block, n);
+    memcpy(u->rest + begin, amp__rest_of(block), n * sizeof *u->rest);
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t bit = UINT32_C(1) << (begin + i) % 32;
+        u->ties[(begin + i) / 32] = (u->ties[(begin + i) / 32] & ~bit) | (ties[i / 32] >> i % 32 & 1 ? bit : 0);
+    }
+    free(block);
+}
+
 static void step(const struct amp__update *u, size_t begin, size_t end, emulated_fn *fn) {
     const struct cuda_update update = update_of(u);
     const size_t n = end - begin;
@@ -108,9 +128,16 @@ static void step(const struct amp__update *u, size_t begin, size_t end, emulated
         span_of(u->param ? u->param + begin : NULL, n, AMP_FLOAT32),
         span_of(u->low ? (char *)u->low + 2 * begin : NULL, n, u->low_type),
     };
+    void *block = NULL;
+    if (u->rest) {
+        spans[CUDA_PARAM] = spans[CUDA_LOW];
+        block = remainder_of(u, begin, n);
+        spans[CUDA_LOW] = span_of(block, n, AMP_BFLOAT16);
+    }
     for (int k = 0; k < 3; k++)
         spans[CUDA_MOMENTS + k] = span_of(u->moments[k] ? u->moments[k] + begin : NULL, n, AMP_FLOAT32);
     (void)once(spans, CUDA_UPDATE_SPANS, fn, &update);
+    if (block) put_back(u, begin, n, block);
 }
 
 #define RULE(name, rule) \

@@ -276,6 +276,41 @@ static void run_lamb_lr(const void *given) {
     }
 }
 
+static uint32_t split_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *join, double sums[2]) {
+    (void)sums;
+    cuda_split_group(t, at, *(const int *)join);
+    return 0;
+}
+static uint32_t squares_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *unused,
+                           double sums[2]) {
+    (void)unused;
+    cuda_squares_group(t, at, &sums[0]);
+    return 0;
+}
+static void run_split(const void *given) {
+    const struct call *c = given;
+    const int join = (int)c->low;
+    (void)emulate_table(&c->table, 3, split_fn, &join, NULL);
+}
+static void run_squares(const void *given) {
+    const struct call *c = given;
+    struct cuda_table table = c->table;
+    double *pairs = calloc(2 * (size_t)c->table.n_chunks, sizeof *pairs);
+    uint32_t *shapes = calloc(c->table.n_tensors, sizeof *shapes);
+    if (!pairs || !shapes) abort();
+    for (uint32_t i = 0; i < c->table.n_tensors; i++) shapes[i] = cuda_as_fp32(cuda_tensor_of(&c->table, i, 2)).shape;
+    table.shapes = shapes;
+    (void)emulate_table(&table, 2, squares_fn, NULL, pairs);
+    for (uint32_t i = 0; i < c->table.n_chunks; i++) c->sums[i] = pairs[2 * (size_t)i];
+    free(pairs), free(shapes);
+}
+cudaError_t cuda_launch_split(const struct cuda_table *table, int join, cudaStream_t stream) {
+    return LAUNCH(run_split, table->n_chunks, .low = (uint32_t)join);
+}
+cudaError_t cuda_launch_squares(const struct cuda_table *table, double *sums, cudaStream_t stream) {
+    return LAUNCH(run_squares, table->n_chunks, .sums = sums);
+}
+
 cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *updates,
                                cudaStream_t stream) {
     const struct update update = { .table = *table, .rule = rule, .updates = (struct cuda_update *)(uintptr_t)updates };

@@ -251,6 +251,7 @@ static amp_status run_here(struct cuda_list *list, const struct amp__list_call *
     if (call->kind == AMP__LIST_CHECK) return run_check(&run, call);
     if (call->kind == AMP__LIST_STATISTICS) return run_statistics(&run, call);
     if (call->kind == AMP__LIST_OPTIM) return cuda_run_optim(&run, call);
+    if (call->kind == AMP__LIST_SPLIT || call->kind == AMP__LIST_JOIN) return cuda_run_split(&run, call);
     return run_elementwise(&run, call);
 }
 

@@ -75,5 +75,6 @@ amp_status cuda_use_plan(const struct cuda_run *run, int plan, const amp_span *c
 amp_status cuda_use_scratch(const struct cuda_run *run, size_t bytes, unsigned char **scratch);
 
 amp_status cuda_run_optim(const struct cuda_run *run, const struct amp__list_call *call);
+amp_status cuda_run_split(const struct cuda_run *run, const struct amp__list_call *call);
 
 #endif

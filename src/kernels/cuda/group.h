@@ -77,12 +77,21 @@ CUDA_BOTH uint64_t cuda_element(const struct cuda_place *at, uint32_t i) {
 
 struct cuda_tensor {
     unsigned char *data[CUDA_SPANS];
+    uint64_t size; /* elements */
     uint32_t shape;
 };
+
+/* The elements of a tensor: its last chunk ends with it. */
+CUDA_BOTH uint64_t cuda_elements_of(const struct cuda_table *table, uint32_t tensor) {
+    const uint32_t end = table->first_chunks[tensor + 1];
+    if (end == table->first_chunks[tensor]) return 0;
+    return table->chunks[end - 1].begin + table->chunks[end - 1].count;
+}
 
 CUDA_BOTH struct cuda_tensor cuda_tensor_of(const struct cuda_table *table, uint32_t tensor, int n_spans) {
     struct cuda_tensor t;
     t.shape = table->shapes[tensor];
+    t.size = cuda_elements_of(table, tensor);
     CUDA_UNROLL
     for (int k = 0; k < CUDA_SPANS; k++) {
         t.data[k] = k < n_spans ? (unsigned char *)(uintptr_t)table->addresses[(uint64_t)k * table->n_tensors + tensor]

@@ -5,6 +5,8 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kernels.h"
 
+#include <stdlib.h>
+
 /* Scratch, as offsets. */
 struct parts {
     size_t updates, sums, tensor_sums, grad_norms, param_norms, norm, bytes;
@@ -30,6 +32,8 @@ static struct parts parts_of(size_t n, uint32_t n_chunks) {
 struct step {
     const struct cuda_run *run;
     const struct amp__list_call *call;
+    const amp_span *low; /* 16-bit parameters beside FP32 masters, remainders beside split ones */
+    bool splits;
     struct cuda_table all, grads, others; /* others: LARC's parameters, NovoGrad's scalars */
     struct parts parts;
     unsigned char *scratch;
@@ -51,22 +55,26 @@ static amp_status plan(struct step *s, bool needs_grads) {
     const amp_optim_tensors *t = s->call->tensors;
     const amp_optim *rule = s->call->rule;
     const amp_span *const kept = rule->kind == AMP_OPTIM_NOVOGRAD ? t->moments[1] : NULL;
-    const amp_span *const others = rule->kind == AMP_OPTIM_LARC ? t->param : kept;
+    const amp_span *const others[2] = { rule->kind == AMP_OPTIM_LARC ? t->param : kept, s->low };
+    const uint32_t n_others = rule->kind == AMP_OPTIM_LARC && s->splits ? 2 : 1;
     const amp_span *const spans[CUDA_UPDATE_SPANS] = {
-        t->grad, t->param, t->low, t->moments[0], kept ? NULL : t->moments[1], t->moments[2],
+        t->grad, t->param, s->low, t->moments[0], kept ? NULL : t->moments[1], t->moments[2],
     };
     TRY(cuda_use_plan(s->run, CUDA_PLAN_CALL, spans, CUDA_UPDATE_SPANS, t->n, &s->all));
     if (needs_grads) TRY(cuda_use_plan(s->run, CUDA_PLAN_GRADS, &t->grad, 1, t->n, &s->grads));
-    if (others) TRY(cuda_use_plan(s->run, CUDA_PLAN_OTHERS, &others, 1, t->n, &s->others));
+    if (others[0]) TRY(cuda_use_plan(s->run, CUDA_PLAN_OTHERS, others, n_others, t->n, &s->others));
     s->parts = parts_of(t->n, max_chunks(s));
     return cuda_use_scratch(s->run, s->parts.bytes, &s->scratch);
 }
 
+/* factors NULL: the parameters'. */
 static amp_status measure(const struct step *s, const struct cuda_table *table, const struct cuda_factor factors[2],
                           float *norms, float *norm) {
     double *sums = (void *)(s->scratch + s->parts.sums), *tensor_sums = (void *)(s->scratch + s->parts.tensor_sums);
     const struct cuda_found nowhere = { NULL, NULL, 0 };
-    TRY(cuda_explain(cuda_launch_check(table, &factors[0], &factors[1], sums, &nowhere, s->run->stream)));
+    const struct cuda_factor one = { NULL, 1.0f, CUDA_AS_IT_IS }, *by = factors ? factors : &one;
+    if (!factors && s->splits) TRY(cuda_explain(cuda_launch_squares(table, sums, s->run->stream)));
+    else TRY(cuda_explain(cuda_launch_check(table, by, factors ? by + 1 : by, sums, &nowhere, s->run->stream)));
     return cuda_explain(
         cuda_launch_norms(table, sums, tensor_sums, norms, norm, (void *)s->scratch, s->run->stream));
 }
@@ -75,7 +83,6 @@ static amp_status measure(const struct step *s, const struct cuda_table *table, 
 static amp_status find_norms(struct step *s, bool needs_grads) {
     const amp_optim_tensors *t = s->call->tensors;
     const amp_optim *rule = s->call->rule;
-    const struct cuda_factor one = { NULL, 1.0f, CUDA_AS_IT_IS }, ones[2] = { one, one };
     const struct cuda_factor factors[2] = { s->prepare.inv_scale, s->prepare.factor };
     float *norm = (void *)(s->scratch + s->parts.norm), *grad_norms = (void *)(s->scratch + s->parts.grad_norms);
     float *param_norms = (void *)(s->scratch + s->parts.param_norms);
@@ -84,7 +91,7 @@ static amp_status find_norms(struct step *s, bool needs_grads) {
     if (needs_grads) TRY(measure(s, &s->grads, factors, grad_norms, norm));
     if (rule->kind != AMP_OPTIM_LARC) return AMP_OK;
     s->prepare.param_norms = param_norms;
-    return measure(s, &s->others, ones, param_norms, NULL);
+    return measure(s, &s->others, NULL, param_norms, NULL);
 }
 
 /* 16-bit parameters that have no master are what is written beside one: span CUDA_LOW. */
@@ -104,23 +111,57 @@ static amp_status launch(const struct step *s) {
     return cuda_explain(cuda_launch_update(rules[rule->kind], &s->all, updates, s->run->stream));
 }
 
-amp_status cuda_run_optim(const struct cuda_run *run, const struct amp__list_call *call) {
+/* A remainder stands where its parameter has no 16-bit copy. */
+static amp_span *remainders_of(const amp_optim_tensors *t) {
+    amp_span *const low = malloc(t->n * sizeof *low);
+    for (size_t i = 0; low && i < t->n; i++) {
+        low[i] = t->low ? t->low[i] : (amp_span){ NULL, 0, AMP_BFLOAT16, 0 };
+        if (t->remainders[i]) low[i] = (amp_span){ t->remainders[i], t->param[i].size, AMP_BFLOAT16, 0 };
+    }
+    return low;
+}
+
+static bool has_remainder(const amp_optim_tensors *t) {
+    for (size_t i = 0; t->remainders && i < t->n; i++)
+        if (t->remainders[i]) return true;
+    return false;
+}
+
+static amp_status step(struct step *s) {
+    const struct amp__list_call *call = s->call;
     const amp_optim_tensors *t = call->tensors;
-    struct step s = { .run = run, .call = call };
     const bool needs_grads =
         (asks_norm(call->rule) && !t->grad_norm) || (asks_norms(call->rule) && !t->grad_norms);
-    TRY(plan(&s, needs_grads));
-    s.prepare = (struct cuda_step){
+    TRY(plan(s, needs_grads));
+    s->prepare = (struct cuda_step){
         .rule = *call->rule,
         .inv_scale = { t->inv_scale, 1.0f, CUDA_AS_IT_IS },
         .factor = { NULL, t->grad_factor == 0.0f ? 1.0f : t->grad_factor, CUDA_AS_IT_IS },
         .found_inf = t->found_inf,
-        .shapes = call->passes_over ? s.all.shapes : NULL,
-        .kept = call->rule->kind == AMP_OPTIM_NOVOGRAD ? s.others.addresses : NULL,
+        .shapes = call->passes_over ? s->all.shapes : NULL,
+        .kept = call->rule->kind == AMP_OPTIM_NOVOGRAD ? s->others.addresses : NULL,
         .steps = t->steps,
-        .updates = (void *)(s.scratch + s.parts.updates),
+        .updates = (void *)(s->scratch + s->parts.updates),
         .n_tensors = (uint32_t)t->n,
     };
-    TRY(find_norms(&s, needs_grads));
-    return launch(&s);
+    TRY(find_norms(s, needs_grads));
+    return launch(s);
+}
+
+amp_status cuda_run_optim(const struct cuda_run *run, const struct amp__list_call *call) {
+    const bool splits = has_remainder(call->tensors);
+    amp_span *const mixed = splits ? remainders_of(call->tensors) : NULL;
+    struct step s = { .run = run, .call = call, .low = splits ? mixed : call->tensors->low, .splits = splits };
+    if (splits && !mixed) return cuda_fail(AMP_ERR_NO_MEMORY, "out of memory");
+    const amp_status status = step(&s);
+    free(mixed);
+    return status;
+}
+
+amp_status cuda_run_split(const struct cuda_run *run, const struct amp__list_call *call) {
+    const bool join = call->kind == AMP__LIST_JOIN;
+    const amp_span *const spans[] = { call->spans[join], call->spans[2], call->spans[!join] };
+    struct cuda_table table;
+    TRY(cuda_use_plan(run, CUDA_PLAN_CALL, spans, 3, call->n, &table));
+    return cuda_explain(cuda_launch_split(&table, join, run->stream));
 }

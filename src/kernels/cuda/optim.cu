@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fused optimizers: a launch that prepares each tensor's numbers, then one that steps all tensors. LAMB takes two
-// more, since its learning rates follow from norms of what it computed.
+// more, since its learning rates follow from norms of what it computed. And split masters.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/optim.h"
 #include "kernels/cuda/launch.cuh"
@@ -81,7 +81,41 @@ KERNEL(kernel_lamb_lr)(const struct cuda_table table, const amp_optim rule, cons
     if (threadIdx.x == 0) updates[i].lr = cuda_lamb_lr(&rule, squares[0], squares[1]);
 }
 
+// ---- split masters
+
+KERNEL(kernel_split)(const struct cuda_table table, int join) {
+    const struct cuda_chunk chunk = table.chunks[blockIdx.x];
+    const struct cuda_tensor t = cuda_tensor_of(&table, chunk.tensor, 3);
+    const uint32_t groups = cuda_groups(&chunk, t.shape);
+    for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        cuda_split_group(&t, &at, join);
+    }
+}
+
+KERNEL(kernel_squares)(const struct cuda_table table, double *sums) {
+    __shared__ double values[CUDA_THREADS];
+    const struct cuda_chunk chunk = table.chunks[blockIdx.x];
+    const struct cuda_tensor t = cuda_as_fp32(cuda_tensor_of(&table, chunk.tensor, 2));
+    const uint32_t groups = cuda_groups(&chunk, t.shape);
+    double sum = 0.0;
+    for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        cuda_squares_group(&t, &at, &sum);
+    }
+    sum_block(values, sum);
+    if (threadIdx.x == 0) sums[blockIdx.x] = values[0];
+}
+
 // ---- launches
+
+cudaError_t cuda_launch_split(const struct cuda_table *table, int join, cudaStream_t stream) {
+    return launch(kernel_split, table->n_chunks, stream, *table, join);
+}
+
+cudaError_t cuda_launch_squares(const struct cuda_table *table, double *sums, cudaStream_t stream) {
+    return launch(kernel_squares, table->n_chunks, stream, *table, sums);
+}
 
 cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t stream) {
     return launch(kernel_prepare, (step->n_tensors + CUDA_THREADS - 1) / CUDA_THREADS, stream, *step);

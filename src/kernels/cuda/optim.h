@@ -33,6 +33,10 @@ cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *tab
 /* LAMB's moments and learning rates, before CUDA_LAMB_APPLY. sums: two doubles a chunk. */
 cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates,
                              double *sums, cudaStream_t stream);
+/* Spans: bf16, remainder, FP32. The first two become the third; join: the third becomes the first two. */
+cudaError_t cuda_launch_split(const struct cuda_table *table, int join, cudaStream_t stream);
+/* cuda_launch_check of parameters, some of them split masters: parameter, remainder. */
+cudaError_t cuda_launch_squares(const struct cuda_table *table, double *sums, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

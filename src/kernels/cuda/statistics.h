@@ -115,13 +115,6 @@ CUDA_BOTH void cuda_add_seen(amp_statistics *s, const struct cuda_seen *seen, ui
     if (!(s->least > 0.0 && s->least < least)) s->least = least;
 }
 
-/* The elements of a tensor: its last chunk ends with it. */
-CUDA_BOTH uint64_t cuda_elements_of(const struct cuda_table *table, uint32_t tensor) {
-    const uint32_t end = table->first_chunks[tensor + 1];
-    if (end == table->first_chunks[tensor]) return 0;
-    return table->chunks[end - 1].begin + table->chunks[end - 1].count;
-}
-
 /* ---- statistics.cu ---- */
 
 #ifdef __cplusplus

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fused optimizers, a group at a time: the words of struct amp__update in kernels.h, and its results to the bit.
- * Spans: gradient, parameter, 16-bit copy, three moments in FP32; a tensor may lack any but the gradient.
+ * Spans: gradient, parameter, 16-bit copy, three moments in FP32; a tensor may lack any but the gradient. Of a split
+ * master: the parameter in bf16, and its remainder in place of the copy.
  */
 #ifndef AMP_KERNELS_CUDA_UPDATE_H
 #define AMP_KERNELS_CUDA_UPDATE_H
 
-#include "kernels/cuda/lists.h"
+#include "kernels/cuda/split.h"
 
 #include <math.h>
 
@@ -84,8 +85,6 @@ struct cuda_state {
     float g[CUDA_HALF], p[CUDA_HALF], m[3][CUDA_HALF];
 };
 
-CUDA_BOTH int cuda_has(const struct cuda_tensor *t, int k) { return CUDA_TYPE(t->shape, k) != 0; }
-
 /* At most; a span each. */
 CUDA_BOTH int cuda_moments(enum cuda_rule rule) {
     return rule == CUDA_ADAM ? 3 : rule == CUDA_LAMB_MOMENTS || rule == CUDA_LAMB_APPLY ? 2 : 1;
@@ -96,7 +95,8 @@ CUDA_BOTH void cuda_load_state(struct cuda_state *s, enum cuda_rule rule, const 
     CUDA_UNROLL
     for (int k = 0; k < cuda_moments(rule); k++)
         if (cuda_has(t, CUDA_MOMENTS + k)) cuda_load_half(s->m[k], t, CUDA_MOMENTS + k, AMP_FLOAT32, at);
-    if (cuda_has(t, CUDA_PARAM)) cuda_load_half(s->p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
+    if (cuda_is_split(t, CUDA_PARAM)) cuda_join_half(s->p, t, CUDA_PARAM, at);
+    else if (cuda_has(t, CUDA_PARAM)) cuda_load_half(s->p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
     else cuda_load_half(s->p, t, CUDA_LOW, CUDA_TYPE(t->shape, CUDA_LOW), at);
     if (rule == CUDA_LAMB_APPLY) return;
     cuda_load_half(s->g, t, CUDA_GRAD, CUDA_TYPE(t->shape, CUDA_GRAD), at);
@@ -112,6 +112,10 @@ CUDA_BOTH void cuda_store_moments(const struct cuda_state *s, enum cuda_rule rul
 }
 
 CUDA_BOTH void cuda_store_param(const struct cuda_state *s, const struct cuda_tensor *t, const struct cuda_half *at) {
+    if (cuda_is_split(t, CUDA_PARAM)) {
+        cuda_split_half(s->p, t, CUDA_PARAM, at);
+        return;
+    }
     if (cuda_has(t, CUDA_PARAM)) cuda_store_half(s->p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
     if (cuda_has(t, CUDA_LOW)) cuda_store_half(s->p, t, CUDA_LOW, CUDA_TYPE(t->shape, CUDA_LOW), at);
 }

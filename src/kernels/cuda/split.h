@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Split masters (amp_optim.h), a group at a time. They are two spans, one behind the other: the parameter in bf16, and
+ * its remainder, whose type is one of 16 bits. FP32 masters beside 16-bit parameters are never two 16-bit spans.
+ */
+#ifndef AMP_KERNELS_CUDA_SPLIT_H
+#define AMP_KERNELS_CUDA_SPLIT_H
+
+#include "kernels/cuda/lists.h"
+
+CUDA_BOTH int cuda_has(const struct cuda_tensor *t, int k) { return CUDA_TYPE(t->shape, k) != 0; }
+
+CUDA_BOTH int cuda_is_split(const struct cuda_tensor *t, int k) {
+    return CUDA_TYPE(t->shape, k) == AMP_BFLOAT16 && cuda_has(t, k + 1);
+}
+
+/* Half a group as it lies in memory; 0 behind its last element. */
+CUDA_BOTH void cuda_load_bits(uint32_t bits[CUDA_HALF], const struct cuda_tensor *t, int k,
+                              const struct cuda_half *at) {
+    const uint16_t *data = (const uint16_t *)t->data[k] + at->first;
+    if (CUDA_WIDE(t->shape, k) && at->is_whole) {
+        uint32_t w[CUDA_HALF / 2];
+        cuda_load8(w, data);
+        CUDA_UNROLL
+        for (int i = 0; i < CUDA_HALF; i++) bits[i] = i % 2 ? w[i / 2] >> 16 : w[i / 2] & 0xffffu;
+        return;
+    }
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_HALF; i++) bits[i] = i < at->count ? data[i] : 0;
+}
+
+/* The lower halves of bits. */
+CUDA_BOTH void cuda_store_bits(const uint32_t bits[CUDA_HALF], const struct cuda_tensor *t, int k,
+                               const struct cuda_half *at) {
+    uint16_t *data = (uint16_t *)t->data[k] + at->first;
+    if (CUDA_WIDE(t->shape, k) && at->is_whole) {
+        uint32_t w[CUDA_HALF / 2];
+        CUDA_UNROLL
+        for (int i = 0; i < CUDA_HALF / 2; i++) w[i] = (bits[2 * i] & 0xffffu) | bits[2 * i + 1] << 16;
+        cuda_store8(data, w);
+        return;
+    }
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_HALF; i++)
+        if (i < at->count) data[i] = (uint16_t)bits[i];
+}
+
+/* ---- ties ---- */
+
+CUDA_BOTH uint32_t *cuda_ties(const struct cuda_tensor *t, int k) {
+    return (uint32_t *)(void *)t->data[k + 1] + (t->size + 1) / 2;
+}
+
+/* Other threads write other bits of the word at the same time. */
+CUDA_BOTH void cuda_set_tie(uint32_t *word, uint32_t bit, int down) {
+#ifdef __CUDA_ARCH__
+    if (down) (void)atomicOr(word, bit);
+    else (void)atomicAnd(word, ~bit);
+#else
+    *word = down ? *word | bit : *word & ~bit;
+#endif
+}
+
+/* One element in 65,536 is one. */
+CUDA_BOTH uint32_t cuda_any_tie(const uint32_t rest[CUDA_HALF]) {
+    uint32_t any = 0;
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_HALF; i++) any |= (rest[i] & 0xffffu) == 0x8000u;
+    return any;
+}
+
+/* ---- half a group ---- */
+
+CUDA_BOTH void cuda_join_half(float v[CUDA_HALF], const struct cuda_tensor *t, int k, const struct cuda_half *at) {
+    uint32_t upper[CUDA_HALF], rest[CUDA_HALF];
+    cuda_load_bits(upper, t, k, at);
+    cuda_load_bits(rest, t, k + 1, at);
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_HALF; i++) v[i] = amp__join((uint16_t)upper[i], (uint16_t)rest[i], 0);
+    if (!cuda_any_tie(rest)) return;
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_HALF; i++) {
+        const uint64_t e = at->first + i;
+        if (rest[i] == 0x8000u)
+            v[i] = amp__join((uint16_t)upper[i], (uint16_t)rest[i], (int)(cuda_ties(t, k)[e / 32] >> e % 32 & 1));
+    }
+}
+
+CUDA_BOTH void cuda_split_half(const float v[CUDA_HALF], const struct cuda_tensor *t, int k,
+                               const struct cuda_half *at) {
+    uint32_t bits[CUDA_HALF];
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_HALF; i++) bits[i] = amp__f32_bits(v[i]);
+    cuda_store_half(v, t, k, AMP_BFLOAT16, at);
+    cuda_store_bits(bits, t, k + 1, at);
+    if (!cuda_any_tie(bits)) return;
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_HALF; i++) {
+        const uint64_t e = at->first + i;
+        if (i < at->count && (bits[i] & 0xffffu) == 0x8000u)
+            cuda_set_tie(&cuda_ties(t, k)[e / 32], UINT32_C(1) << e % 32, !(bits[i] >> 16 & 1));
+    }
+}
+
+/* ---- a group ---- */
+
+/* Spans 0 and 1: a split master, FP32 = span 2; or back. */
+CUDA_BOTH void cuda_split_group(const struct cuda_tensor *t, const struct cuda_place *at, int join) {
+    CUDA_ROLLED
+    for (uint32_t done = 0; done < at->count; done += CUDA_HALF) {
+        const struct cuda_half half = cuda_half_of(at, done);
+        float v[CUDA_HALF];
+        if (join) {
+            cuda_join_half(v, t, 0, &half);
+            cuda_store_half(v, t, 2, AMP_FLOAT32, &half);
+        } else {
+            cuda_load_half(v, t, 2, AMP_FLOAT32, &half);
+            cuda_split_half(v, t, 0, &half);
+        }
+    }
+}
+
+/* A tensor whose sum of squares is added as that of FP32 at the same place is: in groups of two distant halves. */
+CUDA_BOTH struct cuda_tensor cuda_as_fp32(struct cuda_tensor t) {
+    if (cuda_is_split(&t, 0)) t.shape |= UINT32_C(1) << 27;
+    return t;
+}
+
+/* As cuda_check_group, of spans 0 and 1, which may be a split master. */
+CUDA_BOTH void cuda_squares_group(const struct cuda_tensor *t, const struct cuda_place *at, double *sum) {
+    float v[CUDA_GROUP] = { 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f };
+    if (!cuda_is_split(t, 0)) {
+        (void)cuda_check_group(t, at, 1.0f, 1.0f, sum);
+        return;
+    }
+    const struct cuda_half first = cuda_half_of(at, 0);
+    cuda_join_half(v, t, 0, &first);
+    if (at->count > CUDA_HALF) {
+        const struct cuda_half second = cuda_half_of(at, CUDA_HALF);
+        cuda_join_half(v + CUDA_HALF, t, 0, &second);
+    }
+    cuda_check_values(at, v, 1.0f, 1.0f, sum);
+}
+
+#endif
