@@ -26,6 +26,7 @@
 #define AMP_DEVICE_H
 
 #include "amp_optim.h"
+#include "amp_pack.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -108,6 +109,12 @@ AMP_API AMP_MUST_CHECK amp_status amp_device_split(amp_device_list *list, void *
 /* As amp_join_list. */
 AMP_API AMP_MUST_CHECK amp_status amp_device_join(amp_device_list *list, void *stream, const amp_span *dst,
                                                   const amp_span *src, void *const *remainders, size_t n);
+
+/* As amp_pack, of one tensor, with the same bytes; all that `args` points to is in the device's memory. One launch. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_pack(amp_device_list *list, void *stream, const amp_pack_args *args);
+
+/* As amp_unpack. */
+AMP_API AMP_MUST_CHECK amp_status amp_device_unpack(amp_device_list *list, void *stream, const amp_unpack_args *args);
 
 /*
  * Products on a device, by cuBLASLt, which is looked for when the first one is asked for (docs/backends.md). Sums are

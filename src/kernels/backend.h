@@ -48,6 +48,7 @@ enum {
     AMP__LIST_STATISTICS,
     AMP__LIST_SPLIT, /* dst, bf16, and its remainder become src, FP32; the remainder is the third span, of 16 bits */
     AMP__LIST_JOIN,  /* dst, FP32, becomes src, bf16, and its remainder, the third */
+    AMP__LIST_PACK,  /* what `pack` or `unpack` says */
 };
 struct amp__list_call {
     int32_t kind; /* AMP__LIST_... */
@@ -64,6 +65,8 @@ struct amp__list_call {
     const float *only_if; /* CAST: nothing happens unless it is not 0; NULL: it happens */
     bool passes_over;     /* OPTIM: a tensor whose gradient has no data is left alone, and its step too */
     amp_dtype low; /* ROUND, RECONCILE: fp16 or bf16 */
+    const amp_pack_args *pack;     /* PACK: one of these, of libamp's size */
+    const amp_unpack_args *unpack;
 };
 
 /* Other work on a device, and its memory. */

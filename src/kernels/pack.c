@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_pack and amp_unpack: checks, then the kernels, on threads whose parts are whole groups. */
 #include "amp_pack.h"
+#include "kernels/device.h"
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
 #include "kernels/spans.h"
@@ -82,4 +83,26 @@ AMP_API amp_status amp_unpack(const amp_unpack_args *args) {
     amp__walk(&a.dst, 1, a.dst.size, unpack_part, &x);
     amp__fpenv_leave(saved);
     return AMP_OK;
+}
+
+/* ---- on a device ---- */
+
+AMP_API amp_status amp_device_pack(amp_device_list *list, void *stream, const amp_pack_args *args) {
+    amp_pack_args a;
+    struct amp__facts facts = { 0, false };
+    AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "args is NULL");
+    AMP_TRY(amp__copy_struct(&a, sizeof a, sizeof a, args, args->struct_size, "amp_pack_args"));
+    AMP_TRY(check(&a.src, "src", a.bits, a.packed, &facts));
+    const struct amp__list_call call = { .kind = AMP__LIST_PACK, .stream = stream, .n = 1, .pack = &a };
+    return amp__device_run(list, &call, "amp_device_pack");
+}
+
+AMP_API amp_status amp_device_unpack(amp_device_list *list, void *stream, const amp_unpack_args *args) {
+    amp_unpack_args a;
+    struct amp__facts facts = { 0, false };
+    AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "args is NULL");
+    AMP_TRY(amp__copy_struct(&a, sizeof a, sizeof a, args, args->struct_size, "amp_unpack_args"));
+    AMP_TRY(check(&a.dst, "dst", a.bits, a.packed, &facts));
+    const struct amp__list_call call = { .kind = AMP__LIST_PACK, .stream = stream, .n = 1, .unpack = &a };
+    return amp__device_run(list, &call, "amp_device_unpack");
 }

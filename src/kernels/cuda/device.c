@@ -5,6 +5,7 @@
  */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/pack.h"
 #include "kernels/cuda/statistics.h"
 
 #include <stdio.h>
@@ -234,6 +235,29 @@ static amp_status run_elementwise(const struct cuda_run *run, const struct amp__
     }
 }
 
+/* One tensor: there is nothing to plan. */
+static amp_status run_pack(const struct cuda_run *run, const struct amp__list_call *call) {
+    const amp_pack_args *to = call->pack;
+    const amp_unpack_args *from = call->unpack;
+    const amp_span *span = to ? &to->src : &from->dst;
+    const struct cuda_pack pack = {
+        .src = span->data,
+        .dst = span->data,
+        .packed = to ? to->packed : (void *)(uintptr_t)from->packed,
+        .size = span->size,
+        .seed = to ? to->seed : 0,
+        .type = (uint32_t)span->dtype,
+        .bits = (uint32_t)(to ? to->bits : from->bits),
+        .found_inf = to ? to->found_inf : NULL,
+        .inexact = to ? to->inexact : NULL,
+    };
+    if (span->size / CUDA_PACK_GROUPS / AMP_PACK_GROUP >= INT32_MAX)
+        return cuda_fail(AMP_ERR_UNSUPPORTED, "more elements than one launch can have");
+    if ((uintptr_t)span->data % (span->dtype == AMP_FLOAT32 ? 4 : 2))
+        return cuda_fail(AMP_ERR_INVALID_ARGUMENT, "data is not aligned for its type");
+    return cuda_explain(to ? cuda_launch_pack(&pack, run->stream) : cuda_launch_unpack(&pack, run->stream));
+}
+
 /* Of no tensor at all: there is nothing to plan. */
 static amp_status run_empty(const struct cuda_run *run, const struct amp__list_call *call) {
     if (call->kind != AMP__LIST_CHECK || !call->norm) return AMP_OK;
@@ -251,6 +275,7 @@ static amp_status run_here(struct cuda_list *list, const struct amp__list_call *
     if (call->kind == AMP__LIST_CHECK) return run_check(&run, call);
     if (call->kind == AMP__LIST_STATISTICS) return run_statistics(&run, call);
     if (call->kind == AMP__LIST_OPTIM) return cuda_run_optim(&run, call);
+    if (call->kind == AMP__LIST_PACK) return run_pack(&run, call);
     if (call->kind == AMP__LIST_SPLIT || call->kind == AMP__LIST_JOIN) return cuda_run_split(&run, call);
     return run_elementwise(&run, call);
 }

@@ -316,6 +316,7 @@ class Translator:
         value = value[0]
         if source[0] == "f":
             value = f"saturated({value})" if "sat" in words else f"std::trunc({value})" if "rzi" in words else value
+            value = f"std::nearbyint({value})" if "rni" in words else value
             return self.set(to, f"canonical(({C[target]}){value})")
         return self.set(to, f"({C[target]}){value}")
 

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pack.cu on the fake device: groups one after the other. */
+#include "fake_work.h"
+
+#include "kernels/cuda/pack.h"
+
+static void pack_mask(const struct cuda_pack *p, uint64_t group, float x[][AMP__PACK_ROWS],
+                      const struct cuda_pack_seen *all) {
+    uint32_t masks[AMP__PACK_LANES], inexact = all->nonfinite;
+    for (uint32_t lane = 0; lane < AMP__PACK_LANES; lane++) masks[lane] = cuda_pack_mask(x[lane], all->max, &inexact);
+    for (uint32_t w = 0; w < 8; w++) cuda_pack_codes(p, 1, group)[w] = cuda_pack_gather(masks, w);
+    *cuda_pack_header(p, 1, group) = cuda_pack_mask_header(all);
+    if (p->inexact && inexact) *p->inexact = 1.0f;
+}
+
+static void run_pack(const void *given) {
+    const struct cuda_pack *p = given;
+    for (uint64_t group = cuda_pack_groups(p); group-- > 0;) {
+        float x[AMP__PACK_LANES][AMP__PACK_ROWS];
+        struct cuda_pack_seen all = cuda_pack_nothing();
+        for (uint32_t lane = 0; lane < AMP__PACK_LANES; lane++) {
+            const struct cuda_pack_seen mine =
+                cuda_pack_load(x[lane], p, group * AMP__PACK_GROUP + lane, cuda_pack_rows(p, group, lane));
+            cuda_pack_see(&all, &mine);
+        }
+        if (p->found_inf && all.nonfinite) *p->found_inf = 1.0f;
+        if (p->bits == 1) pack_mask(p, group, x, &all);
+        for (uint32_t lane = 0; lane < AMP__PACK_LANES && p->bits != 1; lane++)
+            cuda_pack_lane(p, (int)p->bits, group, lane, x[lane], &all);
+    }
+}
+
+static void run_unpack(const void *given) {
+    const struct cuda_pack *p = given;
+    for (uint64_t group = cuda_pack_groups(p); group-- > 0;)
+        for (uint32_t lane = 0; lane < AMP__PACK_LANES; lane++) {
+            float x[AMP__PACK_ROWS];
+            if (p->bits == 1) cuda_unpack_mask(x, p, group, lane);
+            else cuda_unpack_lane(x, p, (int)p->bits, group, lane);
+            cuda_unpack_store(x, p, group, lane);
+        }
+}
+
+static cudaError_t launch(const struct cuda_pack *p, cudaStream_t stream, fake_work_fn *run) {
+    if (!p->size) return cudaSuccess;
+    fake_on_stream(stream);
+    amp_fake_cuda.launches++;
+    const cudaError_t error = fake_called();
+    if (error == cudaSuccess) fake_work(run, p, sizeof *p);
+    return error;
+}
+
+cudaError_t cuda_launch_pack(const struct cuda_pack *p, cudaStream_t stream) { return launch(p, stream, run_pack); }
+cudaError_t cuda_launch_unpack(const struct cuda_pack *p, cudaStream_t stream) { return launch(p, stream, run_unpack); }
