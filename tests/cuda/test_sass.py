@@ -23,18 +23,19 @@ import sass
 
 # What reads tensors, what writes them, and in which the elementwise arithmetic may have no fused operation.
 READS = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "check", "update", "lamb_moments", "finish",
-         "statistics", "sum_columns", "sum_rows"}
-WRITES = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "zero", "update", "lamb_moments", "finish"}
+         "statistics", "sum_columns", "sum_rows", "split", "squares"}
+WRITES = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "zero", "update", "lamb_moments", "finish", "split"}
+NARROW = {"pack", "pack_mask", "unpack"}  # a lane's rows lie apart: neighbours move together
 SMALL = {"norms", "prepare", "lamb_lr", "sum_columns", "sum_rows", "scaler", "statistics_sums"}  # a block or a thread a tensor, or a sum
 NO_DIVISION = {"finish"}  # of integers, for each group
 BOUNDED = {"finish"}  # has erf, tanh and exp, whose insides are CUDA's: within a bound, not to the bit
-RULES = 5  # kernel_update<rule>
+COUNTS = {"update": 5, "pack": 3, "unpack": 4}  # kernel_update<rule>, kernel_pack<bits>
 
 BUDGET_ARCH = "sm_90"
 REGISTERS = {  # 64: half of a multiprocessor's threads at a time, 80: three eighths
     "cast": 64, "scale": 64, "clamp": 64, "reconcile": 64, "round": 64, "zero": 64, "check": 64, "norms": 64, "axpby": 80, "add": 80,
     "update": 80, "lamb_moments": 80, "finish": 64, "sum_columns": 64, "sum_rows": 64, "prepare": 64, "lamb_lr": 64, "scaler": 64,
-    "statistics": 64, "statistics_sums": 64,
+    "statistics": 64, "statistics_sums": 64, "split": 64, "squares": 64, "pack": 64, "pack_mask": 64, "unpack": 64,
 }
 # Kernel (of kernel_update the rule's number as well), types, elements, their bytes in all that is moved, instructions an element, and
 # the work by which the way round the loop is known: two groups of eight, or of an optimizer half a group, whose parameter's store may be
@@ -74,7 +75,7 @@ def tool(*command):
 
 def kernel_of(symbol):
     """scale of _Z12kernel_scale10cuda_table..."""
-    found = re.search(r"\d+kernel_(" + "|".join(sorted(READS | WRITES | SMALL, key=len, reverse=True)) + ")", symbol)
+    found = re.search(r"\d+kernel_(" + "|".join(sorted(READS | WRITES | NARROW | SMALL, key=len, reverse=True)) + ")", symbol)
     return found.group(1) if found else None
 
 
@@ -198,8 +199,8 @@ def report(number, good, what, complaints=()):
 
 def judge(how, kernels, archs, found, used, ptx, over):
     """kernels: Counter of (arch, kernel); found: what is wrong with code; used: of stacks(); over: of budgets(), or why not."""
-    missing = [f"{arch} {kernel}: not as many as there should be" for arch in archs for kernel in sorted(READS | WRITES | SMALL)
-               if kernels[arch, kernel] != (RULES if kernel == "update" else 1)]
+    missing = [f"{arch} {kernel}: not as many as there should be" for arch in archs for kernel in sorted(READS | WRITES | NARROW | SMALL)
+               if kernels[arch, kernel] != COUNTS.get(kernel, 1)]
     print("1..5")
     report(1, archs and not missing, "every kernel is there, for each GPU" + how, missing or ([] if archs else ["no code at all"]))
     report(2, archs and not found, "16 bytes at a time, nothing in local memory" + how, found)

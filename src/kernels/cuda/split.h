@@ -51,6 +51,13 @@ CUDA_BOTH uint32_t *cuda_ties(const struct cuda_tensor *t, int k) {
     return (uint32_t *)(void *)t->data[k + 1] + (t->size + 1) / 2;
 }
 
+/* Bit i: element i's. They are in one word or in two. */
+CUDA_BOTH uint32_t cuda_load_ties(const struct cuda_tensor *t, int k, const struct cuda_half *at) {
+    const uint32_t *ties = cuda_ties(t, k) + at->first / 32;
+    const uint32_t shift = (uint32_t)at->first % 32, next = (shift + at->count - 1) / 32;
+    return (uint32_t)(((uint64_t)ties[next] << 32 | ties[0]) >> shift);
+}
+
 /* Other threads write other bits of the word at the same time. */
 CUDA_BOTH void cuda_set_tie(uint32_t *word, uint32_t bit, int down) {
 #ifdef __CUDA_ARCH__
@@ -75,15 +82,9 @@ CUDA_BOTH void cuda_join_half(float v[CUDA_HALF], const struct cuda_tensor *t, i
     uint32_t upper[CUDA_HALF], rest[CUDA_HALF];
     cuda_load_bits(upper, t, k, at);
     cuda_load_bits(rest, t, k + 1, at);
+    const uint32_t down = cuda_any_tie(rest) ? cuda_load_ties(t, k, at) : 0;
     CUDA_UNROLL
-    for (int i = 0; i < CUDA_HALF; i++) v[i] = amp__join((uint16_t)upper[i], (uint16_t)rest[i], 0);
-    if (!cuda_any_tie(rest)) return;
-    CUDA_UNROLL
-    for (uint32_t i = 0; i < CUDA_HALF; i++) {
-        const uint64_t e = at->first + i;
-        if (rest[i] == 0x8000u)
-            v[i] = amp__join((uint16_t)upper[i], (uint16_t)rest[i], (int)(cuda_ties(t, k)[e / 32] >> e % 32 & 1));
-    }
+    for (int i = 0; i < CUDA_HALF; i++) v[i] = amp__join((uint16_t)upper[i], (uint16_t)rest[i], (int)(down >> i & 1));
 }
 
 CUDA_BOTH void cuda_split_half(const float v[CUDA_HALF], const struct cuda_tensor *t, int k,
