@@ -113,6 +113,29 @@ def test_what_comes_back_is_what_was_packed():
     assert handle.bytes == (2 * X.nbytes, X.nbytes + kernels.packed_bytes(X.numel(), 4))  # X stays as given
 
 
+def test_any_order_of_memory_comes_back():
+    """Channels last, a transposed slice, every second row: the node sees the sizes and strides that it saved."""
+    class Convolves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 8, 3, padding=1).to(memory_format=torch.channels_last)
+
+        def forward(self, x):
+            y = self.conv(x)
+            return y, [part.square() for part in (y, y[:, 2:5].transpose(1, 3), y[::2], y[:1, :1])]
+
+    model = Convolves()
+    handle = amp.compress_activations(model, 8, min_size=1)
+    y, squares = model(torch.randn(8, 4, 8, 8).to(memory_format=torch.channels_last))
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    step = (y.max() - y.min()).item() / 255 * 1.02
+    for part, square in zip((y, y[:, 2:5].transpose(1, 3), y[::2], y[:1, :1]), squares, strict=True):
+        saved = square.grad_fn._saved_self
+        assert saved.shape == part.shape and (saved - part).abs().max() < step
+        assert saved.stride() == part.stride()
+    assert kinds(handle) == {"8 bits": 1}
+
+
 def network():
     torch.manual_seed(0)
     return nn.Sequential(

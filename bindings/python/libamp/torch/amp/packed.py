@@ -36,16 +36,29 @@ _Tensor, _STRIDED = torch.Tensor, torch.strided
 _free_weak_ref: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
 
 
+class _Names(dict[type, str]):
+    """Of a node's type its name; "": one that hands on. A node's own name is made anew each time it is asked."""
+
+    def __missing__(self, kind: type) -> str:
+        name = "" if kind.__name__ in _VIEWS else kind.__name__
+        if not hasattr(kind, "_forward_cls"):  # torch's own live as long as it does
+            self[kind] = name
+        return name
+
+
+_names = _Names()
+
+
 def origin(node: Any) -> str:
     """What made these elements, below views and casts; "AccumulateGrad": they are a leaf's."""
-    name: str = node.name()
-    while name in _VIEWS:
+    name = _names[type(node)]
+    while not name:
         parents = node.next_functions
         if not parents or parents[0][0] is None:
             break
         node = parents[0][0]
-        name = node.name()
-    return name.rpartition(":")[2]
+        name = _names[type(node)]
+    return name
 
 
 class _Kept:
@@ -170,7 +183,8 @@ class Store:
         known = self._alive.get(key)
         packed = known() if known is not None else None
         if packed is None:
-            packed = self._refused(tensor, node) or self._pack(tensor, storage, key, node is None)
+            why = "" if node is None else self._refused(tensor, node)
+            packed = why or self._pack(tensor, storage, key, node is None)
             if isinstance(packed, str):  # why not
                 return self._exact(tensor, packed)
         if packed.size != storage.nbytes() // tensor.element_size():  # a part, made contiguous
@@ -188,14 +202,12 @@ class Store:
 
     def _refused(self, tensor: torch.Tensor, node: Any) -> str:
         """Why it stays as it is; "": it does not."""
-        if node is None:
-            return ""
         if tensor.dtype not in FLOATS:
             return "type"
-        made_by = origin(node)
-        if made_by == "AccumulateGrad":
+        name = origin(node)
+        if name == "AccumulateGrad":
             return "parameters"
-        return "softmax" if "Softmax" in made_by and not self._softmax else ""
+        return "softmax" if "Softmax" in name and not self._softmax else ""
 
     def _is_the_models(self, tensor: torch.Tensor) -> bool:
         """A parameter or buffer, or a part of one?"""
