@@ -63,6 +63,7 @@ enum fork_status { CK_FORK_GETENV, CK_NOFORK };
 #define ck_assert_int_eq(a, b) CK_COMPARE(intmax_t, PRIdMAX, a, ==, b)
 #define ck_assert_uint_eq(a, b) CK_COMPARE(uintmax_t, PRIuMAX, a, ==, b)
 #define ck_assert_uint_gt(a, b) CK_COMPARE(uintmax_t, PRIuMAX, a, >, b)
+#define ck_assert_uint_le(a, b) CK_COMPARE(uintmax_t, PRIuMAX, a, <=, b)
 #define ck_assert_mem_eq(a, b, size) ck_assert_msg(!memcmp(a, b, size), "%s differs from %s", #a, #b)
 #define ck_assert_float_eq_tol(a, b, tolerance)                                                                        \
     do {                                                                                                               \
