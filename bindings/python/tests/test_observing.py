@@ -4,8 +4,6 @@
 import inspect
 import json
 import os
-import subprocess
-import sys
 import threading
 
 import forks
@@ -422,12 +420,7 @@ print("done")
 
 def run(tmp_path, *options, script=SCRIPT):
     (tmp_path / "script.py").write_text(script)
-    command = ["-m", "libamp.run", *options, "script.py"]
-    if "--survey" in options:  # such a script runs in libamp.run's own process
-        return forks.run(*command, cwd=tmp_path)
-    return subprocess.run(
-        [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    return forks.run("-m", "libamp.run", *options, "script.py", cwd=tmp_path)
 
 
 def test_a_script_is_surveyed(tmp_path):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 
+import forks
 import pytest
 
 np = pytest.importorskip("numpy")
@@ -414,9 +415,8 @@ def test_a_real_training(tmp_path):
     )
     environment = os.environ | {"AMP_OBSERVE": "every=1"}
     trace = tmp_path / "run.jsonl"
-    subprocess.run(
-        [sys.executable, "-m", "libamp.run", "--trace", str(trace), str(script)], check=True, env=environment
-    )
+    ran = forks.run("-m", "libamp.run", "--trace", trace, script, env=environment)
+    assert ran.returncode == 0, ran.stderr
     command = [sys.executable, "-m", "libamp.report", str(trace), "--text"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
