@@ -6,7 +6,6 @@ levels, split masters, activations in 4 bits, checkpoints, micro-batches. FusedA
 import torch
 from activations import Saved, bytes_of, checkpointed, under
 from libamp.torch import amp
-from libamp.torch.amp.split import remainder_of
 from libamp.torch.optimizers import FusedAdam
 from train import transformer
 
@@ -48,7 +47,6 @@ class Training:
         """Bytes of weights, masters, moments and gradients."""
         told = amp.memory(self.model)
         beside = [each for state in self.optimizer.state.values() for each in state.values() if torch.is_tensor(each)]
-        beside += [rest for param in self.model.parameters() if (rest := remainder_of(param)) is not None]
         kept = told.weights + told.gradients + told.masters + told.master_gradients
         return kept + sum(each.nbytes for each in beside)
 

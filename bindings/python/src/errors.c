@@ -30,6 +30,8 @@ static const char *const spoken[][2] = {
     { "while a bracket is open: call it before amp_scale_loss_begin or after amp_scale_loss_end",
       "inside a block of amp.scale_loss: call it before or after" },
     { "amp_config.", "" },
+    { "AMP_SPLIT", "\"split\"" },
+    { "pack what backward needs of it (amp_pack)", "amp.compress_activations keeps what backward needs of it" },
     { "AMP_DYNAMIC", "\"dynamic\"" },
     { "AMP_DEFAULT", "None" },
     { "AMP_DELAY_UNSCALE", "delay_unscale=True" },

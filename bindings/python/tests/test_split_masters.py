@@ -106,6 +106,9 @@ def test_between_steps_there_is_no_fp32_copy():
     assert kernels.remainder_bytes(param.numel()) == 2 * param.numel() + 4 * -(-param.numel() // 32)
     assert param._amp_remainder.untyped_storage().nbytes() == kernels.remainder_bytes(param.numel())
     assert param.grad.dtype is torch.bfloat16
+    memory = amp.memory(model)
+    whole, _ = start(None, MAKERS["AdamW"])
+    assert 0 < memory.masters == amp.memory(whole).masters_split < amp.memory(whole).masters
 
 
 def test_an_overflow_skips_and_changes_nothing():

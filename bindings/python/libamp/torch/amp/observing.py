@@ -470,7 +470,11 @@ def culprit(of: Any = None) -> Culprit | None:
 
 def memory(of: Any = None, level: str | None = None) -> Memory:
     """Bytes that the training takes now; level: that it would take there."""
-    return Memory(*_session_of(of, "memory").context.memory(level))
+    session = _session_of(of, "memory")
+    taken = Memory(*session.context.memory(level))
+    if level is None and session.split is not None:  # the context knows of the parameters alone
+        taken = taken._replace(masters=session.split.bytes, masters_split=session.split.bytes)
+    return taken
 
 
 def survey_of(context: Any) -> Survey:

@@ -90,6 +90,12 @@ class Split:
                 rest.zero_()
         self._versions.clear()
 
+    @property
+    def bytes(self) -> int:
+        """What remainders take."""
+        rests = map(remainder_of, self.params.values())
+        return sum(rest.nbytes for rest in rests if rest is not None)
+
     def end(self) -> None:
         """The library has widened the parameters: they are their masters again."""
         for param in self.params.values():
