@@ -140,6 +140,38 @@ TEST(memory_is_what_the_levels_say) {
 }
 
 /* From 2^30 every one of the first five steps overflows: the scale halves each time and no parameter moves. */
+/* By libamp's optimizer and by the host's, which are no different in that. */
+TEST_TIMES(split_masters_train_to_the_bit, 2) {
+    struct run_setup setup = setup_of(AMP_O5);
+    setup.host_kernels = _i;
+    struct run_result whole = train(&setup);
+    setup.config.master_weights = AMP_SPLIT;
+    struct run_result split = train(&setup);
+    assert_same_training(&whole, &split);
+    ck_assert_uint_lt(split.master_bytes, whole.master_bytes * 6 / 10); /* 2 1/8 of 4 bytes */
+    run_result_done(&whole);
+    run_result_done(&split);
+}
+
+/* Each number of bits takes less, and gives the same training again; the rounding leaves 8 bits close to none. */
+TEST_TIMES(packed_activations_train, 2) {
+    struct run_setup setup = setup_of(_i ? AMP_O5 : 0);
+    struct run_result exact = train(&setup);
+    size_t before = exact.activation_peak_bytes;
+    for (setup.activations = 8; setup.activations >= 2; setup.activations /= 2) {
+        struct run_result packed = train(&setup), again = train(&setup);
+        assert_same_training(&packed, &again);
+        ck_assert_uint_lt(packed.activation_peak_bytes, before);
+        before = packed.activation_peak_bytes;
+        ck_assert(memcmp(packed.weights, exact.weights, exact.n_weights * sizeof *exact.weights) != 0);
+        const double off = fabs((double)(packed.losses[packed.steps - 1] - exact.losses[exact.steps - 1]));
+        if (setup.activations == 8) ck_assert_msg(off < 0.1, "the last loss is %g off", off);
+        run_result_done(&packed);
+        run_result_done(&again);
+    }
+    run_result_done(&exact);
+}
+
 TEST(overflows_skip_and_halve) {
     struct run_setup setup = setup_of(AMP_O2);
     struct run_result result;
