@@ -45,8 +45,10 @@ amp_status amp__place_param(amp_context *context, struct amp__param *param) {
     param->place = place;
     param->on_device = true;
     /* rounding back after a step has no way to fail */
+    place->n_params++;
+    if (context->properties.split_masters) AMP_TRY(amp__place_reserve(place, AMP__WORK_SPLIT, place->n_params));
     return amp__place_reserve(place, context->properties.emulate ? AMP__WORK_ROUND : AMP__WORK_WRITE_BACK,
-                              ++place->n_params);
+                              place->n_params);
 }
 
 amp_status amp__places_where(const amp_context *context, const void *address, amp_device *where) {

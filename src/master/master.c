@@ -61,7 +61,8 @@ amp_status amp__master_reconcile(struct amp__param *param, bool always) {
     if (!param->has_master || param->lent.steps) return AMP_OK;
     AMP_TRY(amp__master_settle(param));
     const uint64_t version = version_of(param);
-    if (amp__is_split(param) && !param->master.fp32.data) { /* the parameter's own bits are the master's */
+    if (amp__split_is_parted(param)) { /* the parameter's own bits are the master's */
+        param->master.may_differ = false;
         param->master.version = version;
         return AMP_OK;
     }
@@ -94,7 +95,7 @@ void amp__master_round(struct amp__param *param, void *elements) {
         return;
     }
     if (amp__is_split(param)) {
-        if (param->master.fp32.data) amp__master_split(param, elements);
+        if (!amp__split_is_parted(param)) amp__master_split(param, elements);
         param->master.version = version_of(param);
         return;
     }
@@ -230,8 +231,10 @@ amp_status amp__master_swap_in(struct amp__param *param) {
         AMP_TRY(amp__emulated_lend(param));
     } else {
         AMP_TRY(lend_grad(param));
+        const bool whole = !amp__split_is_parted(param);
         amp_status status = amp__master_join(param);
         if (status == AMP_OK) status = exchange(param, param->dtype);
+        param->master.spent = !whole; /* until a step has run on it */
         if (status != AMP_OK) {
             param->lent.unused = !param->host->version;
             (void)amp__master_settle_now(param);
@@ -252,6 +255,7 @@ static amp_status take_back(struct amp__param *param) {
 
 amp_status amp__master_swap_out(struct amp__param *param) {
     if (!param->lent.steps || --param->lent.steps) return AMP_OK;
+    param->master.spent = false;
     return param->master.held_by_host ? amp__master_write_back(param) : take_back(param);
 }
 
@@ -276,7 +280,6 @@ static amp_status take_storage_back(struct amp__param *param) {
     AMP_TRY(amp__param_block(param, param->tensor, param->name, &lent));
     AMP_TRY(check_as(param, &lent, AMP_FLOAT32));
     AMP_TRY(exchange(param, AMP_FLOAT32));
-    if (param->lent.unused) param->master.spent = amp__is_split(param);
     const amp_status status = param->lent.unused ? AMP_OK : amp__master_write_back(param);
     if (status != AMP_OK) { /* a stale 16-bit block would be taken for the host's own change: the step would be lost */
         param->lent.stuck = exchange(param, param->dtype) == AMP_OK;

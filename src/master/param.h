@@ -203,6 +203,10 @@ void amp__param_destroy(struct amp__param *param);
 /* ---- split.c: masters that are a bfloat16 parameter and a remainder ---- */
 
 static inline bool amp__is_split(const struct amp__param *param) { return param->master.rest.data != NULL; }
+/* Do parameter and remainder have all of a split master? */
+static inline bool amp__split_is_parted(const struct amp__param *param) {
+    return amp__is_split(param) && (!param->master.fp32.data || param->master.spent);
+}
 /* Memory for the remainder: zeros, which is what a master that was widened has. */
 amp_status amp__remainder_make(struct amp__param *param);
 /* The FP32 master, made if it is not there: it stays until the next step. A no-op where masters are not split. */

@@ -99,6 +99,12 @@ static void forget_first(struct amp__param *param) {
     param->gradient.first = AMP__FIRST_UNKNOWN;
 }
 
+/* It has no values. Where it is lent already, the step that it was for does not begin. */
+static void forget_joined(struct amp__param *param) {
+    param->master.spent = true;
+    amp__master_release(param);
+}
+
 /* What else would have been written is written by the next work of its kind, or goes with the bracket. */
 void amp__param_dropped(const void *owner, enum amp__work work) {
     struct amp__param *param = (struct amp__param *)(uintptr_t)owner; /* ours: the queue only holds it */
@@ -108,7 +114,7 @@ void amp__param_dropped(const void *owner, enum amp__work work) {
     }
     if (work == AMP__WORK_FOLLOW || work == AMP__WORK_RECONCILE_GRAD) param->gradient.handle = NULL;
     if (work == AMP__WORK_RECONCILE || (work == AMP__WORK_FOLLOW && param->emulated)) param->master.may_differ = true;
-    if (work == AMP__WORK_JOIN) param->master.spent = true;
+    if (work == AMP__WORK_JOIN) forget_joined(param);
     if (work == AMP__WORK_SPLIT) param->master.spent = false;
     if (work == AMP__WORK_SAVE) forget_first(param);
     const enum amp__aside_at at = param->gradient.state == AMP__GRAD_REOPENED ? AMP__AT_REOPENING : AMP__AT_BEGIN;

@@ -170,13 +170,15 @@ amp_status amp__param_restore(struct amp__param *param) {
     AMP_TRY(amp__master_join(param));
     /* what the host changed last is kept if it can be seen; the storage goes back in any case */
     amp_status seen = param->has_master ? amp__master_reconcile(param, !param->host->version) : AMP_OK;
-    if (seen == AMP_OK && param->on_device) seen = amp__place_flush(param->place);
+    const amp_status launched = param->on_device ? amp__place_flush(param->place) : AMP_OK;
+    if (seen == AMP_OK) seen = launched;
     char text[256];
     snprintf(text, sizeof text, "%s", amp_last_error());
     if (param->emulated) {
         AMP_TRY(undo_emulation(param));
         return seen == AMP_OK ? AMP_OK : amp__fail(seen, "%s", text);
     }
+    if (amp__is_split(param) && !param->master.fp32.data) return amp__fail(seen, "%s", text); /* no FP32 came of it */
     if (param->lent.stuck) { /* the host holds its FP32 block already, and refuses another */
         amp__param_free(param, &param->master.fp32);
         return seen;

@@ -34,7 +34,9 @@ static amp_status join(const struct amp__param *param, const amp_span *fp32, con
 amp_status amp__master_join(struct amp__param *param) {
     struct amp__master *master = &param->master;
     struct amp__elements now;
-    if (!amp__is_split(param) || master->fp32.data) return AMP_OK;
+    if (!amp__is_split(param) || (master->fp32.data && !master->spent)) return AMP_OK;
+    AMP_TRY(amp__master_part(param)); /* the parameter may have been written since it was split */
+    if (master->fp32.data) return AMP_OK;
     AMP_TRY(amp__param_elements(param, &now));
     AMP_TRY(amp__param_alloc(param, AMP_FLOAT32, AMP_FOR_MASTER, &master->fp32));
     const amp_span fp32 = { master->fp32.data, param->size, AMP_FLOAT32, 0 };

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "host_run.h"
 
+amp_config config_of(const struct kind *kind, uint32_t window) {
+    return CONFIG(kind->level, .master_weights = kind->split ? AMP_SPLIT : AMP_DEFAULT,
+                  .loss_scale = kind->static_scale, .window = window);
+}
+
 struct host *host_of(const struct kind *kind, bool on_cpu) {
     return host_new(on_cpu, kind->mixed && !on_cpu, kind->fixed, kind->stepping);
 }
@@ -20,7 +25,7 @@ struct run run_with(struct host *host, amp_config config) {
     return run;
 }
 
-struct run run_start(const struct kind *kind) { return run_with(host_of(kind, false), CONFIG(kind->level)); }
+struct run run_start(const struct kind *kind) { return run_with(host_of(kind, false), config_of(kind, 0)); }
 
 void run_iterate(struct host *host, const struct kind *kind, float target) {
     host_clear(host);

@@ -14,7 +14,7 @@ struct kind {
     const char *name;
     amp_level level;
     enum stepping stepping;
-    bool mixed, fixed;
+    bool mixed, fixed, split;
     int more_brackets; /* of a step, before the last */
     float static_scale;
 };
@@ -26,6 +26,8 @@ struct run {
     amp_context *context;
 };
 
+/* window: the scaler's; 0: the default. */
+amp_config config_of(const struct kind *kind, uint32_t window);
 /* The host of a kind, on a device or, never mixed, on the CPU. */
 struct host *host_of(const struct kind *kind, bool on_cpu);
 struct run run_try(struct host *host, amp_config config, amp_status *status);

@@ -30,8 +30,7 @@ static void stop(struct run *run, float *weights, amp_record *record) {
 }
 
 static void train(const struct kind *kind, bool on_cpu, float *weights, amp_record *record, int64_t *events) {
-    const amp_config config = CONFIG(kind->level, .loss_scale = kind->static_scale, .window = 4);
-    struct run run = run_with(host_of(kind, on_cpu), config);
+    struct run run = run_with(host_of(kind, on_cpu), config_of(kind, 4));
     for (int i = 0; i < ITERATIONS; i++) iterate(run.host, kind, i);
     host_clear(run.host);
     *events = run.host->event_skips;
@@ -48,6 +47,8 @@ static const struct kind kinds[] = {
     KIND(O2, STEP_THERE, .static_scale = 1024.0f), KIND(O2, STEP_THERE, .more_brackets = 1),
     KIND(O1, STEP_THERE, .fixed = true, .more_brackets = 1), KIND(O1, STEP_FUSED, .mixed = true),
     KIND(O2, STEP_FUSED, .mixed = true, .more_brackets = 1), KIND(O2, STEP_KNOWS, .mixed = true),
+    KIND(O5, STEP_FUSED, .split = true, .static_scale = AMP_DYNAMIC),
+    KIND(O5, STEP_KNOWS, .split = true, .static_scale = AMP_DYNAMIC, .more_brackets = 1),
 };
 
 TEST_TIMES(test_trainings, sizeof kinds / sizeof *kinds) {
@@ -74,7 +75,7 @@ TEST_TIMES(test_trainings, sizeof kinds / sizeof *kinds) {
 /* ---- graphs ---- */
 
 static struct run start(const struct kind *kind) {
-    return run_with(host_of(kind, false), CONFIG(kind->level, .window = 4));
+    return run_with(host_of(kind, false), config_of(kind, 4));
 }
 
 static void bracket_and_step(struct host *host, const struct kind *kind) {
@@ -85,7 +86,8 @@ static void bracket_and_step(struct host *host, const struct kind *kind) {
 enum { WARM_UP = 3 };
 
 static const struct kind graphs[] = { KIND(O1, STEP_FUSED), KIND(O2, STEP_FUSED), KIND(O1, STEP_THERE),
-                                      KIND(O2, STEP_THERE) };
+                                      KIND(O2, STEP_THERE),
+                                      KIND(O5, STEP_FUSED, .split = true, .static_scale = AMP_DYNAMIC) };
 
 /* begin, backward, end and step once, and then as a graph: the same weights and the same record as without. */
 TEST_TIMES(test_graph, sizeof graphs / sizeof *graphs) {

@@ -111,6 +111,90 @@ TEST_TIMES(test_written_weights_stay, 2 * WRITTEN) {
     ck_assert_int_gt(failures, 0);
 }
 
+/* ---- split masters ---- */
+
+/* Between a bracket and the end, without the work of the host's optimizer: how many calls failed. */
+static int use_split(struct host *host, amp_context *context, enum stepping stepping) {
+    amp_master masters[HOST_PARAMS] = { AMP_MASTER_INIT };
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    size_t count;
+    int failures = amp_master_params(&host->optimizer, masters, HOST_PARAMS, &count) != AMP_OK;
+    amp_status status = stepping == STEP_FUSED ? amp_fused_step(&host->optimizer, NULL)
+                                               : amp_step_begin(&host->optimizer, &info);
+    if (stepping != STEP_FUSED && status == AMP_OK) status = amp_step_end(&host->optimizer);
+    failures += status != AMP_OK;
+    failures += amp_masters_write_back(context) != AMP_OK;
+    failures += amp_master_params(&host->optimizer, masters, HOST_PARAMS, &count) != AMP_OK;
+    return failures;
+}
+
+/* What shutdown left: FP32 to the last bit, or where it failed what was in 16 bits. */
+static void ck_left(const struct host *host, const float *before, const float *after, int at) {
+    size_t first = 0;
+    for (int i = 0; i < HOST_PARAMS; first += (size_t)host->params[i++].size) {
+        const uint64_t size = (uint64_t)host->params[i].size;
+        static float wanted[ELEMENTS];
+        static uint16_t low[ELEMENTS];
+        const amp_span exact = { (void *)(uintptr_t)(before + first), size, AMP_FLOAT32, 0 },
+                       wide = { wanted, size, AMP_FLOAT32, 0 }, rounded = { low, size, AMP_BFLOAT16, 0 };
+        const bool is_low = host->params[i].dtype == AMP_BFLOAT16;
+        if (is_low) ck_ok(amp_cast_list(&rounded, &exact, 1));
+        ck_ok(amp_cast_list(&wide, is_low ? &rounded : &exact, 1));
+        ck_assert_msg(!memcmp(wanted, after + first, size * sizeof *wanted), "failure %d: parameter %d", at, i);
+    }
+}
+
+/* Wherever something fails once, no bit of a master is lost. The learning rate is 0. */
+TEST_TIMES(test_split_masters_stay, 9) { /* after a step libamp asks for no memory */
+    static float before[ELEMENTS], after[ELEMENTS];
+    const struct kind kind = { .level = AMP_O5, .stepping = (enum stepping)(_i / 3), .split = true };
+    const bool memory = _i % 3 == 0, first = _i % 3 < 2;
+    int failures = 0;
+    bool failed = true;
+    for (int at = 1; failed; at++) {
+        struct host *host = host_of(&kind, false);
+        host->rule.lr = 0.0;
+        host_read(host, before, ELEMENTS);
+        struct run run = run_with(host, config_of(&kind, 0));
+        if (!first) run_iterate(host, &kind, 0.25f);
+        host_clear(host);
+        host_set_targets(host, 0.25f);
+        (void)host_bracket(host);
+        fail_next(memory, at);
+        failures += use_split(host, run.context, kind.stepping);
+        failed = failed_before(memory, at);
+        fail_next(memory, 0);
+        if (at % 3 == 0) run_iterate(host, &kind, 0.25f); /* it works on */
+        host_clear(host);
+        ck_ok(amp_shutdown(run.context));
+        host_read(host, after, ELEMENTS);
+        ck_left(host, before, after, at);
+        host_free(host);
+    }
+    ck_assert_int_gt(failures, 2);
+}
+
+/* A parameter that cannot be made whole keeps what it has. */
+TEST_TIMES(test_split_masters_end, 2) {
+    static float before[ELEMENTS], after[ELEMENTS];
+    static const struct kind kind = KIND(O5, STEP_FUSED, .split = true);
+    int failures = 0;
+    bool failed = true;
+    for (int at = 1; failed; at++) {
+        struct host *host = host_of(&kind, false);
+        host_read(host, before, ELEMENTS);
+        struct run run = run_with(host, config_of(&kind, 0));
+        fail_next(_i, at);
+        failures += amp_shutdown(run.context) != AMP_OK;
+        failed = failed_before(_i, at);
+        fail_next(_i, 0);
+        host_read(host, after, ELEMENTS);
+        ck_left(host, before, after, at);
+        host_free(host);
+    }
+    ck_assert_int_gt(failures, 0);
+}
+
 /* A gradient is there, and the next bracket's begin fails: the step is that of the gradient. */
 TEST_TIMES(test_gradients_stay, 2 * WRITTEN) {
     static float expected[ELEMENTS], weights[ELEMENTS];
