@@ -10,7 +10,7 @@
 enum { ITERATIONS = 24, LOSSES = 2 };
 enum memories { ON_CPU, ONE, MIXED, TWO, TWO_MIXED };
 enum { DELAYS = 1, CANCELS = 2, RANKS = 4, LATE = 8, CLIPS = 16, TWO_GROUPS = 32, FIXED = 64, UNCHECKED = 128,
-       EMULATES = 256, KNOWS = 512, DYNAMIC = 1024 };
+       EMULATES = 256, KNOWS = 512, DYNAMIC = 1024, SPLIT = 2048 };
 
 struct training {
     amp_optim_kind rule;
@@ -59,8 +59,9 @@ static struct run begin(const struct training *kind, enum memories memories) {
     choose_rules(host, kind);
     if (kind->how & RANKS) host->hooks.reduce = reduce, host->optimizer.flags |= AMP_OPTIMIZER_SHARDED;
     if (kind->how & LATE) host->model.n_params = host->optimizer.n_params = HOST_PARAMS - 1;
-    return run_with(host, CONFIG(kind->level, .num_losses = (uint32_t)kind->losses, .window = 4,
-                                 .loss_scale = kind->how & DYNAMIC ? AMP_DYNAMIC : 0.0f,
+    const amp_switch masters = kind->how & SPLIT && memories != ON_CPU ? AMP_SPLIT : AMP_DEFAULT;
+    return run_with(host, CONFIG(kind->level, .master_weights = masters, .num_losses = (uint32_t)kind->losses,
+                                 .window = 4, .loss_scale = kind->how & DYNAMIC ? AMP_DYNAMIC : 0.0f,
                                  .emulate = kind->how & EMULATES ? AMP_ON : AMP_DEFAULT));
 }
 
@@ -190,6 +191,16 @@ static const struct training late[] = {
 };
 
 TEST_TIMES(test_late_parameters, 6) { (void)here_and_there(&late[_i % 3], _i / 3 ? TWO : ONE, 0.0f); }
+
+/* Masters that are split on the device, against FP32 ones. */
+static const struct training split[] = {
+    { AMP_OPTIM_ADAM, 0, AMP_O5, 1, 2, SPLIT | DYNAMIC | LATE },
+    { AMP_OPTIM_SGD, 0, AMP_O5, 1, 3, SPLIT | DYNAMIC | DELAYS | TWO_GROUPS },
+    { AMP_OPTIM_SGD, 0, AMP_O5, 2, 2, SPLIT | DYNAMIC | CANCELS | RANKS | KNOWS },
+};
+enum { N_SPLIT = sizeof split / sizeof *split };
+
+TEST_TIMES(test_split_masters, N_SPLIT) { (void)here_and_there(&split[_i], ONE, 0.0f); }
 
 /* Emulation: the parameters stay FP32 and hold what 16 bits would; nothing is put under the host's handles. */
 static const struct training emulated[] = {
