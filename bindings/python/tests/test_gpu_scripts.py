@@ -7,8 +7,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
 import forks
 import pytest
@@ -74,11 +72,6 @@ def assert_learnt(printed):
     assert float(found.group(2)) < 0.8 * float(found.group(1)), printed
 
 
-def python(*args, **env):
-    command = [sys.executable, *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(**env), timeout=300)
-
-
 def test_they_are_ten_and_know_nothing_of_libamp():
     texts = {path.stem: path.read_text() for path in SCRIPTS.glob("*.py")}
     assert sorted(texts) == sorted(IN_BF16) and len(texts) == 10
@@ -118,7 +111,8 @@ def test_the_variable_is_1_or_0():
 
 def test_processes_that_a_script_spawns_are_on_the_cpu_and_in_bfloat16():
     """As many as it is told of GPUs."""
-    ended = python(*RUN, "--bf16", "--cpu", SCRIPTS / "segmentation.py", CUDA_VISIBLE_DEVICES="0,1")
+    env = environment(CUDA_VISIBLE_DEVICES="0,1")
+    ended = forks.run(*RUN, "--bf16", "--cpu", SCRIPTS / "segmentation.py", env=env)
     assert_learnt(ended.stdout + ended.stderr)
     assert " on 2\n" in ended.stdout and ended.stdout.count(SAID) == 1
 
@@ -126,5 +120,5 @@ def test_processes_that_a_script_spawns_are_on_the_cpu_and_in_bfloat16():
 @pytest.mark.skipif(TOO_OLD, reason="torch before 2.5 breaks more graphs by itself")
 @pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler for torch.compile")
 def test_what_torch_answers():
-    ended = python(*RUN, "--cpu", SCRIPTS.parent / "gpu_answers.py")
+    ended = forks.run(*RUN, "--cpu", SCRIPTS.parent / "gpu_answers.py", env=environment())
     assert ended.stdout == "done\n", ended.stderr[-3000:]

@@ -2,9 +2,8 @@
 """LARC around optimizers, against its formula; the launcher."""
 
 import pickle
-import subprocess
-import sys
 
+import forks
 import pytest
 import torch
 from libamp.torch.parallel import LARC as module
@@ -110,31 +109,32 @@ def test_a_step_that_fails_keeps_the_weight_decay():
 
 
 SCRIPT = """
-import argparse, os, time, torch, torch.distributed as dist
+import argparse, os, time
 parser = argparse.ArgumentParser()
 parser.add_argument("--rank", type=int)
 parser.add_argument("--world-size", type=int)
 parser.add_argument("--fail", action="store_true")
 args = parser.parse_args()
+if args.fail:
+    time.sleep(0 if args.rank else 100)  # until the launcher ends it
+    os._exit(7)
+import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 assert (args.rank, args.world_size) == (dist.get_rank(), dist.get_world_size())
 assert int(os.environ["LOCAL_RANK"]) == args.rank
 total = torch.tensor(args.rank + 1)
 dist.all_reduce(total)
 print("total", int(total), flush=True)
-if args.fail and args.rank == 0:
-    time.sleep(100)  # until the launcher ends it
-if not args.fail:
-    dist.barrier()
-os._exit(7 if args.fail else 0)  # not through Python's end, where torch's own threads may end it otherwise
+dist.barrier()
+os._exit(0)  # not through Python's end, where torch's own threads may end it otherwise
 """
 
 
 def test_launcher(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "libamp.torch.parallel.multiproc", "script.py", "--world-size", "2"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    command = ["-m", "libamp.torch.parallel.multiproc", "script.py", "--world-size", "2"]
+    done = forks.run(*command, cwd=tmp_path)
     assert (done.returncode, done.stdout.strip()) == (0, "total 3"), done.stderr
     assert (tmp_path / "GPU_1.log").read_text().strip() == "total 3"
-    failed = subprocess.run([*command, "--fail"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    failed = forks.run(*command, "--fail", cwd=tmp_path)
     assert failed.returncode == 7, failed.stderr

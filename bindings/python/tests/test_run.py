@@ -134,7 +134,7 @@ WORKERS = """
 
 
 def test_processes_that_the_script_starts_have_it_too(tmp_path):
-    run = python(*RUN, str(write(tmp_path / "workers.py", WORKERS)))
+    run = forked(*RUN, str(write(tmp_path / "workers.py", WORKERS)))
     assert run.stdout.split() == ["spawn", "True", "forkserver", "True", "fork", "True", "6", "apex"], run.stderr
 
 
