@@ -267,6 +267,8 @@ int options_parse(struct options *options, int argc, char **argv) {
     if (options->loss_scale > 0.0 && (options->init_scale > 0.0 || options->max_scale > 0.0))
         return refuse("%s goes with a dynamic scale; --loss-scale is a static one here",
                       options->init_scale > 0.0 ? "--init-scale" : "--max-scale");
+    if (options->activations && options->device != MT_CPU)
+        return refuse("--activations does not go with --device cuda: minitape keeps what is there as it is");
     set_defaults(options);
     for (int i = 0; i < options->n_levels; i++)
         if (options->survey && !options->levels[i]) return refuse("--survey needs libamp: use a level, O0 to O5");

@@ -41,6 +41,14 @@ TEST(split_masters_take_what_was_predicted) {
     ck_assert_uint_eq(now.masters, predicted.masters_split);
     ck_assert_uint_eq(now.masters_split, predicted.masters_split);
     ck_assert_uint_lt(now.masters, predicted.masters);
+
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    options.every = 1;
+    ck_ok(amp_observe(before.context, &options));
+    ck_ok(net_train_step(&before.net, 0.5));
+    ck_ok(amp_survey(before.context, &result));
+    ck_assert_msg(strstr(result.text, "memory: at O5 split masters (master_weights = AMP_SPLIT)"), "%s", result.text);
 }
 
 /* Casts of weights and inputs live until the iteration is over, and are gone then. */
