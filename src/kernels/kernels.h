@@ -132,10 +132,7 @@ struct amp__update {
 /*
  * Packed tensors (amp_pack.h; pack.h has a group's header): elements [begin, end) of one; begin is a multiple of
  * AMP_PACK_GROUP, and so is end, or it is size.
- *     r       16 bits of element e of a group, row = e / 16, lane = e % 16: with the halves of amp__pack_key
- *             x = low + (row / 2 * 16 + lane) * AMP__PACK_NEXT;  x = (x ^ x >> 16) * AMP__PACK_MIX_1;
- *             x = (x ^ x >> 15 ^ high) * AMP__PACK_MIX_2;  x = x ^ x >> 15
- *             an even row has x & 0xffff, an odd one x >> 16
+ *     r       amp__pack_random of element e of a group, row = e / 16, lane = e % 16, and amp__pack_key
  *     codes   as amp__pack_plan says; all 0 in a group that is not finite; 0 behind the last element
  * pack returns what it saw: AMP__PACK_NONFINITE_SEEN, AMP__PACK_INEXACT (of 1 bit; of a group that is not finite, too).
  */

@@ -12,7 +12,7 @@
 
 enum { AMP__PACK_GROUP = 256, AMP__PACK_LANES = 16, AMP__PACK_ROWS = 16 };
 
-/* A lane's hash is of the key's low half + (row / 2 * 16 + lane) * this: an odd number near 2^32 / golden ratio. */
+/* The hash of place i is of the key's low half + i * this: an odd number near 2^32 / golden ratio. */
 #define AMP__PACK_NEXT UINT32_C(0x9e3779b9)
 /* Multipliers of the hash. Source: Wellons 2018, Prospecting for Hash Functions, as improved by TheIronBorn. */
 #define AMP__PACK_MIX_1 UINT32_C(0x21f0aaad)
@@ -22,7 +22,7 @@ enum { AMP__PACK_GROUP = 256, AMP__PACK_LANES = 16, AMP__PACK_ROWS = 16 };
 #define AMP__PACK_NONFINITE UINT32_C(0x7fc00000)
 #define AMP__PACK_ZEROS UINT32_C(0x80000000)
 #define AMP__PACK_LOWEST (-0x1.fep127f) /* bfloat16's */
-/* Steps are not below: 65536 / step is finite. */
+/* Steps are not below: 2^14 / step is finite. */
 #define AMP__PACK_LEAST_STEP 0x1p-110f
 
 /* Two halves: splitmix64's (seed + (group + 1) * its increment). Source: Steele, Lea, Flood 2014. */
@@ -33,16 +33,31 @@ AMP__CONVERT uint64_t amp__pack_key(uint64_t seed, uint64_t group) {
     return z ^ z >> 31;
 }
 
+AMP__CONVERT uint32_t amp__pack_hash(uint64_t key, uint32_t place) {
+    uint32_t x = (uint32_t)key + place * AMP__PACK_NEXT;
+    x = (x ^ x >> 16) * AMP__PACK_MIX_1;
+    x = (x ^ x >> 15 ^ (uint32_t)(key >> 32)) * AMP__PACK_MIX_2;
+    return x ^ x >> 15;
+}
+
+/* 16 - bits random bits of an element. A lane has a progression of words, begin and step two hashes; a word's halves
+ * are for two rows half a word of codes apart. Any two elements' numbers are independent (docs/numerics.md). */
+AMP__CONVERT uint32_t amp__pack_random(uint64_t key, uint32_t row, uint32_t lane, int bits) {
+    const uint32_t rows = 16 / (uint32_t)bits, term = row / rows / 2 * rows + row % rows; /* rows of half a word */
+    const uint32_t x = amp__pack_hash(key, lane) + term * amp__pack_hash(key, AMP__PACK_LANES + lane);
+    return (row / rows % 2 ? x >> 16 : x & UINT32_C(0xffff)) >> bits;
+}
+
 AMP__CONVERT bool amp__pack_finite(float x) {
     return (amp__f32_bits(x) & UINT32_C(0x7f800000)) != UINT32_C(0x7f800000);
 }
 
 /* ---- packing: 8, 4 or 2 bits ---- */
 
-/* code = (to nearest even((x * scale - least) * inverse, `top` at most) + 16 random bits) >> 16, which is
- * (x - least) / step + (r + 1/2) / 65536 without its fraction. zeros: 1 more where x > 0, else 0. */
+/* code = (to nearest even((x - least) * inverse) + 16 - bits random bits) >> 16 - bits, inverse being
+ * 2^(16 - bits) / step: all fits 16 bits. zeros: 1 more where x > 0, else 0. */
 struct amp__pack_plan {
-    float least, inverse, top;
+    float least, inverse;
     uint32_t header;
     bool zeros, huge; /* huge: of elements * 1/4, AMP__PACK_LOWEST / 4 at least */
 };
@@ -79,8 +94,7 @@ AMP__CONVERT struct amp__pack_plan amp__pack_plan(float min, float max, int bits
         step = amp__pack_away(range / (float)steps);
         step = step < AMP__PACK_LEAST_STEP ? AMP__PACK_LEAST_STEP : step;
     }
-    p.inverse = step > 0.0f ? 65536.0f / step : 0.0f;
-    p.top = (float)(steps << 16);
+    p.inverse = step > 0.0f ? (float)(1 << (16 - bits)) / step : 0.0f;
     p.header = amp__f32_bits(step * back) | amp__f32_bits(p.least * back) >> 16 | (p.zeros ? AMP__PACK_ZEROS : 0);
     return p;
 }

@@ -27,13 +27,21 @@ static float bf16_above(float x) {
 
 static uint32_t bf16_bits(float x) { return (uint32_t)round_to_bits(AMP_BFLOAT16, (double)x); }
 
-static uint32_t random_16(uint64_t seed, uint64_t group, uint32_t row, uint32_t lane) {
+static uint32_t hash_of(uint64_t seed, uint64_t group, uint32_t place) {
     uint64_t z = seed + (group + 1) * UINT64_C(0x9e3779b97f4a7c15);
     z ^= z >> 30, z *= UINT64_C(0xbf58476d1ce4e5b9), z ^= z >> 27, z *= UINT64_C(0x94d049bb133111eb), z ^= z >> 31;
-    uint32_t x = (uint32_t)(z & UINT32_MAX) + (row / 2 * 16 + lane) * UINT32_C(0x9e3779b9);
+    uint32_t x = (uint32_t)(z & UINT32_MAX) + place * UINT32_C(0x9e3779b9);
     x ^= x >> 16, x *= UINT32_C(0x21f0aaad), x ^= x >> 15, x ^= (uint32_t)(z >> 32);
     x *= UINT32_C(0x735a2d97), x ^= x >> 15;
-    return row % 2 ? x >> 16 : x & 0xffff;
+    return x;
+}
+
+/* Rows of the lower halves of words and of the upper ones go through a lane's progression beside each other. */
+static uint32_t random_of(uint64_t seed, uint64_t group, uint32_t row, uint32_t lane, int bits) {
+    const uint32_t per_word = 32 / (uint32_t)bits, at = row % per_word, begin = hash_of(seed, group, lane);
+    const uint32_t term = row / per_word * (per_word / 2) + at % (per_word / 2);
+    const uint32_t x = begin + term * hash_of(seed, group, 16 + lane);
+    return (at < per_word / 2 ? x % 65536 : x / 65536) >> bits;
 }
 
 static void expect_bits(const float *x, size_t n, uint32_t *codes, uint32_t *header, uint32_t *seen) {
@@ -65,9 +73,10 @@ static void expect_codes(const float *given, size_t n, int bits, uint64_t seed, 
     *header = bf16_bits(least / unit) | (bf16_bits(step / unit) | (zeros ? 0x8000u : 0)) << 16;
     for (uint32_t e = 0; e < n; e++) {
         const uint32_t row = e / 16, lane = e % 16;
-        const float inverse = step > 0.0f ? 65536.0f / step : 0.0f, place = (x[e] - least) * inverse;
-        const float even = nearbyintf(fminf(place, (float)(steps * 65536)));
-        uint32_t code = ((uint32_t)even + random_16(seed, group, row, lane)) / 65536 + zeros;
+        const float one = (float)(65536 >> bits), inverse = step > 0.0f ? one / step : 0.0f;
+        const float even = nearbyintf((x[e] - least) * inverse);
+        ck_assert(even <= (float)steps * one);
+        uint32_t code = ((uint32_t)even + random_of(seed, group, row, lane, bits)) / (65536u >> bits) + zeros;
         if (zeros && x[e] == 0.0f) code = 0;
         codes[row / (uint32_t)rows * 16 + lane] |= code << (row % (uint32_t)rows * (uint32_t)bits);
     }

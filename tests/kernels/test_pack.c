@@ -81,13 +81,14 @@ TEST(the_mean_is_the_value) {
             there_and_back(x, back, GROUP, bits, seed);
             for (size_t i = 0; i < GROUP; i++) sums[i] += (double)back[i] - (double)x[i];
         }
-        const double step = step_of_the_first(1, bits), bias = step * (0x1p-17 + (double)(1 << bits) * 0x1p-21);
+        const double step = step_of_the_first(1, bits);
+        const double bias = step * (ldexp(1.0, bits - 17) + (double)(1 << bits) * 0x1p-21);
         for (size_t i = 0; i < GROUP; i++) {
             total += sums[i];
             ck_assert_msg(fabs(sums[i] / N) <= 6.0 * step / 2.0 / sqrt(N) + bias, "%d bits: %g is off by %g steps",
                           (int)bits, (double)x[i], sums[i] / N / step);
         }
-        /* of all together: elements' numbers are independent of each other */
+        /* of all together: any two elements' numbers are independent of each other */
         ck_assert_msg(fabs(total / N / GROUP) <= 6.0 * step / 2.0 / sqrt((double)N * GROUP) + bias,
                       "%d bits: all are off by %g steps", (int)bits, total / N / GROUP / step);
     }

@@ -184,6 +184,14 @@ static inline vw vw_see_exponent_32(vw seen, vw x) {
     const uint32x4_t words = vbicq_u32(vreinterpretq_u32_u16(x), vdupq_n_u32(UINT32_C(0x80000000)));
     return vreinterpretq_u16_u32(vmaxq_u32(vreinterpretq_u32_u16(seen), words));
 }
+static inline int16x8_t signed_halves(vw x) { return vreinterpretq_s16_u16(x); }
+static inline vw vw_lesser(vw x, vw y) { return vreinterpretq_u16_s16(vminq_s16(signed_halves(x), signed_halves(y))); }
+static inline vw vw_larger(vw x, vw y) { return vreinterpretq_u16_s16(vmaxq_s16(signed_halves(x), signed_halves(y))); }
+static inline vw vw_order(vw x) {
+    return veorq_u16(x, vshrq_n_u16(vreinterpretq_u16_s16(vshrq_n_s16(signed_halves(x), 15)), 1));
+}
+static inline int vw_least(vw x) { return vminvq_s16(signed_halves(x)); }
+static inline int vw_most(vw x) { return vmaxvq_s16(signed_halves(x)); }
 
 /* ---- integers: vector/pack.c ---- */
 
@@ -208,8 +216,16 @@ OF_WORDS(xor, veorq_u32)
 static inline vi vi_nearest(vf x) {
     return (vi){ vreinterpretq_u32_s32(vcvtnq_s32_f32(x.low)), vreinterpretq_u32_s32(vcvtnq_s32_f32(x.high)) };
 }
-static inline uint32x4_t upper_halves(uint32x4_t x, uint32x4_t y) { return vsriq_n_u32(y, x, 16); }
-OF_WORDS(upper_halves, upper_halves)
+static inline vi vi_shr_halves(vi x, int n) {
+    const int16x8_t by = vdupq_n_s16((int16_t)-n);
+    return (vi){ vreinterpretq_u32_u16(vshlq_u16(vreinterpretq_u16_u32(x.low), by)),
+                 vreinterpretq_u32_u16(vshlq_u16(vreinterpretq_u16_u32(x.high), by)) };
+}
+static inline uint32x4_t halves(uint32x4_t x, uint32x4_t y) { return vsliq_n_u32(x, y, 16); }
+OF_WORDS(halves, halves)
+static inline vi vi_choose(vi mask, vi x, vi y) {
+    return (vi){ vbslq_u32(mask.low, x.low, y.low), vbslq_u32(mask.high, x.high, y.high) };
+}
 static inline vi vi_where_positive(vi x, vf by) {
     return (vi){ vandq_u32(x.low, vcgtzq_f32(by.low)), vandq_u32(x.high, vcgtzq_f32(by.high)) };
 }

@@ -84,18 +84,10 @@ CUDA_BOTH struct cuda_pack_seen cuda_pack_load(float x[AMP__PACK_ROWS], const st
 
 /* ---- 8, 4 or 2 bits ---- */
 
-CUDA_BOTH uint32_t cuda_pack_random(uint64_t key, uint32_t row, uint32_t lane) {
-    uint32_t x = (uint32_t)key + (row / 2 * AMP__PACK_LANES + lane) * AMP__PACK_NEXT;
-    x = (x ^ x >> 16) * AMP__PACK_MIX_1;
-    x = (x ^ x >> 15 ^ (uint32_t)(key >> 32)) * AMP__PACK_MIX_2;
-    x ^= x >> 15;
-    return row % 2 ? x >> 16 : x & 0xffffu;
-}
-
-CUDA_BOTH uint32_t cuda_pack_code(const struct amp__pack_plan *plan, float x, uint32_t random) {
+CUDA_BOTH uint32_t cuda_pack_code(const struct amp__pack_plan *plan, float x, uint32_t random, int bits) {
     if (plan->zeros && !(x > 0.0f)) return 0;
     const float place = ((plan->huge ? amp__pack_quarter(x) : x) - plan->least) * plan->inverse;
-    return (((uint32_t)rintf(place < plan->top ? place : plan->top) + random) >> 16) + plan->zeros;
+    return (((uint32_t)rintf(place) + random) >> (16 - bits)) + plan->zeros;
 }
 
 /* The lane's words of a group that has seen `all`, stored; by lane 0 the header too. */
@@ -108,7 +100,8 @@ CUDA_BOTH void cuda_pack_lane(const struct cuda_pack *p, int bits, uint64_t grou
     uint32_t w[CUDA_PACK_WORDS] = { 0, 0, 0, 0 };
     CUDA_UNROLL
     for (uint32_t r = 0; r < AMP__PACK_ROWS; r++) {
-        const uint32_t code = r < rows ? cuda_pack_code(&plan, x[r], cuda_pack_random(key, r, lane)) : 0;
+        const uint32_t random = amp__pack_random(key, r, lane, bits);
+        const uint32_t code = r < rows ? cuda_pack_code(&plan, x[r], random, bits) : 0;
         w[r / per] |= code << r % per * (uint32_t)bits;
     }
     CUDA_UNROLL

@@ -7,24 +7,12 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- random numbers ---- */
-
-/* 16 random bits for each element: one hash for two rows of a lane, whose halves they are. */
-static uint32_t random_of(uint64_t key, unsigned row, unsigned lane) {
-    uint32_t x = (uint32_t)key + (row / 2 * AMP__PACK_LANES + lane) * AMP__PACK_NEXT;
-    x = (x ^ x >> 16) * AMP__PACK_MIX_1;
-    x = (x ^ x >> 15 ^ (uint32_t)(key >> 32)) * AMP__PACK_MIX_2;
-    x ^= x >> 15;
-    return row % 2 ? x >> 16 : x & 0xffff;
-}
-
 /* ---- one group ---- */
 
-static uint32_t code_of(const struct amp__pack_plan *plan, float x, uint32_t random) {
+static uint32_t code_of(const struct amp__pack_plan *plan, float x, uint32_t random, int bits) {
     if (plan->zeros && !(x > 0.0f)) return 0;
     const float place = ((plan->huge ? amp__pack_quarter(x) : x) - plan->least) * plan->inverse;
-    const uint32_t code = ((uint32_t)lrintf(place < plan->top ? place : plan->top) + random) >> 16;
-    return code + plan->zeros;
+    return (((uint32_t)lrintf(place) + random) >> (16 - bits)) + plan->zeros;
 }
 
 static void pack_codes(const float *x, size_t n, const struct amp__pack_plan *plan, int bits, uint64_t key,
@@ -32,8 +20,8 @@ static void pack_codes(const float *x, size_t n, const struct amp__pack_plan *pl
     const unsigned rows = 32 / (unsigned)bits; /* of a word */
     for (unsigned e = 0; e < n; e++) {
         const unsigned lane = e % AMP__PACK_LANES, row = e / AMP__PACK_LANES;
-        codes[row / rows * AMP__PACK_LANES + lane] |= code_of(plan, x[e], random_of(key, row, lane))
-                                                      << row % rows * (unsigned)bits;
+        const uint32_t code = code_of(plan, x[e], amp__pack_random(key, row, lane, bits), bits);
+        codes[row / rows * AMP__PACK_LANES + lane] |= code << row % rows * (unsigned)bits;
     }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packed tensors (ref/pack.c). Some groups are gone through twice, while the first-level cache has them: for their
- * extremes, and for their codes. Elements of 16 bits are widened once. A code is made in the upper half of a word, out
- * of whose lower half the random bits carry: so two rows of a word, half a word apart, need no more than one shift.
+ * Packed tensors (ref/pack.c). Groups are gone through twice, while the first-level cache has them: for their extremes,
+ * of 16-bit types as the integers they are, and for their codes. Those of two rows, half a word apart, are made in the
+ * halves of one.
  */
 #include "kernels/vector/vector.h"
 
@@ -13,81 +13,68 @@ enum { GROUP = AMP__PACK_GROUP, ROW = AMP__PACK_LANES, BATCH = 4 };
 
 /* ---- random numbers ---- */
 
-/* The hashes' counters of the first row's lanes. */
-static const uint32_t lane_counters[ROW] = {
-#define COUNTER(lane) UINT32_C(lane) * AMP__PACK_NEXT
-    COUNTER(0), COUNTER(1), COUNTER(2),  COUNTER(3),  COUNTER(4),  COUNTER(5),  COUNTER(6),  COUNTER(7),
-    COUNTER(8), COUNTER(9), COUNTER(10), COUNTER(11), COUNTER(12), COUNTER(13), COUNTER(14), COUNTER(15),
+/* The hashes' counters. */
+static const uint32_t counters[2 * ROW] = {
+#define COUNTER(i) (uint32_t)(i) * AMP__PACK_NEXT
+#define COUNTERS(i) COUNTER(i), COUNTER((i) + 1), COUNTER((i) + 2), COUNTER((i) + 3)
+    COUNTERS(0),  COUNTERS(4),  COUNTERS(8),  COUNTERS(12), COUNTERS(16), COUNTERS(20), COUNTERS(24), COUNTERS(28),
 };
 
-struct key {
-    vi low[ROW / LANES], high;
-};
-
-static inline struct key key_of(uint64_t seed, uint64_t group) {
-    const uint64_t key = amp__pack_key(seed, group);
-    struct key k = { .high = vi_set1((uint32_t)(key >> 32)) };
-    for (size_t j = 0; j < ROW / LANES; j++)
-        k.low[j] = vi_add(vi_set1((uint32_t)key), vi_load(lane_counters + j * LANES));
-    return k;
-}
-
-/* Of rows 2 * two and 2 * two + 1. */
-INLINE vi hash(const struct key *k, size_t j, uint32_t two) {
-    vi x = vi_add(k->low[j], vi_set1(two * ROW * AMP__PACK_NEXT));
+/* amp__pack_hash */
+INLINE vi hash(uint64_t key, size_t place) {
+    vi x = vi_add(vi_set1((uint32_t)key), vi_load(counters + place));
     x = vi_mul(vi_xor(x, vi_shr(x, 16)), vi_set1(AMP__PACK_MIX_1));
-    x = vi_mul(vi_xor(vi_xor(x, vi_shr(x, 15)), k->high), vi_set1(AMP__PACK_MIX_2));
+    x = vi_mul(vi_xor(vi_xor(x, vi_shr(x, 15)), vi_set1((uint32_t)(key >> 32))), vi_set1(AMP__PACK_MIX_2));
     return vi_xor(x, vi_shr(x, 15));
 }
 
 /* ---- codes ---- */
 
 struct scaling {
-    vf least, inverse, top;
+    vf least, inverse;
 };
 
-/* The code in the upper half, anything below. */
-INLINE vi code_of(const struct scaling *s, const float *x, vi random, bool zeros) {
-    const vf value = vf_load_f32(x);
-    const vf place = vf_mul(zeros ? value : vf_sub(value, s->least), s->inverse);
-    const vi sum = vi_add(vi_nearest(vf_min(s->top, place)), random);
-    return zeros ? vi_where_positive(vi_add(sum, vi_set1(0x10000)), value) : sum;
+/* With its fraction, 16 bits in all. */
+INLINE vi code_of(const struct scaling *s, vf x, int bits, bool zeros) {
+    const vi code = vi_nearest(vf_mul(zeros ? x : vf_sub(x, s->least), s->inverse));
+    return zeros ? vi_where_positive(vi_add(code, vi_set1(UINT32_C(1) << (16 - bits))), x) : code;
 }
 
-/* Rows 2 * two and the next of 16 lanes, and those half a word further, which are 16 bits further: `bits` apart. */
-INLINE vi four_rows(const struct scaling *s, const struct key *k, const float *x, size_t j, uint32_t two, int bits,
-                    bool zeros) {
-    const uint32_t further = 8 / (uint32_t)bits; /* pairs */
-    const vi h = hash(k, j, two), h2 = hash(k, j, two + further), low = vi_set1(0xffff);
-    const float *row = x + two * 2 * ROW + j * LANES, *row2 = row + further * 2 * ROW;
-    const vi even = code_of(s, row, vi_and(h, low), zeros), even2 = code_of(s, row2, vi_and(h2, low), zeros);
-    const vi odd = code_of(s, row + ROW, vi_shr(h, 16), zeros), odd2 = code_of(s, row2 + ROW, vi_shr(h2, 16), zeros);
-    return vi_or(vi_upper_halves(even, even2), vi_shl(vi_upper_halves(odd, odd2), bits));
-}
-
-INLINE void pack_codes(const float *x, const struct amp__pack_plan *plan, uint64_t seed, uint64_t group,
-                       uint32_t *codes, int bits, bool zeros) {
-    const struct scaling s = { vf_set1(plan->least), vf_set1(plan->inverse), vf_set1(plan->top) };
-    const struct key k = key_of(seed, group);
-    for (uint32_t word = 0; word < (uint32_t)bits / 2; word++)
-        for (size_t j = 0; j < ROW / LANES; j++) {
-            const uint32_t two = word * 16 / (uint32_t)bits;
-            uint32_t more = 8 / (uint32_t)bits - 1;
-            vi sum = four_rows(&s, &k, x, j, two + more, bits, zeros);
-            while (more--) sum = vi_or(vi_shl(sum, 2 * bits), four_rows(&s, &k, x, j, two + more, bits, zeros));
-            vi_store(codes + word * ROW + j * LANES, sum);
-        }
-}
-
-#define PACK_CODES(bits)                                                                                               \
-    static void pack_codes_##bits(const float *x, const struct amp__pack_plan *plan, uint64_t seed, uint64_t group,    \
-                                  uint32_t *codes) {                                                                   \
-        if (plan->zeros) pack_codes(x, plan, seed, group, codes, bits, true);                                          \
-        else pack_codes(x, plan, seed, group, codes, bits, false);                                                     \
+/* Codes come into the upper ends of a word's halves, and go down as more do; what was below them leaves the word. */
+#define PACK_CODES(type)                                                                                               \
+    INLINE void pack_codes_##type(const amp__##type *x, const struct amp__pack_plan *plan, uint64_t key,               \
+                                  uint32_t *codes, int bits, bool zeros) {                                             \
+        enum { ROWS = 16 };                                                                                            \
+        const struct scaling s = { vf_set1(plan->least), vf_set1(plan->inverse) };                                     \
+        const size_t rows = ROWS / (size_t)bits; /* of half a word */                                                  \
+        const vi upper = vi_set1(((UINT32_C(1) << bits) - 1) * UINT32_C(0x10001) << (16 - bits));                      \
+        for (size_t j = 0; j < ROW; j += LANES) {                                                                      \
+            vi random = hash(key, j);                                                                                  \
+            const vi step = hash(key, ROW + j);                                                                        \
+            for (size_t word = 0; word < (size_t)bits / 2; word++) {                                                   \
+                const amp__##type *row = x + word * 2 * rows * ROW + j;                                                \
+                vi sum = random;                                                                                       \
+                _Pragma("GCC unroll 8") for (size_t i = 0; i < rows; i++, row += ROW) {                                \
+                    const vi below = code_of(&s, vf_load_##type(row), bits, zeros);                                    \
+                    const vi above = code_of(&s, vf_load_##type(row + rows * ROW), bits, zeros);                       \
+                    const vi both = vi_add(vi_halves(below, above), vi_shr_halves(random, bits));                      \
+                    sum = i ? vi_choose(upper, both, vi_shr(sum, bits)) : both;                                        \
+                    random = vi_add(random, step);                                                                     \
+                }                                                                                                      \
+                vi_store(codes + word * ROW + j, sum);                                                                 \
+            }                                                                                                          \
+        }                                                                                                              \
     }
-PACK_CODES(8)
-PACK_CODES(4)
-PACK_CODES(2)
+#define PACK_WIDTH(type, bits)                                                                                         \
+    static void pack_##type##_##bits(const void *x, const struct amp__pack_plan *plan, uint64_t key,                   \
+                                     uint32_t *codes) {                                                                \
+        if (plan->zeros) pack_codes_##type(x, plan, key, codes, bits, true);                                           \
+        else pack_codes_##type(x, plan, key, codes, bits, false);                                                      \
+    }
+#define PACK_TYPE(type) PACK_CODES(type) PACK_WIDTH(type, 8) PACK_WIDTH(type, 4) PACK_WIDTH(type, 2)
+PACK_TYPE(f32)
+PACK_TYPE(f16)
+PACK_TYPE(bf16)
 
 /* ---- one group ---- */
 
@@ -97,67 +84,91 @@ struct extent {
 };
 
 /* A sum is not finite if an element is not; if it is not for another reason, elements are looked at. */
-INLINE struct extent extent_of(vf min, vf max, vf sum, const float *x) {
-    struct extent e = { vf_least(min), vf_most(max), true };
-    if (vf_seen(vf_see(vf_unseen(), sum, LIMIT_vf_f32), LIMIT_vf_f32))
-        for (size_t i = 0; i < GROUP; i++) e.finite = e.finite && amp__pack_finite(x[i]);
-    return e;
+static void extent_f32(const void *src, struct extent *e) {
+    const float *x = src;
+    vf a = vf_load_f32(x), b = vf_load_f32(x + LANES);
+    vf min = a, min2 = b, max = a, max2 = b, sum = a, sum2 = b;
+    for (size_t i = PAIR; i < GROUP; i += PAIR) {
+        a = vf_load_f32(x + i), b = vf_load_f32(x + i + LANES);
+        min = vf_min(min, a), min2 = vf_min(min2, b);
+        max = vf_max(max, a), max2 = vf_max(max2, b);
+        sum = vf_add(sum, a), sum2 = vf_add(sum2, b);
+    }
+    e->min = vf_least(vf_min(min, min2)), e->max = vf_most(vf_max(max, max2)), e->finite = true;
+    if (vf_seen(vf_see(vf_unseen(), vf_add(sum, sum2), LIMIT_vf_f32), LIMIT_vf_f32))
+        for (size_t i = 0; i < GROUP; i++) e->finite = e->finite && amp__pack_finite(x[i]);
 }
 
-/* Of whole groups; *x are the elements as floats, in work if they were of 16 bits. */
-#define EXTENT(type, widen_into)                                                                                       \
-    static struct extent extent_##type(const void *src, float work[GROUP], const float **x) {                          \
-        const amp__##type *from = src;                                                                                 \
-        vf a = vf_load_##type(from), b = vf_load_##type(from + LANES);                                                 \
-        vf min = a, min2 = b, max = a, max2 = b, sum = a, sum2 = b;                                                    \
-        widen_into(0, a) widen_into(LANES, b)                                                                          \
-        for (size_t i = PAIR; i < GROUP; i += PAIR) {                                                                  \
-            a = vf_load_##type(from + i), b = vf_load_##type(from + i + LANES);                                        \
-            min = vf_min(min, a), min2 = vf_min(min2, b);                                                              \
-            max = vf_max(max, a), max2 = vf_max(max2, b);                                                              \
-            sum = vf_add(sum, a), sum2 = vf_add(sum2, b);                                                              \
-            widen_into(i, a) widen_into(i + LANES, b)                                                                  \
+/* In the order of integers: infinities and NaNs are at the ends. */
+INLINE vw ordered(const uint16_t *x) { return vw_order(vw_load(x)); }
+#define EXTENT(type, infinity)                                                                                         \
+    static void extent_##type(const void *src, struct extent *e) {                                                     \
+        enum { HALVES = sizeof(vw) / 2 };                                                                              \
+        const uint16_t *x = src;                                                                                       \
+        vw a = ordered(x), b = ordered(x + HALVES), min = vw_lesser(a, b), max = vw_larger(a, b);                      \
+        for (size_t i = 2 * HALVES; i < GROUP; i += 2 * HALVES) {                                                      \
+            a = ordered(x + i), b = ordered(x + i + HALVES);                                                           \
+            min = vw_lesser(min, vw_lesser(a, b)), max = vw_larger(max, vw_larger(a, b));                              \
         }                                                                                                              \
-        *x = sizeof *from == sizeof *work ? src : work;                                                                \
-        return extent_of(vf_min(min, min2), vf_max(max, max2), vf_add(sum, sum2), *x);                                 \
+        const int least = vw_least(min), most = vw_most(max);                                                          \
+        e->min = amp__##type##_to_f32((uint16_t)(least ^ (least >> 15 & 0x7fff)));                                     \
+        e->max = amp__##type##_to_f32((uint16_t)(most ^ (most >> 15 & 0x7fff)));                                       \
+        e->finite = least > ~(infinity) && most < (infinity);                                                          \
     }
-#define WIDEN(at, x) vf_store_f32(work + (at), x);
-#define AS_IT_IS(at, x) (void)work;
-EXTENT(f32, AS_IT_IS)
-EXTENT(f16, WIDEN)
-EXTENT(bf16, WIDEN)
+EXTENT(f16, 0x7c00)
+EXTENT(bf16, 0x7f80)
 
-static uint32_t pack_bits(const float *x, float max, uint32_t *codes) {
-    const vf zero = vf_set1(0.0f), largest = vf_set1(max);
-    uint32_t inexact = 0;
-    for (size_t word = 0; word < GROUP / 32; word++) {
-        uint32_t differ = 0, other = 0;
-        for (size_t i = 0; i < 32; i += LANES) {
-            const vf value = vf_load_f32(x + word * 32 + i);
-            differ |= vf_differ(value, zero) << i;
-            other |= vf_differ(value, largest) << i;
-        }
-        codes[word] = differ;
-        inexact |= differ & other;
+#define PACK_BITS(type)                                                                                                \
+    static uint32_t pack_bits_##type(const void *src, float max, uint32_t *codes) {                                    \
+        const amp__##type *x = src;                                                                                    \
+        const vf zero = vf_set1(0.0f), largest = vf_set1(max);                                                         \
+        uint32_t inexact = 0;                                                                                          \
+        for (size_t word = 0; word < GROUP / 32; word++) {                                                             \
+            uint32_t differ = 0, other = 0;                                                                            \
+            for (size_t i = 0; i < 32; i += LANES) {                                                                   \
+                const vf value = vf_load_##type(x + word * 32 + i);                                                    \
+                differ |= vf_differ(value, zero) << i;                                                                 \
+                other |= vf_differ(value, largest) << i;                                                               \
+            }                                                                                                          \
+            codes[word] = differ;                                                                                      \
+            inexact |= differ & other;                                                                                 \
+        }                                                                                                              \
+        return inexact ? AMP__PACK_INEXACT : 0;                                                                        \
     }
-    return inexact ? AMP__PACK_INEXACT : 0;
-}
+PACK_BITS(f32)
+PACK_BITS(f16)
+PACK_BITS(bf16)
 
-static void pack_quantized(const float *x, const struct amp__pack_plan *plan, const struct amp__pack *p, uint64_t group,
+typedef void codes_fn(const void *x, const struct amp__pack_plan *plan, uint64_t key, uint32_t *codes);
+static const struct {
+    size_t width;
+    void (*extent)(const void *x, struct extent *e);
+    uint32_t (*bits)(const void *x, float max, uint32_t *codes);
+    codes_fn *of8, *of4, *of2;
+} types[AMP__TYPES] = {
+    [AMP_FLOAT32] = { 4, extent_f32, pack_bits_f32, pack_f32_8, pack_f32_4, pack_f32_2 },
+    [AMP_FLOAT16] = { 2, extent_f16, pack_bits_f16, pack_f16_8, pack_f16_4, pack_f16_2 },
+    [AMP_BFLOAT16] = { 2, extent_bf16, pack_bits_bf16, pack_bf16_8, pack_bf16_4, pack_bf16_2 },
+};
+
+static void pack_quantized(const void *x, const struct amp__pack_plan *plan, const struct amp__pack *p, uint64_t group,
                            uint32_t *codes) {
+    const amp_dtype type = plan->huge ? AMP_FLOAT32 : p->type;
     float quarters[GROUP];
     if (plan->huge)
-        for (size_t i = 0; i < GROUP; i++) quarters[i] = amp__pack_quarter(x[i]);
-    (p->bits == 8 ? pack_codes_8 : p->bits == 4 ? pack_codes_4 : pack_codes_2)(plan->huge ? quarters : x, plan, p->seed,
-                                                                              group, codes);
+        for (size_t i = 0; i < GROUP; i++)
+            quarters[i] = amp__pack_quarter(p->type == AMP_FLOAT32 ? ((const float *)x)[i]
+                                                                   : amp__bf16_to_f32(((const amp__bf16 *)x)[i]));
+    (p->bits == 8 ? types[type].of8 : p->bits == 4 ? types[type].of4 : types[type].of2)(
+        plan->huge ? quarters : x, plan, amp__pack_key(p->seed, group), codes);
 }
 
-static uint32_t pack_group(const float *x, const struct extent *e, const struct amp__pack_plan *plan,
+static uint32_t pack_group(const void *x, const struct extent *e, const struct amp__pack_plan *plan,
                            const struct amp__pack *p, uint64_t group) {
     uint32_t *codes = amp__pack_codes(p->packed, p->bits, group), seen = 0;
     uint32_t *header = amp__pack_headers(p->packed, p->bits, p->size) + group;
     if (p->bits == 1) {
-        seen = pack_bits(x, e->max, codes);
+        seen = types[p->type].bits(x, e->max, codes);
         *header = e->max == 0.0f ? 0 : amp__f32_bits(e->max);
     } else if (e->finite) {
         pack_quantized(x, plan, p, group, codes);
@@ -173,24 +184,19 @@ static uint32_t pack_group(const float *x, const struct extent *e, const struct 
 /* src: n whole groups, BATCH at most. A plan is a long chain of few operations, two divisions among them: those of some
  * groups go on beside each other. */
 static uint32_t pack_batch(const struct amp__pack *p, const char *src, uint64_t first, size_t n) {
-    const size_t bytes = GROUP * (p->type == AMP_FLOAT32 ? 4 : 2);
-    float work[BATCH][GROUP];
-    const float *x[BATCH];
+    const size_t bytes = GROUP * types[p->type].width;
     struct extent e[BATCH];
-    struct amp__pack_plan plan[BATCH] = { { 0.0f, 0.0f, 0.0f, 0, false, false } };
+    struct amp__pack_plan plan[BATCH] = { { 0.0f, 0.0f, 0, false, false } };
     uint32_t seen = 0;
-    for (size_t i = 0; i < n; i++)
-        e[i] = p->type == AMP_FLOAT32 ? extent_f32(src + i * bytes, work[i], &x[i])
-               : p->type == AMP_FLOAT16 ? extent_f16(src + i * bytes, work[i], &x[i])
-                                        : extent_bf16(src + i * bytes, work[i], &x[i]);
+    for (size_t i = 0; i < n; i++) types[p->type].extent(src + i * bytes, &e[i]);
     for (size_t i = 0; i < n && p->bits != 1; i++) plan[i] = amp__pack_plan(e[i].min, e[i].max, p->bits);
-    for (size_t i = 0; i < n; i++) seen |= pack_group(x[i], &e[i], &plan[i], p, first + i);
+    for (size_t i = 0; i < n; i++) seen |= pack_group(src + i * bytes, &e[i], &plan[i], p, first + i);
     return seen;
 }
 
 /* The last group: filled up with its last element, whose codes are taken away again. */
 static uint32_t pack_tail(const struct amp__pack *p, const char *src, size_t n, uint64_t group) {
-    const size_t width = p->type == AMP_FLOAT32 ? 4 : 2;
+    const size_t width = types[p->type].width;
     uint32_t *codes = amp__pack_codes(p->packed, p->bits, group);
     char whole[GROUP * sizeof(float)];
     memcpy(whole, src, n * width);
@@ -203,7 +209,7 @@ static uint32_t pack_tail(const struct amp__pack *p, const char *src, size_t n, 
 }
 
 static AMP__PACK(pack) {
-    const size_t width = p->type == AMP_FLOAT32 ? 4 : 2;
+    const size_t width = types[p->type].width;
     uint32_t seen = 0;
     for (size_t n; (n = (end - begin) / GROUP); begin += n * GROUP) {
         n = n < BATCH ? n : BATCH;

@@ -24,10 +24,13 @@
  * pack.c and unpack.c want besides, of vectors of 32-bit integers and bits, one a lane:
  *     vi                      vi_load, _store, _set1, _add, _mul (the lower word), _and, _or, _xor, _shl, _shr
  *     vi_nearest(vf), vf_of_vi(vi)    to the nearest integer, ties to even; of integers below 2^24
- *     vi_upper_halves(x, y)   those of x below those of y
+ *     vi_halves(x, y)         y << 16 | x, where x is below 65536
+ *     vi_shr_halves(x, n)     each half by itself;  vi_choose(mask, x, y): x's bits where the mask has ones, else y's
  *     vi_where_positive(x, by), vf_where_set(x, by)   x where by > 0, or is not 0; else 0
  *     vf_differ(x, y)         bits of lanes with x != y;  vf_choose(bits, x): x where the lane's bit is set, else 0
  *     vf_least, vf_most(x)    of all lanes
+ *     vw_order(x)             halves that are a 16-bit type's numbers, as signed integers of the same order
+ *     vw_lesser, vw_larger(x, y), vw_least, vw_most(x)    of signed halves; of all halves, as an integer
  *
  * split.h alone wants vf_load_split(low, rest, &rare), the sums of bf16's bits and of signed rests, and whether a rest
  * is 0x8000 or a sum has another sign; and vf_store_split(low, rest, x), the upper halves, of what is halfway the upper

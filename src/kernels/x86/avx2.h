@@ -212,12 +212,26 @@ static inline vw vw_see_exponent_32(vw seen, vw x) {
     return _mm256_max_epu32(seen, _mm256_and_si256(x, _mm256_set1_epi32(0x7fffffff)));
 }
 static inline vw vw_zero(void) { return _mm256_setzero_si256(); }
+static inline vw vw_lesser(vw x, vw y) { return _mm256_min_epi16(x, y); }
+static inline vw vw_larger(vw x, vw y) { return _mm256_max_epi16(x, y); }
+static inline vw vw_order(vw x) {
+    return _mm256_xor_si256(x, _mm256_srli_epi16(_mm256_srai_epi16(x, 15), 1));
+}
+/* There is an instruction for the least of eight, unsigned. */
+#define ACROSS_HALVES(word, op, by)                                                                                    \
+    static inline int vw_##word(vw x) {                                                                                \
+        const __m128i y = _mm_##op##_epi16(low_half(x), high_half(x)), flip = _mm_set1_epi16(by);                      \
+        return (int16_t)(_mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(y, flip))) ^ (by));                          \
+    }
+ACROSS_HALVES(least, min, -0x8000)
+ACROSS_HALVES(most, max, 0x7fff)
 
 /* ---- integers: vector/pack.c ---- */
 
 typedef __m256i vi;
 #define vi_shl(x, n) _mm256_slli_epi32(x, n)
 #define vi_shr(x, n) _mm256_srli_epi32(x, n)
+#define vi_shr_halves(x, n) _mm256_srli_epi16(x, n)
 static inline vi vi_load(const uint32_t *src) { return _mm256_loadu_si256((const __m256i *)(const void *)src); }
 static inline void vi_store(uint32_t *dst, vi x) { _mm256_storeu_si256((__m256i *)(void *)dst, x); }
 static inline vi vi_set1(uint32_t x) { return _mm256_set1_epi32((int32_t)x); }
@@ -227,7 +241,10 @@ static inline vi vi_and(vi x, vi y) { return _mm256_and_si256(x, y); }
 static inline vi vi_or(vi x, vi y) { return _mm256_or_si256(x, y); }
 static inline vi vi_xor(vi x, vi y) { return _mm256_xor_si256(x, y); }
 static inline vi vi_nearest(vf x) { return _mm256_cvtps_epi32(x); }
-static inline vi vi_upper_halves(vi x, vi y) { return _mm256_blend_epi16(_mm256_srli_epi32(x, 16), y, 0xaa); }
+static inline vi vi_halves(vi x, vi y) { return _mm256_or_si256(x, _mm256_slli_epi32(y, 16)); }
+static inline vi vi_choose(vi mask, vi x, vi y) {
+    return _mm256_or_si256(_mm256_and_si256(mask, x), _mm256_andnot_si256(mask, y));
+}
 static inline vi vi_where_positive(vi x, vf by) {
     return _mm256_and_si256(x, _mm256_castps_si256(_mm256_cmp_ps(by, _mm256_setzero_ps(), _CMP_GT_OQ)));
 }

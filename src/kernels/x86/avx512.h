@@ -206,12 +206,28 @@ static inline vw vw_see_exponent_16(vw seen, vw x) {
 static inline vw vw_see_exponent_32(vw seen, vw x) {
     return _mm512_max_epu32(seen, _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)));
 }
+static inline vw vw_lesser(vw x, vw y) { return _mm512_min_epi16(x, y); }
+static inline vw vw_larger(vw x, vw y) { return _mm512_max_epi16(x, y); }
+static inline vw vw_order(vw x) {
+    return _mm512_ternarylogic_epi32(x, _mm512_srai_epi16(x, 15), _mm512_set1_epi16(0x7fff), 0x78); /* x ^ y & z */
+}
+/* There is an instruction for the least of eight, unsigned. */
+#define ACROSS_HALVES(word, op, by)                                                                                    \
+    static inline int vw_##word(vw x) {                                                                                \
+        const __m256i y = _mm256_##op##_epi16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));             \
+        const __m128i z = _mm_##op##_epi16(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));                 \
+        const __m128i flip = _mm_set1_epi16(by);                                                                       \
+        return (int16_t)(_mm_cvtsi128_si32(_mm_minpos_epu16(_mm_xor_si128(z, flip))) ^ (by));                          \
+    }
+ACROSS_HALVES(least, min, -0x8000)
+ACROSS_HALVES(most, max, 0x7fff)
 
 /* ---- integers: vector/pack.c ---- */
 
 typedef __m512i vi;
 #define vi_shl(x, n) _mm512_sllv_epi32(x, _mm512_set1_epi32((int32_t)(n)))
 #define vi_shr(x, n) _mm512_srlv_epi32(x, _mm512_set1_epi32((int32_t)(n)))
+#define vi_shr_halves(x, n) _mm512_srlv_epi16(x, _mm512_set1_epi16((int16_t)(n)))
 static inline vi vi_load(const uint32_t *src) { return _mm512_loadu_si512(src); }
 static inline void vi_store(uint32_t *dst, vi x) { _mm512_storeu_si512(dst, x); }
 static inline vi vi_set1(uint32_t x) { return _mm512_set1_epi32((int32_t)x); }
@@ -221,9 +237,11 @@ static inline vi vi_and(vi x, vi y) { return _mm512_and_si512(x, y); }
 static inline vi vi_or(vi x, vi y) { return _mm512_or_si512(x, y); }
 static inline vi vi_xor(vi x, vi y) { return _mm512_xor_si512(x, y); }
 static inline vi vi_nearest(vf x) { return _mm512_cvtps_epi32(x); }
-static inline vi vi_upper_halves(vi x, vi y) {
-    return _mm512_mask_blend_epi16(0xaaaaaaaa, vi_shr(x, 16), y);
+static inline vi vi_halves(vi x, vi y) {
+    const __m128i up = _mm_setr_epi8(0, 0, 0, 1, 0, 0, 4, 5, 0, 0, 8, 9, 0, 0, 12, 13);
+    return _mm512_mask_shuffle_epi8(x, UINT64_C(0xcccccccccccccccc), y, _mm512_broadcast_i32x4(up));
 }
+static inline vi vi_choose(vi mask, vi x, vi y) { return _mm512_ternarylogic_epi32(mask, x, y, 0xca); }
 static inline vi vi_where_positive(vi x, vf by) {
     return _mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_GT_OQ), x);
 }

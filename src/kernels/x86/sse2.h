@@ -237,6 +237,17 @@ static inline vw vw_see_exponent_16(vw seen, vw x) {
     return _mm_max_epi16(seen, _mm_and_si128(x, _mm_set1_epi16(0x7fff)));
 }
 static inline vw vw_see_exponent_32(vw seen, vw x) { return vw_see_exponent_16(seen, x); }
+static inline vw vw_lesser(vw x, vw y) { return _mm_min_epi16(x, y); }
+static inline vw vw_larger(vw x, vw y) { return _mm_max_epi16(x, y); }
+static inline vw vw_order(vw x) { return _mm_xor_si128(x, _mm_srli_epi16(_mm_srai_epi16(x, 15), 1)); }
+#define ACROSS_HALVES(word, op)                                                                                        \
+    static inline int vw_##word(vw x) {                                                                                \
+        x = op(x, _mm_srli_si128(x, 8));                                                                               \
+        x = op(x, _mm_shufflelo_epi16(x, _MM_SHUFFLE(1, 0, 3, 2)));                                                    \
+        return (int16_t)_mm_cvtsi128_si32(op(x, _mm_shufflelo_epi16(x, _MM_SHUFFLE(2, 3, 0, 1))));                     \
+    }
+ACROSS_HALVES(least, vw_lesser)
+ACROSS_HALVES(most, vw_larger)
 
 /* ---- integers: vector/pack.c ---- */
 
@@ -262,11 +273,11 @@ OF_WORDS(and, _mm_and_si128)
 OF_WORDS(or, _mm_or_si128)
 OF_WORDS(xor, _mm_xor_si128)
 static inline vi vi_nearest(vf x) { return (vi){ _mm_cvtps_epi32(x.low), _mm_cvtps_epi32(x.high) }; }
-static inline __m128i upper_halves(__m128i x, __m128i y) {
-    const __m128i upper = _mm_set1_epi32((int32_t)0xffff0000);
-    return _mm_or_si128(_mm_srli_epi32(x, 16), _mm_and_si128(y, upper));
+static inline vi vi_shr_halves(vi x, int n) { return (vi){ _mm_srli_epi16(x.low, n), _mm_srli_epi16(x.high, n) }; }
+static inline vi vi_halves(vi x, vi y) { return vi_or(x, vi_shl(y, 16)); }
+static inline vi vi_choose(vi mask, vi x, vi y) {
+    return (vi){ choose(mask.low, x.low, y.low), choose(mask.high, x.high, y.high) };
 }
-OF_WORDS(upper_halves, upper_halves)
 static inline vi vi_where_positive(vi x, vf by) {
     const __m128 zero = _mm_setzero_ps();
     return (vi){ _mm_and_si128(x.low, as_words(_mm_cmpgt_ps(by.low, zero))),
