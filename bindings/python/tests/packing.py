@@ -7,19 +7,21 @@ GROUP, MASK32, MASK64 = 256, 0xFFFFFFFF, (1 << 64) - 1
 LANE, ROW = torch.arange(256) % 16, torch.arange(256) // 16
 
 
-def _random(seed, group):
-    """16 bits for each element of a group, as int64."""
+def _random(seed, group, bits):
+    """16 - bits bits for each element of a group, as int64: a progression of 32-bit words for each lane."""
     z = (seed + (group + 1) * 0x9E3779B97F4A7C15) & MASK64
     z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & MASK64
     z = ((z ^ z >> 27) * 0x94D049BB133111EB) & MASK64
     z ^= z >> 31
-    x = (torch.arange(128) * 0x9E3779B9 + (z & MASK32)) & MASK32
+    x = (torch.arange(32) * 0x9E3779B9 + (z & MASK32)) & MASK32
     x = ((x ^ x >> 16) * 0x21F0AAAD) & MASK32
     x ^= x >> 15
     x = ((x ^ z >> 32) * 0x735A2D97) & MASK32
     x ^= x >> 15
-    both = x[ROW // 2 * 16 + LANE]
-    return torch.where(ROW % 2 == 0, both & 0xFFFF, both >> 16)
+    rows = 16 // bits
+    half = ROW // rows
+    words = (x[LANE] + (half // 2 * rows + ROW % rows) * x[16 + LANE]) & MASK32
+    return torch.where(half % 2 == 1, words >> 16, words & 0xFFFF) >> bits
 
 
 def _up(value):
@@ -45,8 +47,8 @@ def _one(x, bits, random):
     if spread == 0:
         return torch.zeros(256, dtype=torch.int64), least, f(-0.0 if zeros else 0.0)
     step = torch.maximum(_up(spread / most), f(2.0**-110))
-    scaled = ((x - least) * (65536 / step)).clamp(max=most * 65536.0).round().long()
-    codes = (scaled + random) >> 16
+    scaled = ((x - least) * (2 ** (16 - bits) / step)).round().long()
+    codes = (scaled + random) >> (16 - bits)
     return (torch.where(x > 0, codes + 1, 0), least, -step) if zeros else (codes, least, step)
 
 
@@ -57,7 +59,7 @@ def roundtrip(x, bits, seed):
     tiny = torch.finfo(torch.float16 if x.dtype is torch.float16 else torch.float32).tiny
     for group, part in enumerate(flat.split(GROUP)):
         whole = torch.cat([part, part[-1:].expand(GROUP - len(part))])
-        codes, least, step = _one(whole, bits, _random(seed, group))
+        codes, least, step = _one(whole, bits, _random(seed, group, bits))
         if torch.signbit(step):
             values = torch.where(codes > 0, ((codes - 1).float() * -step).clamp(min=tiny), 0.0)
         else:
