@@ -213,6 +213,8 @@ amp_status amp__remainder_make(struct amp__param *param);
 amp_status amp__master_join(struct amp__param *param);
 /* Parameter and remainder := fp32, which is not needed any more: on a device after the next flush. */
 void amp__master_split(struct amp__param *param, void *elements);
+/* Parameter and remainder were set: an FP32 master beside them goes. */
+void amp__master_parted(struct amp__param *param);
 /* Frees an FP32 master that is not needed any more. */
 void amp__master_release(struct amp__param *param);
 /* All of it, where it is there. */

@@ -64,6 +64,12 @@ void amp__master_release(struct amp__param *param) {
     param->master.spent = false;
 }
 
+void amp__master_parted(struct amp__param *param) {
+    param->master.spent = true;
+    param->master.may_differ = false;
+    amp__master_release(param);
+}
+
 amp_status amp__master_part(struct amp__param *param) {
     if (!amp__is_split(param) || !param->master.fp32.data) return AMP_OK;
     if (!param->master.spent) AMP_TRY(amp__master_write_back(param));

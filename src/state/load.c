@@ -9,6 +9,7 @@
 #include "context/context.h"
 #include "context/optimizer.h"
 #include "context/report.h"
+#include "kernels/kernels.h"
 #include "state/load.h"
 
 #include <string.h>
@@ -121,12 +122,62 @@ static void round_into(const struct target *target, const char *src) {
     }
 }
 
+/* The arrays of a split master's remainder, from element `at`, a multiple of 32, on; and their bytes for n elements. */
+struct rest {
+    uint16_t *lower;
+    uint32_t *ties;
+    size_t lower_bytes, ties_bytes;
+};
+
+static struct rest rest_of(void *remainder, uint64_t size, uint64_t at, uint64_t n) {
+    return (struct rest){ amp__rest_of(remainder) + at, amp__ties_of(remainder, size) + at / 32,
+                          (size_t)(n + 1) / 2 * 4, (size_t)(n + 31) / 32 * 4 };
+}
+
+static void split_into(const struct target *target, const char *src) {
+    float wide[1024];
+    uint32_t block[AMP_COUNT(wide) / 2 + AMP_COUNT(wide) / 32];
+    void *const remainder = block;
+    const uint64_t size = target->param->size;
+    for (uint64_t at = 0; at < size; at += AMP_COUNT(wide)) {
+        const uint64_t n = size - at < AMP_COUNT(wide) ? size - at : AMP_COUNT(wide);
+        const amp_span dst = { (char *)target->elements + 2 * at, n, AMP_BFLOAT16, 0 };
+        const amp_span from = { wide, n, AMP_FLOAT32, 0 };
+        const struct rest to = rest_of(target->param->master.rest.data, size, at, n), piece = rest_of(block, n, 0, n);
+        memcpy(wide, src + 4 * at, (size_t)n * sizeof *wide);
+        const amp_status status = amp_split_list(&dst, &remainder, &from, 1);
+        (void)status; /* as above */
+        memcpy(to.lower, piece.lower, piece.lower_bytes);
+        memcpy(to.ties, piece.ties, piece.ties_bytes);
+    }
+    amp__master_parted(target->param);
+}
+
 /* Room for a piece that is rounded on its way to a device. */
 enum { PIECE = 1 << 18 };
 struct piece {
     float wide[PIECE];
     uint16_t low[PIECE];
+    uint32_t rest[PIECE / 2 + PIECE / 32];
 };
+
+static amp_status copy_split(const struct target *target, const char *src, struct piece *piece) {
+    void *const remainder = piece->rest;
+    const uint64_t size = target->param->size;
+    for (uint64_t at = 0; at < size; at += PIECE) {
+        const uint64_t n = size - at < PIECE ? size - at : PIECE;
+        const amp_span dst = { piece->low, n, AMP_BFLOAT16, 0 }, from = { piece->wide, n, AMP_FLOAT32, 0 };
+        const struct rest to = rest_of(target->param->master.rest.data, size, at, n);
+        const struct rest here = rest_of(piece->rest, n, 0, n);
+        memcpy(piece->wide, src + 4 * at, (size_t)n * sizeof *piece->wide);
+        AMP_TRY(amp_split_list(&dst, &remainder, &from, 1));
+        AMP_TRY(amp__place_in(target->place, (uint16_t *)target->elements + at, piece->low, n * sizeof *piece->low));
+        AMP_TRY(amp__place_in(target->place, to.lower, here.lower, here.lower_bytes));
+        AMP_TRY(amp__place_in(target->place, to.ties, here.ties, here.ties_bytes));
+    }
+    amp__master_parted(target->param);
+    return AMP_OK;
+}
 
 static amp_status copy_values(const struct target *target, const char *src, struct piece *piece) {
     const struct amp__param *param = target->param;
@@ -146,11 +197,11 @@ static amp_status copy_values(const struct target *target, const char *src, stru
 static amp_status copy_to_device(const struct target *target, const char *src, struct piece *piece) {
     struct amp__param *param = target->param;
     if (target->moment) return amp__place_in(target->place, target->moment, src, target->size * sizeof(float));
+    if (amp__is_split(param)) return copy_split(target, src, piece);
     if (param->has_master)
         AMP_TRY(amp__place_in(target->place, param->master.fp32.data, src, param->size * sizeof(float)));
     if (!param->has_master || !param->emulated) AMP_TRY(copy_values(target, src, piece));
     if (param->emulated) amp__emulated_show(param, target->elements); /* with the flush */
-    else if (amp__is_split(param)) amp__master_split(param, target->elements);
     else if (param->has_master) amp__master_stepped(param, target->elements);
     return AMP_OK;
 }
@@ -183,7 +234,9 @@ static void set_parameter(const struct target *target) {
     const size_t bytes = (size_t)param->size * sizeof(float);
     if (target->moment) memcpy(target->moment, src, (size_t)target->size * sizeof(float));
     if (target->moment || !bytes) return;
-    if (param->has_master) {
+    if (amp__is_split(param)) {
+        split_into(target, src);
+    } else if (param->has_master) {
         memcpy(param->master.fp32.data, src, bytes);
         amp__master_round(param, target->elements);
     } else if (param->dtype == AMP_FLOAT32) {
@@ -215,16 +268,9 @@ static void report(struct load *load, bool same_mode) {
     if (text.length) (void)amp__warn(load->context, "the loaded state was saved under another configuration: %s", line);
 }
 
-/* Split masters are whole while they are set. */
-static amp_status open_all(const struct load *load) {
-    for (size_t i = 0; i < load->n_targets; i++)
-        if (load->targets[i].tensor && !load->targets[i].moment) AMP_TRY(amp__master_join(load->targets[i].param));
-    return amp__places_flush(load->context);
-}
-
 static amp_status apply(struct load *load) {
     const bool same_mode = amp__state_same_mode(load->context, &load->parts->header);
-    AMP_TRY(open_all(load));
+    AMP_TRY(amp__places_flush(load->context)); /* what waits would undo it */
     AMP_TRY(copy_all_to_devices(load));
     for (size_t i = 0; i < load->n_targets; i++)
         if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i]);
@@ -234,9 +280,7 @@ static amp_status apply(struct load *load) {
     report(load, same_mode);
     for (uint32_t i = 0; same_mode && i < load->n_scalers; i++)
         amp__state_set_scaler(load->context, i, &load->scalers[i]);
-    const amp_status status = tell_devices(load->context);
-    for (size_t i = 0; i < load->n_targets; i++) amp__master_release(load->targets[i].param);
-    return status;
+    return tell_devices(load->context);
 }
 
 /* Parts of one save have the same loss scalers, to the count of their brackets. */

@@ -262,8 +262,7 @@ static struct run fresh(const struct kind *kind) {
     return run;
 }
 
-/* There is no memory, wherever a load asks for some (but for split masters it should not): all is as it was, and it can
- * be loaded again. */
+/* There is no memory, wherever a load asks for some (it should not): all is as it was, and it can be loaded again. */
 TEST_TIMES(test_faults_of_loading, TEST_STATES * SAVED) {
     static char wanted[STATE_BYTES], before[STATE_BYTES], after[STATE_BYTES];
     static float weights[ELEMENTS], weights_after[ELEMENTS];
@@ -282,8 +281,7 @@ TEST_TIMES(test_faults_of_loading, TEST_STATES * SAVED) {
         device.fake->fail_allocation = 0;
         ck_assert_int_eq(status, reached ? AMP_ERR_NO_MEMORY : AMP_OK);
         if (status != AMP_OK) {
-            ck_says("amp_state_load_memory: ");
-            ck_says("CUDA: out of memory");
+            ck_says("amp_state_load_memory: CUDA: out of memory");
             host_read(run.host, weights_after, ELEMENTS);
             ck_assert_uint_eq(run_save(&run, after), old);
             ck_assert_msg(!memcmp(weights, weights_after, sizeof weights) && !memcmp(before, after, old),
