@@ -102,7 +102,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_device_statistics(amp_device_list *list, v
 AMP_API AMP_MUST_CHECK amp_status amp_device_optim(amp_device_list *list, void *stream, const amp_optim *rule,
                                                    const amp_optim_tensors *tensors);
 
-/* As amp_split_list; one launch. The list `remainders` is the host's, what it points to the device's. */
+/* As amp_split_list; one launch. The list `remainders` is the host's, what it points to the device's, where bits of
+ * elements that are no ties stay as they are. */
 AMP_API AMP_MUST_CHECK amp_status amp_device_split(amp_device_list *list, void *stream, const amp_span *dst,
                                                    void *const *remainders, const amp_span *src, size_t n);
 
