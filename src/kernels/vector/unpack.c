@@ -19,8 +19,39 @@ INLINE vf value_of(const struct values *v, vi code, bool zeros) {
     return vf_where_set(vf_max(vf_mul(vf_add(times, vf_set1(-1.0f)), v->step), v->tiny), code);
 }
 
+/* Codes of 4 bits or 2, of rows half a word apart, are looked up in both halves of a word at once: what is above a code
+ * does not matter where the table repeats. */
+#ifdef HAS_LOOKUP
+#define LOOKUP(type)                                                                                                   \
+    INLINE void looked_up_##type(amp__##type *dst, const uint32_t *codes, const struct values *v, int bits,            \
+                                 bool zeros) {                                                                         \
+        static const uint32_t all[ROW] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };                     \
+        const size_t rows = 16 / (size_t)bits; /* of half a word */                                                    \
+        const vi mask = vi_set1((UINT32_C(1) << bits) - 1);                                                            \
+        const vi table = vi_table_##type(value_of(v, vi_and(vi_load(all), mask), zeros));                              \
+        for (size_t word = 0; word < (size_t)bits / 2; word++, codes += ROW, dst += rows * ROW)                        \
+            for (size_t i = 0; i < rows; i += 2, dst += 2 * ROW) {                                                     \
+                const vi left = vi_shr(vi_load(codes), i * (size_t)bits);                                              \
+                const vi x = vi_lookup_halves(table, left), y = vi_lookup_halves(table, vi_shr(left, bits));           \
+                vi_store((void *)dst, vi_lower_halves(x, y));                                                          \
+                vi_store((void *)(dst + rows * ROW), vi_upper_halves(x, y));                                           \
+            }                                                                                                          \
+    }
+LOOKUP(f16)
+LOOKUP(bf16)
+#define MAY_LOOK_UP(type, ...)                                                                                         \
+    if (sizeof(amp__##type) == 2 && bits <= 4) {                                                                       \
+        looked_up_##type(__VA_ARGS__);                                                                                 \
+        return;                                                                                                        \
+    }
+#define looked_up_f32(...) (void)0
+#else
+#define MAY_LOOK_UP(type, ...)
+#endif
+
 #define UNPACK_CODES(type)                                                                                             \
     INLINE void codes_##type(amp__##type *dst, const uint32_t *codes, const struct values *v, int bits, bool zeros) {  \
+        MAY_LOOK_UP(type, dst, codes, v, bits, zeros)                                                                  \
         const uint32_t rows = 32 / (uint32_t)bits;                                                                     \
         const vi mask = vi_set1((UINT32_C(1) << bits) - 1);                                                            \
         for (uint32_t word = 0; word < (uint32_t)bits / 2; word++)                                                     \

@@ -27,6 +27,9 @@
  *     vi_halves(x, y)         y << 16 | x, where x is below 65536
  *     vi_shr_halves(x, n)     each half by itself;  vi_choose(mask, x, y): x's bits where the mask has ones, else y's
  *     vi_where_positive(x, by), vf_where_set(x, by)   x where by > 0, or is not 0; else 0
+ *     HAS_LOOKUP              defined, or there are none of these: vi_table_<type>(x): 16 numbers of f16 or bf16, twice
+ *                             vi_lookup_halves(table, x): at each half's lower five bits; vi_lower_halves,
+ *                             vi_upper_halves(x, y): of all words of x, then of y
  *     vf_differ(x, y)         bits of lanes with x != y;  vf_choose(bits, x): x where the lane's bit is set, else 0
  *     vf_least, vf_most(x)    of all lanes
  *     vw_order(x)             halves that are a 16-bit type's numbers, as signed integers of the same order

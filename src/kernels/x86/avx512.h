@@ -246,6 +246,23 @@ static inline vi vi_where_positive(vi x, vf by) {
     return _mm512_maskz_mov_epi32(_mm512_cmp_ps_mask(by, _mm512_setzero_ps(), _CMP_GT_OQ), x);
 }
 static inline vf vf_of_vi(vi x) { return _mm512_cvtepi32_ps(x); }
+#define HAS_LOOKUP
+static inline vi vi_table_f16(vf x) { return _mm512_broadcast_i64x4(to_f16(x)); }
+static inline vi vi_table_bf16(vf x) { return _mm512_broadcast_i64x4(to_bf16(x)); }
+static inline vi vi_lookup_halves(vi table, vi x) { return _mm512_permutexvar_epi16(x, table); }
+static inline vi vi_some_halves(vi x, vi y, const uint16_t first[16]) {
+    const __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)first);
+    const __m256i high = _mm256_add_epi16(low, _mm256_set1_epi16(32));
+    return _mm512_permutex2var_epi16(x, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), y);
+}
+static inline vi vi_lower_halves(vi x, vi y) {
+    static const uint16_t even[16] = { 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 };
+    return vi_some_halves(x, y, even);
+}
+static inline vi vi_upper_halves(vi x, vi y) {
+    static const uint16_t odd[16] = { 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31 };
+    return vi_some_halves(x, y, odd);
+}
 static inline vf vf_where_set(vf x, vi by) { return _mm512_maskz_mov_ps(_mm512_test_epi32_mask(by, by), x); }
 static inline uint32_t vf_differ(vf x, vf y) { return _mm512_cmp_ps_mask(x, y, _CMP_NEQ_UQ); }
 static inline vf vf_choose(uint32_t set, vf x) { return _mm512_maskz_mov_ps((__mmask16)set, x); }
