@@ -194,6 +194,7 @@ void amp__param_tell_left(const struct amp__param *param, amp__text *text);
 struct amp__exposed {
     amp_storage param, grad; /* what is under the handles else; empty: nothing was changed */
     void *handle;            /* the gradient's */
+    bool settled;            /* the master knew the parameter's version */
 };
 amp_status amp__param_expose(struct amp__param *param, struct amp__exposed *kept);
 amp_status amp__param_cover(struct amp__param *param, struct amp__exposed *kept);

@@ -14,6 +14,10 @@ static amp_status cast_storage(const struct amp__param *param, const amp_storage
     return amp__param_copy(param, AMP__WORK_WRITE_BACK, &to, &from);
 }
 
+static uint64_t version_of(const struct amp__param *param) {
+    return param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
+}
+
 /* Tied handles get the same block and return the same block. If one refuses, those before it are put back. */
 amp_status amp__param_swap(const struct amp__param *param, amp_storage *storage) {
     const amp_storage fresh = *storage;
@@ -87,7 +91,7 @@ amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, enum amp
     param->dtype = dtype;
     param->re_typed = true;
     param->has_master = keep != AMP__KEEP_NOTHING;
-    param->master.version = param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
+    param->master.version = version_of(param);
     return AMP_OK;
 }
 
@@ -104,7 +108,7 @@ amp_status amp__param_make_master(struct amp__param *param, bool split) {
     if (split && param->dtype == AMP_BFLOAT16) AMP_TRY(amp__remainder_make(param));
     else AMP_TRY(widen_master(param, &now));
     param->has_master = true;
-    param->master.version = param->host->version ? param->host->version(param->host->self, param->tensor) : 0;
+    param->master.version = version_of(param);
     return AMP_OK;
 }
 
@@ -254,12 +258,17 @@ amp_status amp__param_expose(struct amp__param *param, struct amp__exposed *kept
         return param->on_device ? amp__place_flush(param->place) : AMP_OK;
     }
     if (!amp__is_low(param->dtype)) return AMP_OK;
+    kept->settled = param->master.version == version_of(param);
     AMP_TRY(amp__param_elements(param, &now));
+    const bool parted = amp__split_is_parted(param);
     AMP_TRY(amp__master_join(param));
     const amp_span low = { now.data, param->size, param->dtype, 0 };
     const amp_span exact = param->has_master ? span_of(&param->master.fp32, param->size) : low;
     AMP_TRY(widen(param, &exact, AMP_FOR_PARAMETER, &kept->param));
-    AMP_TRY(amp__master_part(param));
+    if (parted) { /* nothing has changed; a master that was there may have been written */
+        param->master.spent = true;
+        amp__master_release(param);
+    }
     const amp_status status = amp__param_swap(param, &kept->param);
     if (status != AMP_OK) {
         amp__param_free(param, &kept->param);
@@ -277,7 +286,9 @@ amp_status amp__param_cover(struct amp__param *param, struct amp__exposed *kept)
     amp_status one = amp__param_swap(param, &kept->param);
     if (one != AMP_OK) one = amp__param_swap(param, &kept->param); /* once more, before it has to be told */
     if (one == AMP_OK) amp__param_free(param, &kept->param);
-    else one = amp__fail_prefix(one, "%s keeps an FP32 block that it was shown: shut the context down", param->name);
+    if (one == AMP_OK && kept->settled) param->master.version = version_of(param); /* nobody wrote its own elements */
+    if (one != AMP_OK)
+        one = amp__fail_prefix(one, "%s keeps an FP32 block that it was shown: shut the context down", param->name);
     return status == AMP_OK ? one : status;
 }
 

@@ -94,14 +94,14 @@ static const struct amp__advised *write_kind(const struct amp__advised *first, a
 }
 
 /* What may be kept in fewer bits still: docs/memory.md. */
-static void write_memory(const amp_survey_result *result, amp__text *text) {
-    for (uint64_t i = 0; i < result->n_levels; i++) {
+static void write_memory(const amp_survey_result *result, const amp_context *context, amp__text *text) {
+    for (uint64_t i = 0; i < result->n_levels && !context->properties.split_masters; i++) {
         const amp_memory *m = &result->levels[i].memory;
         if (m->masters <= m->masters_split) continue;
         amp__text_add(text, "memory: at %s split masters (master_weights = AMP_SPLIT) take %llu bytes in place of "
                       "%llu, with the same numbers", amp__level_name(m->level), (unsigned long long)m->masters_split,
                       (unsigned long long)m->masters);
-        if (m->outputs > m->masters)
+        if (m->outputs > m->masters && !atomic_load(&context->packed.last_from))
             amp__text_add(text, "; what ops make takes more, %llu: pack what backward needs of it (amp_pack)",
                           (unsigned long long)m->outputs);
         amp__text_add(text, "\n");
@@ -119,7 +119,7 @@ static void write_text(const struct amp__survey *survey, const amp_survey_result
     if (result->level == AMP_O1 || result->level == AMP_O2)
         amp__text_add(text, ", init_scale %.9g", (double)result->init_scale);
     amp__text_add(text, "\n");
-    write_memory(result, text);
+    write_memory(result, context, text);
     if (left_out)
         amp__text_add(text, "%llu things were left out for want of room (amp_observe_options.max_bytes)\n",
                       (unsigned long long)left_out);

@@ -126,3 +126,22 @@ TEST(explained) {
     ck_ok(amp_explain(rig.context, NULL, text, sizeof text, NULL));
     ck_assert_ptr_nonnull(strstr(text, "masters fp32, split"));
 }
+
+static amp_status brackets_only(void *self, double *loss) {
+    struct rig *rig = self;
+    amp_scaled_loss scaled = rig_begin(rig);
+    give_grad(rig, 1);
+    *loss = 0.5;
+    return amp_scale_loss_end(&scaled);
+}
+
+/* A master that was written, and its parameter not yet, stays what it is. */
+TEST_TIMES(verify_leaves_a_written_master, 4) {
+    RIG(rig);
+    rig_init(&rig, _i & 1 ? FAKE_NO_VERSION : 0);
+    fake_fill(rig.net.weight, 0.1);
+    rig_wire(&rig, CONFIG(AMP_O5, .master_weights = _i & 2 ? AMP_SPLIT : AMP_ON));
+    *(float *)rig_master(&rig, 0).data = 1.8518517f;
+    ck_ok(amp_verify_step(rig.context, brackets_only, &rig));
+    ck_assert_float_eq(value_of(&rig, 0), 1.8518517f);
+}

@@ -72,6 +72,6 @@ def statistics(src):
 
 __all__ = [
     "Losses", "Statistics", "axpby", "cast", "check", "clip_norm", "clip_value", "copy", "cpu_flags",
-    "first_nonfinite", "get_num_threads", "l2norm", "l2norms", "matmul", "optimizer_step", "pack", "packed_bytes",
-    "scale", "set_num_threads", "statistics", "unpack", "zero",
+    "first_nonfinite", "get_num_threads", "join", "l2norm", "l2norms", "matmul", "optimizer_step", "pack",
+    "packed_bytes", "remainder_bytes", "scale", "set_num_threads", "split", "statistics", "unpack", "zero",
 ]

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from libamp import kernels  # noqa: E402
-from libamp.torch import amp, optimizers  # noqa: E402
+from libamp.torch import amp, optimizers, parallel  # noqa: E402
 
 MAKERS = {
     "FusedAdam": lambda params: optimizers.FusedAdam(params, lr=1e-2, weight_decay=0.01),
@@ -193,3 +193,56 @@ def test_kernels_split_and_join():
         kernels.split([low], [rest[:2]], [values])
     with pytest.raises(ValueError, match="bf16"):
         kernels.split([values.half()], [rest], [values])
+
+
+def leaf_of(param):
+    return param.expand_as(param).grad_fn.next_functions[0][0]
+
+
+def test_autograd_has_the_same_leaf_after_a_step():
+    """DistributedDataParallel hooks it once."""
+    model, optimizer = start("split", MAKERS["AdamW"])
+    before = leaf_of(model[4].weight)
+    train(model, optimizer, 2)
+    assert leaf_of(model[4].weight) is before
+
+
+class Derived(optimizers.FusedAdam):
+    def step(self, *args, **kwargs):
+        return super().step(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda params: Derived(params, lr=1e-2),
+        lambda params: parallel.LARC.LARC(optimizers.FusedSGD(params, lr=0.1, momentum=0.9)),
+        lambda params: optimizers.FusedAdam(params, lr=1e-2, capturable=True),
+        lambda params: optimizers.FusedNovoGrad(params, lr=1e-4, norm_type=0),
+    ],
+)
+def test_what_is_not_stepped_in_parts_has_fp32(make):
+    whole, split = start(None, make), start("split", make)
+    for each in (whole, split):
+        train(*each, 6)
+    assert same(whole[0].state_dict(), split[0].state_dict())
+
+
+def test_a_frozen_parameter_stays():
+    whole, split = start(None, MAKERS["FusedSGD"]), start("split", MAKERS["FusedSGD"])
+    for model, optimizer in (whole, split):
+        train(model, optimizer, 2)
+        model[4].bias.requires_grad_(False)
+        train(model, optimizer, 2, begin=2)
+    assert same(whole[0].state_dict(), split[0].state_dict())
+
+
+@pytest.mark.parametrize(
+    "touch", [lambda optimizer: optimizer.load_state_dict(optimizer.state_dict()), lambda optimizer: optimizer.step()]
+)
+def test_an_optimizer_that_is_touched_first_loses_nothing(touch):
+    model, optimizer = start("split", lambda params: torch.optim.SGD(params, lr=0.0))
+    before = copy.deepcopy(model.state_dict()["4.weight"])
+    touch(optimizer)
+    train(model, optimizer, 1)
+    assert torch.equal(before, model.state_dict()["4.weight"])

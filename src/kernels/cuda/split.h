@@ -84,7 +84,7 @@ CUDA_BOTH void cuda_join_half(float v[CUDA_HALF], const struct cuda_tensor *t, i
     cuda_load_bits(rest, t, k + 1, at);
     const uint32_t down = cuda_any_tie(rest) ? cuda_load_ties(t, k, at) : 0;
     CUDA_UNROLL
-    for (int i = 0; i < CUDA_HALF; i++) v[i] = amp__join((uint16_t)upper[i], (uint16_t)rest[i], (int)(down >> i & 1));
+    for (int i = 0; i < CUDA_HALF; i++) v[i] = amp__join((uint16_t)upper[i], (uint16_t)rest[i], down >> i & 1);
 }
 
 CUDA_BOTH void cuda_split_half(const float v[CUDA_HALF], const struct cuda_tensor *t, int k,

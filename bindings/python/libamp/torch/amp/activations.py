@@ -10,6 +10,7 @@ Sources: Chen et al. 2021, ActNN, arXiv:2104.14129; Liu et al. 2022, GACT, arXiv
 from __future__ import annotations
 
 import fnmatch
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -54,14 +55,32 @@ class _Thread(threading.local):
 
     depth = 0
     hooks: Any = None  # torch's, while they are in force
+    frame: Any = None  # of the call of the model for which they are
 
     def __init__(self, setting: Any) -> None:
         self.settings = [setting]
         self.numbers: dict[str, int] = {}
 
 
+def _call_of_module() -> Any:
+    """The frame in which torch calls the module whose hook runs."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.endswith("modules/module.py"):
+        frame = frame.f_back
+    return frame
+
+
+def _is_over(frame: Any) -> bool:
+    """Has it ended? torch runs no hooks after a KeyboardInterrupt."""
+    try:
+        frame.clear()
+    except (RuntimeError, AttributeError):  # it runs; there is none
+        return False
+    return True
+
+
 def _checked_bits(bits: Any) -> Any:
-    if bits is None or (bits in _BITS and not isinstance(bits, bool)):
+    if bits is None or (type(bits) is int and bits in _BITS):
         return bits
     raise ValueError(
         f'amp.compress_activations: bits is {bits!r}, and must be 8, 4 or 2, "auto", or a dict of numbers by patterns'
@@ -73,6 +92,7 @@ class _Rules:
 
     def __init__(self, bits: Any, skip: Any) -> None:
         self.patterns = dict(bits) if isinstance(bits, Mapping) else {"": bits}
+        skip = () if skip is None else skip
         single = isinstance(skip, (str, nn.Module)) or callable(skip)
         self.skipped = [skip] if single else list(skip)
         self._used: set[int] = set()
@@ -155,6 +175,7 @@ class Compression:
             self._hooks.pop().remove()
         for hook in self._outer:
             hook.run = None  # of copies of the model, too
+        self._end_interrupted()
         sensitivity.waiting.discard(self)
 
     def __enter__(self) -> Compression:
@@ -165,8 +186,23 @@ class Compression:
 
     # ---- forward ----
 
+    def _end_interrupted(self) -> None:
+        """A forward that was broken off left its hooks, which save nothing in fewer bits any more."""
+        thread = self._thread
+        if thread.hooks is None or not _is_over(thread.frame):
+            return
+        if torch._C._autograd._top_saved_tensors_default_hooks(True)[0] is thread.hooks.pack_hook:
+            thread.hooks.__exit__()
+        thread.hooks, thread.frame, thread.depth = None, None, 0
+
+    def _save(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        if _is_over(self._thread.frame):
+            return tensor if tensor.is_leaf else tensor.detach(), tensor._version
+        return self.store.save(tensor)
+
     @outside
     def _enter(self, model: nn.Module) -> None:
+        self._end_interrupted()
         thread = self._thread
         thread.depth += 1
         if thread.depth > 1 or not model.training or not torch.is_grad_enabled():
@@ -178,7 +214,8 @@ class Compression:
         self.store.begin(_context_of(model))
         if self._auto is not None:
             self._auto.begin()
-        hooks = torch.autograd.graph.saved_tensors_hooks(self.store.save, self.store.restore)
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._save, self.store.restore)
+        thread.frame = _call_of_module()
         hooks.__enter__()
         thread.hooks = hooks
 
@@ -189,7 +226,8 @@ class Compression:
             return
         thread.depth -= 1
         if thread.depth == 0 and thread.hooks is not None:
-            hooks, thread.hooks = thread.hooks, None
+            hooks, thread.hooks, thread.frame = thread.hooks, None, None
+            self.store.forward_over()
             hooks.__exit__()
 
     def _thread_push(self, setting: Any) -> None:
@@ -254,7 +292,8 @@ def compress_activations(
     bits: 8, 4, 2; a dict of these by patterns of modules' names ("": of what no pattern names; None: exact), each for
     all that is inside; or "auto": measured over the first `steps` brackets of scale_loss, so that the gradients'
     variance is least with `budget` bits an element. skip: modules, patterns, or a function of name and module: what is
-    inside stays exact. softmax: probabilities are rounded, too. Tensors of fewer than min_size elements stay exact, as
+    inside stays exact. softmax: probabilities are rounded, too, and what fused attention makes
+    them of again, query and key. Tensors of fewer than min_size elements stay exact, as
     do parameters, what is not finite, and what came without a graph; of this masks take 1 bit, and indices 16 or 32.
     seed: of the rounding; None: torch.initial_seed(), another on each rank.
     """
@@ -269,6 +308,14 @@ def compress_activations(
         raise RuntimeError("amp.compress_activations: PyTorch 2.1 or later is needed: its hooks run after errors, too")
     if any(isinstance(hook, _Hook) and hook.run is not None for hook in model._forward_pre_hooks.values()):
         raise ValueError("amp.compress_activations: this model is compressed already: call its handle's remove() first")
+    if bits is None or min_size < 0:
+        what = "bits is None: use skip, or patterns" if bits is None else f"min_size is {min_size}, below 0"
+        raise ValueError(f"amp.compress_activations: {what}")
+    if bits == "auto" and getattr(model, "static_graph", False):
+        raise ValueError(
+            'amp.compress_activations: "auto" runs backward several times, which DistributedDataParallel with '
+            "static_graph=True cannot: use numbers"
+        )
     auto = sensitivity.Budget(budget, steps) if bits == "auto" else None
     settings = _settings(model, bits, skip)
     if seed is None:

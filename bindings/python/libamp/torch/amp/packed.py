@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -81,13 +82,19 @@ class _Kept:
 class Packed(_Kept):
     """Its elements in fewer bits; bits 0: in a narrower type."""
 
-    __slots__ = ("bits", "codes", "dtype")
+    __slots__ = ("bits", "codes", "dtype", "exact")
+    exact: tuple[torch.Tensor, torch.Tensor, int] | None
 
     def __init__(self, codes: torch.Tensor, bits: int, dtype: torch.dtype, size: int) -> None:
         self.codes, self.bits, self.dtype, self.size, self._storage = codes, bits, dtype, size, 0
+        self.exact = None  # what it was: its elements, whose they are, and at which version
 
     def flat(self) -> torch.Tensor:
         """All elements, in the order of memory."""
+        if self.exact is not None:
+            elements, tensor, version = self.exact
+            _check_version(tensor, version)
+            return elements
         if not self.bits:
             return self.codes.to(self.dtype)
         made = torch.empty(self.size, dtype=torch.bfloat16 if self.dtype is torch.bool else self.dtype)
@@ -139,6 +146,8 @@ class Store:
         self._seeds = itertools.count(seed)
         self._alive: dict[Any, weakref.ref[Any]] = {}
         self._last: tuple[Any, Any] = (None, None)  # unpacked last, for the next node that waits for it
+        self._recent: deque[tuple[Any, Packed]] = deque(maxlen=6)  # saved last: what made it, and its packed form,
+        self._sources: deque[tuple[Packed, Any]] = deque(maxlen=6)  # and of what that was made
         self._ends = False  # does the engine tell of the backward's end?
         self.begin()
 
@@ -179,17 +188,46 @@ class Store:
         if type(tensor) is not _Tensor or not tensor.is_cpu or tensor.layout is not _STRIDED:
             return self._exact(tensor, "elsewhere")
         storage = tensor.untyped_storage()
-        key = storage._cdata, tensor._version, tensor.dtype
+        key: Any = (storage._cdata, tensor._version, tensor.dtype)
+        owner = tensor._base if tensor._is_view() else tensor  # whose version that is
+        part = owner is not None and owner.nbytes != storage.nbytes()  # (of unsafe_chunk) not the whole storage's
+        if part:
+            key = *key, tensor.storage_offset(), tensor.shape, tensor.stride()
+        if node is not None and not self._softmax and "ScaledDotProduct" in node.name():
+            self._attended(node)
         known = self._alive.get(key)
         packed = known() if known is not None else None
         if packed is None:
             why = "" if node is None else self._refused(tensor, node)
-            packed = why or self._pack(tensor, storage, key, node is None)
+            packed = why or self._pack(tensor, storage, key, node is None, part)
             if isinstance(packed, str):  # why not
                 return self._exact(tensor, packed)
+        if type(packed) is Packed:
+            self._recent.append((node, packed))
         if packed.size != storage.nbytes() // tensor.element_size():  # a part, made contiguous
             return packed, tensor.shape, None, 0
         return packed, tensor.shape, tensor.stride(), tensor.storage_offset()
+
+    def forward_over(self) -> None:
+        """Nothing is kept for what may come."""
+        self._recent.clear()
+        self._sources.clear()
+
+    def _attended(self, node: Any) -> None:
+        """Fused attention saves its result, after query, key and value: backward makes the probabilities of query and
+        key again, beside an exact sum of theirs, and grows with the exponential of what rounding did to them. So these
+        two stay as they are, as results of softmax do."""
+        makers = [maker for maker, _ in node.next_functions[:2]]
+        for maker, packed in self._recent:
+            if packed.exact is not None or not any(maker is each for each in makers):
+                continue
+            source = next((source for each, source in self._sources if each is packed), None)
+            if source is not None:
+                before, now = source[0].nbytes, packed.codes.nbytes
+                packed.exact, packed.codes = source, packed.codes[:0]
+                rounded_ones = self.counts[_WORDS[packed.bits]]
+                rounded_ones[:] = [rounded_ones[0] - 1, rounded_ones[1] - before, rounded_ones[2] - now]
+                self._count("softmax", before, before)
 
     def _exact(self, tensor: torch.Tensor, why: str) -> tuple[Any, ...]:
         if why != "parameters" and tensor.layout is _STRIDED:
@@ -218,12 +256,14 @@ class Store:
             self._params = {each.untyped_storage().data_ptr() for each in dense}
         return tensor.untyped_storage().data_ptr() in self._params
 
-    def _pack(self, tensor: torch.Tensor, storage: Any, key: Any, leaf: bool) -> Any:
+    def _pack(self, tensor: torch.Tensor, storage: Any, key: Any, leaf: bool, part: bool) -> Any:
         size, rest = divmod(storage.nbytes(), tensor.element_size())
         source = tensor
         if tensor.is_neg():
             return "elsewhere"
-        if tensor.numel() != size or not tensor.is_contiguous():
+        if part:
+            source = tensor.detach().contiguous()
+        elif tensor.numel() != size or not tensor.is_contiguous():
             if rest or 4 * tensor.numel() < size:  # little of it: that alone
                 source = tensor.detach().contiguous()
                 key = *key, tensor.storage_offset(), tensor.shape, tensor.stride()
@@ -236,6 +276,8 @@ class Store:
         if not isinstance(packed, str):
             packed.be_known(self._alive, key, storage)
             before = source.nbytes
+            if type(packed) is Packed and not leaf:
+                self._sources.append((packed, (source.detach().view(-1), tensor.detach(), tensor._version)))
             if isinstance(packed, Original):
                 self._count("measured", before, before)
             else:

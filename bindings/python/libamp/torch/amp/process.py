@@ -199,6 +199,8 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
         finally:
             stash.running = False
             stash.session.context.step_end(stash.index)
+            if stash.session.split is not None:
+                stash.session.split.stepped()
         stash.skipped = skipped
         return result
 
@@ -237,7 +239,10 @@ def _make_zero_grad(old: Callable[..., Any], owner: Callable[..., Any]) -> Calla
             stash.session.context.zero_grad(stash.index)
         else:
             _zero(stash)
-        return old(*args, **kwargs)
+        result = old(*args, **kwargs)
+        if stash.session.split is not None:
+            split.forget_gradients(self)
+        return result
 
     return zero_grad
 

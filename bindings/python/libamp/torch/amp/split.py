@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ... import kernels
+from . import wrapped
 
 _NAME, _LOADED = "_amp_remainder", "_amp_loaded"
 Lists = tuple[list[torch.Tensor], list[torch.Tensor]]
@@ -90,6 +91,11 @@ class Split:
                 rest.zero_()
         self._versions.clear()
 
+    def stepped(self) -> None:
+        """What was written until here was written by an optimizer."""
+        for key in self._versions:
+            self._versions[key] = self.params[key]._version
+
     @property
     def bytes(self) -> int:
         """What remainders take."""
@@ -114,42 +120,54 @@ def steps_parts(optimizer: Any) -> bool:
     """Is it one of libamp's own, which step parameters and remainders as they are?"""
     names = ("FusedSGD", "FusedAdam", "FusedLAMB", "FusedNovoGrad", "FusedAdagrad")
     ours = importlib.import_module("libamp.torch.optimizers")
-    plain = not (getattr(optimizer, "capturable", False) or getattr(optimizer, "master_weights", False))
-    return plain and type(optimizer) in [getattr(ours, name) for name in names]
+    if type(optimizer) not in [getattr(ours, name) for name in names]:
+        return False
+    largest = any(group.get("norm_type") == 0 for group in optimizer.param_groups)  # FusedNovoGrad's own arithmetic
+    return not (getattr(optimizer, "capturable", False) or getattr(optimizer, "master_weights", False) or largest)
 
 
 class Lent:
-    """`with Lent(optimizer):` FP32 masters are under the parameters of its groups, and FP32 gradients at them."""
+    """`with Lent(session.split, optimizer):` FP32 masters stand in the groups, and own the state, in the place of their
+    parameters. Other tensors, for a parameter of another type would be another leaf to autograd and to who hooks it."""
 
-    def __init__(self, optimizer: Any) -> None:
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        self._params = [param for param in params if remainder_of(param) is not None]
-        self._low: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+    def __init__(self, split: Split, optimizer: Any) -> None:
+        self._split = split
+        self._optimizers = [optimizer, *wrapped.inside(optimizer, [])]
+        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def _exchange(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        new = {id(old): other for old, other in pairs}
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["params"][:] = [new.get(id(param), param) for param in group["params"]]
+            wrapped.re_key(optimizer, pairs)
 
     @torch.no_grad()
     def __enter__(self) -> None:
-        rests = [getattr(param, _NAME) for param in self._params]
-        wide = _wide(self._params)
-        kernels.join(wide, self._params, rests)
-        for param, fp32 in zip(self._params, wide, strict=True):
-            grad = param.grad
-            self._low.append((param.data, grad))
-            param.grad = None
-            param.data = fp32
-            param.grad = None if grad is None else grad.float()
+        listed = [param for each in self._optimizers for group in each.param_groups for param in group["params"]]
+        params = [param for param in {id(param): param for param in listed}.values() if remainder_of(param) is not None]
+        wide = _wide(params)
+        kernels.join(wide, params, [getattr(param, _NAME) for param in params])
+        self._pairs = []
+        for param, fp32 in zip(params, wide, strict=True):
+            master = torch.nn.Parameter(fp32, requires_grad=param.requires_grad)
+            master.grad = None if param.grad is None else param.grad.float()
+            self._pairs.append((param, master))
+        self._exchange(self._pairs)
 
     @torch.no_grad()
     def __exit__(self, *error: object) -> None:
+        pairs, self._pairs = self._pairs, []
+        self._exchange([(master, param) for param, master in pairs])
         wide = []
-        for param, (low, grad) in zip(self._params, self._low, strict=True):
-            now = param.data
-            wide.append(now if now.stride() == low.stride() else torch.empty_like(low, dtype=now.dtype).copy_(now))
-            kept = param.grad is not None
-            param.grad = None
-            param.data = low
-            param.grad = grad if kept else None
-        self._low.clear()
-        kernels.split(self._params, [getattr(param, _NAME) for param in self._params], wide)
+        for param, master in pairs:
+            alike = master.stride() == param.stride() and master.dtype is torch.float32
+            wide.append(master.detach() if alike else torch.empty_like(param, dtype=torch.float32).copy_(master))
+            if master.grad is None:
+                param.grad = None
+        params = [param for param, _ in pairs]
+        kernels.split(params, [getattr(param, _NAME) for param in params], wide)
+        self._split.stepped()
 
 
 class _Nothing:
@@ -157,9 +175,18 @@ class _Nothing:
     def __exit__(self, *error: object) -> None: ...
 
 
+def forget_gradients(optimizer: Any) -> None:
+    """Zeros are none: a parameter that no backward reaches is not stepped, as one whose master has no gradient."""
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if remainder_of(param) is not None:
+                param.grad = None
+
+
 def lent(session: Any, optimizer: Any) -> Any:
     """What a step of this optimizer needs around it."""
-    return _Nothing() if session.split is None or steps_parts(optimizer) else Lent(optimizer)
+    split = session.split
+    return _Nothing() if split is None or steps_parts(optimizer) else Lent(split, optimizer)
 
 
 def make_load(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""compress_activations where a model is not a plain one: parts, fused attention, interrupted forwards."""
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from libamp.torch import amp  # noqa: E402
+
+
+def off_by(make, forward, bits=8):
+    """How far a model's gradients are from the exact ones."""
+    torch.manual_seed(0)
+    model = make()
+
+    def gradients():
+        model.zero_grad()
+        forward(model).float().square().mean().backward()
+        return torch.cat([param.grad.flatten() for param in model.parameters()])
+
+    exact = gradients()
+    with amp.compress_activations(model, bits, seed=1):
+        return ((gradients() - exact).norm() / exact.norm()).item()
+
+
+class Chunks(torch.nn.Linear):
+    def forward(self, x):
+        a, b = super().forward(x).unsafe_chunk(2, 1)
+        return a.sigmoid_() * b.tanh_()
+
+
+def test_parts_with_versions_of_their_own():
+    x = torch.randn(32, 64)
+    assert off_by(lambda: Chunks(64, 128), lambda model: model(x)) < 0.03
+    assert off_by(lambda: torch.nn.GRUCell(64, 64), lambda model: model(x)) < 0.03
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(64, 192)
+        with torch.no_grad():
+            self.qkv.weight.mul_(5)  # logits of a trained model's size
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 16).permute(2, 0, 3, 1, 4)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def test_fused_attention_has_its_query_and_key():
+    x = torch.randn(4, 64, 64)
+    assert off_by(Attention, lambda model: model(x), bits=4) < 0.3
+
+
+def test_an_interrupted_forward_leaves_nothing():
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8))
+    handle = amp.compress_activations(model, 2, seed=0)
+    hook = model[1].register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.randn(64, 64))
+    hook.remove()
+    z = torch.randn(64, 64, requires_grad=True)
+    w = z.exp()
+    assert torch.equal(torch.autograd.grad(w.sum(), z)[0], w)
+    model(torch.randn(64, 64)).sum().backward()
+    assert handle.bytes.now < handle.bytes.before
+    handle.remove()
+
+
+@pytest.mark.parametrize("wrong", [{"bits": 4.0}, {"bits": None}, {"min_size": -1}])
+def test_wrong_arguments_are_refused_at_once(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        amp.compress_activations(torch.nn.Linear(4, 4), **wrong)
