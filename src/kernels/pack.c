@@ -66,6 +66,14 @@ struct unpacking {
     amp__unpack_fn *kernel;
 };
 
+/* The caller's arguments, checked. */
+static amp_status take(const amp_unpack_args *args, amp_unpack_args *a) {
+    struct amp__facts facts = { 0, false };
+    AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "args is NULL");
+    AMP_TRY(amp__copy_struct(a, sizeof *a, sizeof *a, args, args->struct_size, "amp_unpack_args"));
+    return check(&a->dst, "dst", a->bits, a->packed, &facts);
+}
+
 static void unpack_part(void *job, const struct amp__part *part) {
     const struct unpacking *x = job;
     x->kernel(&x->u, part->begin, part->end);
@@ -73,10 +81,7 @@ static void unpack_part(void *job, const struct amp__part *part) {
 
 AMP_API amp_status amp_unpack(const amp_unpack_args *args) {
     amp_unpack_args a;
-    struct amp__facts facts = { 0, false };
-    AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "args is NULL");
-    AMP_TRY(amp__copy_struct(&a, sizeof a, sizeof a, args, args->struct_size, "amp_unpack_args"));
-    AMP_TRY(check(&a.dst, "dst", a.bits, a.packed, &facts));
+    AMP_TRY(take(args, &a));
     struct unpacking x = { { a.dst.data, a.packed, (size_t)a.dst.size, a.dst.dtype, a.bits },
                            amp__kernels_get()->unpack };
     const amp__fpenv saved = amp__fpenv_enter();
@@ -99,10 +104,7 @@ AMP_API amp_status amp_device_pack(amp_device_list *list, void *stream, const am
 
 AMP_API amp_status amp_device_unpack(amp_device_list *list, void *stream, const amp_unpack_args *args) {
     amp_unpack_args a;
-    struct amp__facts facts = { 0, false };
-    AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "args is NULL");
-    AMP_TRY(amp__copy_struct(&a, sizeof a, sizeof a, args, args->struct_size, "amp_unpack_args"));
-    AMP_TRY(check(&a.dst, "dst", a.bits, a.packed, &facts));
+    AMP_TRY(take(args, &a));
     const struct amp__list_call call = { .kind = AMP__LIST_PACK, .stream = stream, .n = 1, .unpack = &a };
     return amp__device_run(list, &call, "amp_device_unpack");
 }
