@@ -49,6 +49,13 @@ static int open_one(amp_py_list *list, const char *name, PyObject *tensor, int h
     return 0;
 }
 
+/* 0, which amp_pack refuses, for what is no int32_t. */
+static int32_t bits_of(PyObject *number)
+{
+    const long bits = PyLong_AsLong(number);
+    return bits == (int32_t)bits ? (int32_t)bits : 0;
+}
+
 static PyObject *pack(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     (void)self;
@@ -60,7 +67,7 @@ static PyObject *pack(PyObject *self, PyObject *const *args, Py_ssize_t n)
     float found_inf = 0.0f, inexact = 0.0f;
     amp_py_list src;
     PyObject *keep = NULL;
-    call.bits = (int32_t)PyLong_AsLong(args[2]);
+    call.bits = bits_of(args[2]);
     call.seed = PyLong_AsUnsignedLongLongMask(args[3]);
     call.found_inf = &found_inf;
     call.inexact = &inexact;
@@ -96,7 +103,7 @@ static PyObject *unpack(PyObject *self, PyObject *const *args, Py_ssize_t n)
     amp_unpack_args call = AMP_UNPACK_ARGS_INIT;
     amp_py_list dst;
     PyObject *keep = NULL;
-    call.bits = (int32_t)PyLong_AsLong(args[2]);
+    call.bits = bits_of(args[2]);
     if (PyErr_Occurred() || open_one(&dst, "dst", args[0], AMP_PY_WRITE)) {
         return NULL;
     }

@@ -72,3 +72,12 @@ def test_what_is_not_finite_is_told():
 def test_arguments_that_are_wrong(call, words):
     with pytest.raises(ValueError, match=words):
         call(torch.ones(300), torch.zeros(600, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("bits", [2**32 + 4, -(2**32) + 4])
+def test_bits_are_not_cut(bits):
+    src, packed = torch.zeros(256), torch.zeros(132, dtype=torch.uint8)
+    with pytest.raises(ValueError):
+        kernels.pack(packed, src, bits, 0)
+    with pytest.raises(ValueError):
+        kernels.unpack(src, packed, bits)
