@@ -237,6 +237,12 @@ static void put(cudaDataType type, void *data, int64_t i, float x) {
     written((const char *)data + i * (type == CUDA_R_32F ? 4 : 2), type == CUDA_R_32F ? 4 : 2);
 }
 
+static float rounded(cudaDataType type, float x) {
+    return type == CUDA_R_16F    ? amp__f16_to_f32(amp__f32_to_f16(x))
+           : type == CUDA_R_16BF ? amp__bf16_to_f32(amp__f32_to_bf16(x))
+                                 : x;
+}
+
 /* 11 significant bits. */
 static float tf32(float x) { return amp__f32_from_bits((amp__f32_bits(x) + 0x1000u) & ~UINT32_C(0x1fff)); }
 
@@ -256,6 +262,7 @@ struct product {
     char *d_data, *aux, *workspace;
     uint64_t bytes; /* of the workspace that are used */
     float alpha, beta;
+    bool rounds_sums; /* to d's type, before what the epilogue adds */
 };
 
 static int64_t width(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
@@ -322,6 +329,7 @@ static void multiply(const struct product *p, char *aux) {
         for (int64_t i = 0; i < (int64_t)p->d.rows; i++) {
             float x = p->alpha * (float)sums[i];
             if (p->beta != 0.0f) x += p->beta * get(p->c.type, p->c_data, j * p->c.ld + i);
+            if (p->rounds_sums) x = rounded(p->d.type, x);
             put(p->d.type, p->d_data, j * p->d.ld + i, epilogue(p, x, i, j, aux));
         }
     }
@@ -372,6 +380,8 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
     CALLED();
     memcpy(&made, algorithm, sizeof made);
     p.aux = p.op.aux, p.bytes = made.workspace;
+    /* as some of cuBLASLt 13.1's on an H200 do, where they may split the sum, and others with a c */
+    p.rounds_sums = made.schemes != CUBLASLT_REDUCTION_SCHEME_NONE || p.beta != 0.0f;
     if (handle != (cublasLtHandle_t)(void *)&amp_fake_blas || !stream || !is_fit(&p, &made) || bytes < made.workspace)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (refuses(&p.op)) return CUBLAS_STATUS_NOT_SUPPORTED;

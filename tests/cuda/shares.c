@@ -5,7 +5,7 @@ enum { H = AMP_FLOAT16, W = AMP_BFLOAT16, S = AMP_FLOAT32 };
 
 const struct share shares[] = {
     { H, H, 0, 0, 0, 0, 0, 0, 0, 0, PLAIN, 0, 0 },
-    { W, W, W, W, 0, 0, 0, 0, 0, 0, E_BIAS, 0, 0 },
+    { W, W, W, W, 0, 0, 0, 0, 0, 0, PLAIN, 1, 1 }, /* with c in 16 bits the sum may be rounded before the bias */
     { W, S, S, S, 0, 0, 0, 0, 0, 0, E_BIAS, 0, 0 },
     { W, S, W, S, 0, 0, 0, 0, 0, 0, PLAIN, 1, 0 }, /* c after the sums, so the bias too */
     { H, H, S, 0, 0, 0, 0, 0, 0, 0, PLAIN, 1, 1 },
@@ -16,7 +16,7 @@ const struct share shares[] = {
     { H, H, 0, H, 0, AMP_ACTIVATION_RELU, 0, 1, 0, 0, E_BIAS, 1, 0 },
     { H, H, 0, H, 0, AMP_ACTIVATION_RELU, 0, 0, 0, AMP_MATMUL_FAST_RELU, RELU | E_BIAS, 0, 0 },
     { W, S, 0, 0, 0, AMP_ACTIVATION_RELU, 0, 1, 0, AMP_MATMUL_FAST_RELU, RELU | AUX, 0, 0 },
-    { W, W, W, W, 0, AMP_ACTIVATION_GELU_TANH, 0, 1, 0, 0, GELU | AUX | E_BIAS, 0, 0 },
+    { W, W, W, W, 0, AMP_ACTIVATION_GELU_TANH, 0, 1, 0, 0, PLAIN, 1, 1 },
     { W, W, 0, 0, 0, AMP_ACTIVATION_GELU_TANH, 0, 0, 0, 0, GELU, 0, 0 },
     { S, S, 0, S, 0, AMP_ACTIVATION_GELU_TANH, 0, 0, 0, 0, E_BIAS, 1, 0 },
     { H, H, 0, H, 0, AMP_ACTIVATION_GELU, 0, 1, 0, 0, PLAIN, 1, 1 },
@@ -30,6 +30,9 @@ const struct share shares[] = {
     { H, S, 0, 0, S, 0, 0, 0, AMP_BIAS_GRAD_B, 0, BGRADA, 0, 0 },
     { H, H, 0, 0, S, 0, 0, 0, AMP_BIAS_GRAD_B, 0, PLAIN, 1, 0 },
     { H, H, 0, H, H, 0, 0, 0, AMP_BIAS_GRAD_A, 0, E_BIAS, 1, 0 },
+    { W, W, 0, W, 0, 0, 0, 0, 0, 0, E_BIAS, 0, 0 },
+    { W, W, 0, W, 0, AMP_ACTIVATION_GELU_TANH, 0, 1, 0, 0, GELU | AUX | E_BIAS, 0, 0 },
+    { H, H, H, 0, 0, 0, 0, 0, 0, 0, PLAIN, 0, 0 },
 };
 
 const int n_shares = (int)(sizeof shares / sizeof *shares);

@@ -215,8 +215,10 @@ void cuda_blas_forget(struct blas_call *call) {
 static cublasStatus_t set_preference(const struct blas_call *call, cublasLtMatmulPreference_t preference) {
     const struct blas_library *lt = call->device->lt;
     const uint64_t limit = call->key.words[5];
-    /* Parts of a sum may be added in fp32 alone: the other schemes round each to d's type. */
-    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    /* Parts of a sum may be added in fp32 alone, the other schemes round each to d's type; but that of some algorithms is
+     * rounded before the epilogue (seen of 13.1 on an H200). */
+    const uint32_t schemes =
+        call->plan->unsplit ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t bytes[4];
     for (int i = 0; i < 4; i++) bytes[i] = UINT32_C(1) << (call->key.words[14] >> (4 * i) & 15);
     PREFER(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, limit);

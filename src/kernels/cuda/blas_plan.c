@@ -46,25 +46,26 @@ static bool has_bias_grad(const amp_matmul_args *g, const amp_device_epilogue *e
     return g->alpha == 1.0f && !(fused & (BLAS_BIAS | BLAS_ACTIVATION));
 }
 
-/* What cuBLASLt does on the way to a result of `type`, in the order in which it does it: nothing after what
- * it leaves. */
+/* May what is left begin from d in 16 bits? ReLU keeps or clears what is rounded already; what else there is would be
+ * the second rounding. */
+static bool is_exact_after(const amp_matmul_args *g, uint32_t left) {
+    return !(left & (BLAS_C | BLAS_BIAS)) && (!(left & BLAS_ACTIVATION) || g->activation == AMP_ACTIVATION_RELU);
+}
+
+/* What cuBLASLt does on the way to a result of `type`, in the order in which it does it: nothing after what it leaves,
+ * and nothing that needs the sum itself after it added c in 16 bits: some of its algorithms have rounded it then (seen of
+ * 13.1 on an H200). */
 static uint32_t fused_parts(const amp_matmul_args *g, const amp_device_epilogue *e, uint32_t parts, amp_dtype type,
                             bool fuses) {
     uint32_t fused = 0, left;
     if (parts & BLAS_C && g->c_dtype == type && !(g->batch > 1 && g->stride_c == 0)) fused |= BLAS_C;
-    if (!fuses) return fused;
+    if (!fuses || (fused && type != AMP_FLOAT32 && !is_exact_after(g, parts & ~fused))) return fused;
     if (parts & BLAS_BIAS && !(parts & ~fused & BLAS_C) && g->bias_dtype == type) fused |= BLAS_BIAS;
     left = parts & ~fused;
     if (parts & BLAS_ACTIVATION && !(left & (BLAS_C | BLAS_BIAS)) && has_activation(g, e, type))
         fused |= BLAS_ACTIVATION | (parts & BLAS_AUX);
     if (parts & BLAS_BIAS_GRAD && has_bias_grad(g, e, fused, type)) fused |= BLAS_BIAS_GRAD;
     return fused;
-}
-
-/* May what is left begin from d in 16 bits? ReLU keeps or clears what is rounded already; what else there is would be
- * the second rounding. */
-static bool is_exact_after(const amp_matmul_args *g, uint32_t left) {
-    return !(left & (BLAS_C | BLAS_BIAS)) && (!(left & BLAS_ACTIVATION) || g->activation == AMP_ACTIVATION_RELU);
 }
 
 static void use_scratch(const amp_matmul_args *g, struct blas_plan *plan) {
@@ -100,6 +101,7 @@ const char *cuda_blas_plan(const amp_matmul_args *g, const amp_device_epilogue *
         plan->fused = fused_parts(g, e, parts & BLAS_C, AMP_FLOAT32, false);
         use_scratch(g, plan);
     }
+    plan->unsplit = plan->d.type != AMP_FLOAT32 && !is_exact_after(g, plan->fused & ~(uint32_t)BLAS_C);
     plan->left = (parts & ~plan->fused) | (plan->scratch ? BLAS_CONVERT : 0u);
     if (has_finish(plan) && groups_of(g) > UINT32_MAX) return TOO_MANY;
     plan->c = plan->d;

@@ -30,6 +30,7 @@ struct blas_matrix {
 struct blas_plan {
     bool multiplies; /* false: alpha or k is 0, and cuBLASLt is not called */
     bool transpose_a, transpose_b, tf32;
+    bool unsplit; /* no sum in parts: the epilogue would begin from one that is rounded to d's 16 bits */
     struct blas_matrix a, b, c, d; /* cuBLASLt's; where c is not its own it is d, with beta 0 */
     int32_t batch;
     float alpha, beta;
