@@ -84,5 +84,5 @@ path = os.path.join(tempfile.mkdtemp(), "last.pth")
 torch.save(ema.module.state_dict(), path)
 ema.module.load_state_dict(torch.load(path, map_location="cuda"))
 assert not torch.equal(start, ema.module[0].weight)
-assert torch.equal(best["0.weight"], start), "a copy on the CPU moved along with the GPU's"
+assert torch.equal(best["0.weight"], start.cpu()), "a copy on the CPU moved along with the GPU's"
 print(f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {types.pop()}")

@@ -8,6 +8,7 @@ enough to do, and are left to it.
 """
 from __future__ import annotations
 
+import warnings
 import weakref
 from typing import Any
 
@@ -38,7 +39,9 @@ def serve(session: Any) -> None:
     if _library is None:
         _torchs = torch.library.get_kernel(f"aten::{_OP}", "CPU")
         _library = torch.library.Library("aten", "IMPL")
-        _library.impl(_OP, _backward, "CPU", with_keyset=True, allow_override=True)
+        with warnings.catch_warnings():  # torch 2.11 tells its users
+            warnings.filterwarnings("ignore", "Warning only once for all operators")
+            _library.impl(_OP, _backward, "CPU", with_keyset=True, allow_override=True)
 
 
 def _leave(session: Any) -> None:

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""amp and the kernels on the GPU of this machine, beside the same on the CPU. What test_amp_cuda tells of a fake one holds
+here too: who stepped and each scale are the same, and nothing waits, which torch itself watches."""
+
+import contextlib
+import copy
+import io
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("torch sees no GPU here", allow_module_level=True)
+
+import test_amp_cuda as same  # noqa: E402
+from libamp import kernels  # noqa: E402
+from libamp.torch import amp, optimizers  # noqa: E402
+from torch import nn  # noqa: E402
+
+pytestmark = pytest.mark.plain_half
+SCRIPTS = sorted((pathlib.Path(__file__).parent / "gpu_scripts").glob("*.py"))
+LEVELS = ["O0", "O1", "O2", "O4", "O5"]
+MAKE = {
+    **same.MAKE,
+    "_fused_adam_waits": lambda params: optimizers.FusedAdam(params, lr=0.01),
+    "_fused_sgd": lambda params: optimizers.FusedSGD(params, lr=0.05, momentum=0.9),
+    "_fused_lamb": lambda params: optimizers.FusedLAMB(params, lr=0.01),
+    "_fused_novograd": lambda params: optimizers.FusedNovoGrad(params, lr=0.01),
+    "_fused_adagrad": lambda params: optimizers.FusedAdagrad(params, lr=0.05),
+}
+WAITS_NOT = ("_adamw", "_sgd", "_fused_adam", "_lamb")
+TOLERANCE = {"O0": 1e-4, "O1": 2e-2, "O2": 2e-2, "O4": 6e-2, "O5": 6e-2}
+
+
+@pytest.fixture(autouse=True)
+def _ends():
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+    amp.shutdown()
+
+
+@contextlib.contextmanager
+def nothing_waits():
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def _start(make, level, device, **settings):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).to(device)
+    optimizer = MAKE[make](model.parameters())
+    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale="dynamic", **settings)
+
+
+def _train(make, level, device):
+    model, optimizer = _start(make, level, device)
+    stepped = []
+    for i, x in enumerate(x.to(device) for x in same._inputs()):
+        alone = device == "cuda" and i > 2 and i != 7 and make in WAITS_NOT
+        with nothing_waits() if alone else contextlib.nullcontext():
+            same._iterate(model, optimizer, x)
+        stepped.append(amp.stepped(optimizer))
+    return [param.detach().cpu() for param in amp.master_params(optimizer)], amp.state_dict(), stepped
+
+
+def assert_close(values, others, level):
+    for value, other in zip(values, others, strict=True):
+        torch.testing.assert_close(value.float(), other.float(), rtol=TOLERANCE[level], atol=TOLERANCE[level])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("make", MAKE)
+def test_trainings_are_the_cpus(make, level):
+    values, state, stepped = _train(make, level, "cuda")
+    amp.shutdown()
+    expected, expected_state, _ = _train(make, level, "cpu")
+    assert stepped == [i not in same.SPOILT for i in range(same.STEPS)]
+    assert state == expected_state
+    assert_close(values, expected, level)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O4", "O5"])
+@pytest.mark.parametrize("make", ["_adamw_capturable", "_sgd", "_fused_adam"])
+def test_an_iteration_in_a_graph_is_one_without(make, level, monkeypatch):
+    monkeypatch.setitem(
+        MAKE, "_adamw_capturable",
+        lambda params: torch.optim.AdamW(params, lr=0.01, fused=True, capturable=True),
+    )
+    expected, expected_state, _ = _train_side(make, level)
+    amp.shutdown()
+    model, optimizer = _start(make, level, "cuda")
+    inputs, stepped = [x.cuda() for x in same._inputs()], []
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for x in inputs[:4]:
+            same._iterate(model, optimizer, x)
+            stepped.append(amp.stepped(optimizer))
+    torch.cuda.current_stream().wait_stream(stream)
+    static, graph = torch.zeros(4, 8, device="cuda"), torch.cuda.CUDAGraph()
+    optimizer.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        loss = model(static).float().pow(2).mean()
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+    for x in inputs[4:]:
+        static.copy_(x)
+        with nothing_waits():
+            graph.replay()
+        stepped.append(amp.stepped(optimizer))
+    assert stepped == [i not in same.SPOILT for i in range(same.STEPS)]
+    assert amp.state_dict() == expected_state
+    assert_close([param.detach().cpu() for param in amp.master_params(optimizer)], expected, level)
+    torch.cuda.synchronize()
+    del graph
+
+
+def _train_side(make, level):
+    return _train("_adamw" if make == "_adamw_capturable" else make, level, "cuda")
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_graphed_callables_train_as_the_model_does(level):
+    expected, expected_state, _ = _train("_adamw", level, "cuda")
+    amp.shutdown()
+    model, optimizer = _start("_adamw", level, "cuda")
+    model = torch.cuda.make_graphed_callables(model, (torch.zeros(4, 8, device="cuda"),))
+    for x in same._inputs():
+        same._iterate(model, optimizer, x.cuda())
+    assert amp.state_dict() == expected_state
+    assert_close([param.detach().cpu() for param in amp.master_params(optimizer)], expected, level)
+    amp.shutdown()
+    fresh = torch.cuda.make_graphed_callables(nn.Linear(8, 4).cuda(), (torch.zeros(4, 8, device="cuda"),))
+    with pytest.raises(RuntimeError, match="AFTER amp.initialize"):
+        amp.initialize(fresh, opt_level="O1", verbosity=0)
+
+
+def test_what_a_capture_cannot_have_is_refused_in_words():
+    model, optimizer = _start("_plain", "O1", "cuda")
+    for x in same._inputs()[1:4]:
+        same._iterate(model, optimizer, x.cuda())
+    graph, static = torch.cuda.CUDAGraph(), torch.zeros(4, 8, device="cuda")
+    with pytest.raises(RuntimeError, match="AdamW cannot be captured"), torch.cuda.graph(graph):
+        with amp.scale_loss(model(static).float().pow(2).mean(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+
+
+def test_a_resumed_run_is_the_uninterrupted_one():
+    def run(path):
+        model, optimizer = _start("_adamw", "O5", "cuda")
+        for i, x in enumerate(same._inputs()):
+            if path is not None and i == 4:
+                torch.save([model.state_dict(), optimizer.state_dict(), amp.state_dict()], path)
+                amp.shutdown()
+                model, optimizer = _start("_adamw", "O5", "cuda")
+                path.seek(0)
+                for to, state in zip((model, optimizer, amp), torch.load(path, map_location="cuda"), strict=True):
+                    to.load_state_dict(state)
+            same._iterate(model, optimizer, x.cuda())
+        values = [param.detach().cpu() for param in amp.master_params(optimizer)]
+        state = amp.state_dict()
+        amp.shutdown()
+        return values, state
+
+    values, state = run(None)
+    resumed, resumed_state = run(io.BytesIO())
+    assert state["loss_scaler0"]["loss_scale"] == resumed_state["loss_scaler0"]["loss_scale"]
+    assert all(map(torch.equal, values, resumed))
+
+
+# -- kernels --
+
+SIZES = (1, 7, 256, 4097, 100_003)
+TYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def _tensors(dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.randn(size, generator=generator) * 3).to(dtype) for size in SIZES]
+
+
+def _there(tensors):
+    return [tensor.cuda() for tensor in tensors]
+
+
+def _equal(there, here):
+    return all(torch.equal(gpu.cpu(), cpu) for gpu, cpu in zip(there, here, strict=True))
+
+
+@pytest.mark.parametrize("to", TYPES)
+@pytest.mark.parametrize("of", TYPES)
+def test_casts_and_scales_are_the_cpus_bits(of, to):
+    src = _tensors(of)
+    dst = [torch.empty_like(each, dtype=to) for each in src]
+    there, dst_there = _there(src), _there(dst)
+    kernels.cast(dst, src)
+    with nothing_waits():
+        kernels.cast(dst_there, there)
+    assert _equal(dst_there, dst)
+    if torch.float32 in (of, to) or of is to:
+        found = torch.zeros(1, device="cuda")
+        assert kernels.scale(dst, src, 0.125) is False
+        with nothing_waits():
+            kernels.scale(dst_there, there, 0.125, found_inf=found)
+        assert _equal(dst_there, dst) and found.item() == 0
+    there[3][17] = float("inf")
+    assert kernels.scale(dst_there, there, 2.0) is True
+
+
+def test_norms_are_the_cpus_within_their_bound():
+    for dtype in TYPES:
+        src = _tensors(dtype)
+        total, each = kernels.l2norms(src)
+        total_there, each_there = kernels.l2norms(_there(src))
+        np.testing.assert_allclose([total_there, *each_there], [total, *each], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule, names", [("sgd", ["momentum_buffer"]), ("adamw", ["exp_avg", "exp_avg_sq"]),
+                                         ("lamb", ["exp_avg", "exp_avg_sq"]), ("adagrad", ["sum"])])
+def test_steps_are_the_cpus(rule, names):
+    sides = []
+    for device in ("cpu", "cuda"):
+        params = [tensor.to(device) for tensor in _tensors(torch.float32)]
+        halves = [param.to(torch.bfloat16) for param in params]
+        state = {name: [torch.zeros_like(param) for param in params] for name in names}
+        steps = torch.zeros(len(params), dtype=torch.int64, device=device)
+        for i in range(3):
+            grads = [tensor.to(device) for tensor in _tensors(torch.bfloat16, i + 1)]
+            kernels.optimizer_step(rule, params, grads, state, steps=steps, model_params=halves, inv_scale=0.5, lr=0.01,
+                                   **({"momentum": 0.9} if rule == "sgd" else {}))
+        sides.append([*params, *halves])
+    for here, there in zip(*sides, strict=True):
+        torch.testing.assert_close(there.cpu(), here, rtol=1e-2 if here.dtype is torch.bfloat16 else 2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(64, 128, 256), (33, 70, 129)])
+def test_products_are_the_cpus(dtype, shape):
+    m, k, n = shape
+    generator = torch.Generator().manual_seed(3)
+    a, b = (torch.randn(s, generator=generator).to(dtype) for s in ((m, k), (k, n)))
+    bias, d = torch.randn(n, generator=generator).to(dtype), torch.empty(m, n, dtype=dtype)
+    there = torch.empty(m, n, dtype=dtype, device="cuda")
+    kernels.matmul(d, a, b, bias=bias, activation="relu")
+    kernels.matmul(there, a.cuda(), b.cuda(), bias=bias.cuda(), activation="relu")
+    close = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}[dtype]
+    torch.testing.assert_close(there.cpu(), d, rtol=close, atol=close)
+
+
+# -- the rest of torch's --
+
+def test_compressed_activations_on_a_gpu():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 8)).cuda()
+    plain = copy.deepcopy(model)
+    amp.compress_activations(model, bits=8)
+    x = torch.randn(32, 64, device="cuda")
+    for each in (model, plain):
+        each(x).pow(2).mean().backward()
+    for param, exact in zip(model.parameters(), plain.parameters(), strict=True):
+        assert (param.grad - exact.grad).norm() <= 0.02 * exact.grad.norm()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_scripts_train_on_the_gpu(script):
+    ran = subprocess.run([sys.executable, "-m", "libamp.run", str(script)], text=True, capture_output=True, timeout=240)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
+    found = re.search(r"^loss ([\d.]+) -> ([\d.]+)", ran.stdout, re.MULTILINE)
+    assert found and float(found.group(2)) < 0.8 * float(found.group(1)), ran.stdout[-2000:]
