@@ -210,14 +210,20 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
     return CUBLAS_STATUS_SUCCESS;
 }
 
+static bool is_old(const struct algorithm *made) { return (int)made->id - 40 < F.old; }
+
 EXPORT cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
                                                            cublasLtMatmulAlgoConfigAttributes_t which, void *value,
                                                            size_t size, size_t *written) {
     struct algorithm made;
-    if (which != CUBLASLT_ALGO_CONFIG_ID || size != sizeof(int32_t)) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(&made, algorithm, sizeof made);
-    *(int32_t *)value = (int32_t)made.id;
     *written = size;
+    if (which == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID && size == sizeof(uint16_t)) {
+        *(uint16_t *)value = is_old(&made) ? CUBLASLT_CLUSTER_SHAPE_AUTO : CUBLASLT_CLUSTER_SHAPE_2x1x1;
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    if (which != CUBLASLT_ALGO_CONFIG_ID || size != sizeof(int32_t)) return CUBLAS_STATUS_INVALID_VALUE;
+    *(int32_t *)value = (int32_t)made.id;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -375,13 +381,14 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
     struct product p = {
         *(struct operation *)(void *)desc, *(struct layout *)(void *)a_layout, *(struct layout *)(void *)b_layout,
         *(struct layout *)(void *)c_layout, *(struct layout *)(void *)d_layout, a, b, c, d, NULL, workspace, 0,
-        *(const float *)alpha, *(const float *)beta,
+        *(const float *)alpha, *(const float *)beta, false,
     };
     CALLED();
     memcpy(&made, algorithm, sizeof made);
     p.aux = p.op.aux, p.bytes = made.workspace;
-    /* as some of cuBLASLt 13.1's on an H200 do, where they may split the sum, and others with a c */
-    p.rounds_sums = made.schemes != CUBLASLT_REDUCTION_SCHEME_NONE || p.beta != 0.0f;
+    /* as some of cuBLASLt 13.1 on an H200: where they may split the sum, or with a c, or before GELU */
+    p.rounds_sums = made.schemes != CUBLASLT_REDUCTION_SCHEME_NONE || p.beta != 0.0f ||
+        (is_old(&made) && p.op.epilogue & (CUBLASLT_EPILOGUE_GELU | (CUBLASLT_EPILOGUE_DGELU & ~AUX)));
     if (handle != (cublasLtHandle_t)(void *)&amp_fake_blas || !stream || !is_fit(&p, &made) || bytes < made.workspace)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (refuses(&p.op)) return CUBLAS_STATUS_NOT_SUPPORTED;

@@ -47,6 +47,21 @@ TEST_TIMES(test_refused_late, n_shares) {
     if (s->epilogue != PLAIN) ck_assert_int_lt(device.blas->calls - calls, calls); /* it is not tried again */
 }
 
+/* Algorithms that round the sum before a GELU are passed over, and where there is no other it is not theirs. */
+TEST_TIMES(test_old_algorithms, n_shares) {
+    const struct share *s = &shares[_i];
+    struct device_product p = shared(s);
+    const bool gelu = s->d != S && s->epilogue & (GELU | (DGELU & ~DRELU));
+    device.blas->candidates = 3, device.blas->old = 2;
+    run_right(&p);
+    ck_assert_uint_eq(device.blas->epilogue, s->epilogue);
+    ck_assert_int_eq(device.blas->algorithm, gelu ? 42 : 40);
+    p = shared(s), p.args.k += 1000;
+    device.blas->old = 3;
+    run_right(&p);
+    ck_assert_uint_eq(device.blas->epilogue, gelu ? PLAIN : s->epilogue);
+}
+
 /* ---- what is remembered, and what is promised ---- */
 
 TEST(test_remembered) {

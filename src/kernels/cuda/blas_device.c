@@ -215,8 +215,7 @@ void cuda_blas_forget(struct blas_call *call) {
 static cublasStatus_t set_preference(const struct blas_call *call, cublasLtMatmulPreference_t preference) {
     const struct blas_library *lt = call->device->lt;
     const uint64_t limit = call->key.words[5];
-    /* Parts of a sum may be added in fp32 alone, the other schemes round each to d's type; but that of some algorithms is
-     * rounded before the epilogue (seen of 13.1 on an H200). */
+    /* Parts of a sum may be added in fp32 alone: the other schemes round each to d's type. */
     const uint32_t schemes =
         call->plan->unsplit ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t bytes[4];
@@ -228,6 +227,17 @@ static cublasStatus_t set_preference(const struct blas_call *call, cublasLtMatmu
     PREFER(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, bytes[2]);
     PREFER(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, bytes[3]);
     return CUBLAS_STATUS_SUCCESS;
+}
+
+static bool is_right(const struct blas_call *call, const cublasLtMatmulHeuristicResult_t *result) {
+    uint16_t cluster = 0;
+    size_t written = 0;
+    if (result->state != CUBLAS_STATUS_SUCCESS) return false;
+    if (!call->plan->clustered) return true;
+    return call->device->lt->cublasLtMatmulAlgoConfigGetAttribute(&result->algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID,
+                                                                  &cluster, sizeof cluster,
+                                                                  &written) == CUBLAS_STATUS_SUCCESS &&
+        cluster != CUBLASLT_CLUSTER_SHAPE_AUTO;
 }
 
 cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasLtMatmulHeuristicResult_t *results,
@@ -243,7 +253,7 @@ cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasL
                                                     call->d, preference, most, results, n);
     (void)lt->cublasLtMatmulPreferenceDestroy(preference);
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < *n; i++)
-        if (results[i].state == CUBLAS_STATUS_SUCCESS) results[good++] = results[i];
+        if (is_right(call, &results[i])) results[good++] = results[i];
     *n = good;
     return status == CUBLAS_STATUS_SUCCESS && !good ? CUBLAS_STATUS_NOT_SUPPORTED : status;
 }
@@ -257,18 +267,19 @@ void cuda_blas_remember(struct blas_device *device, const struct blas_call *call
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == BLAS_ALGORITHM_WORDS * sizeof(uint64_t), "an algorithm's words");
 
 void cuda_blas_choose(struct blas_device *device, const struct blas_call *call, struct blas_choice *choice) {
-    cublasLtMatmulHeuristicResult_t result;
+    enum { SOME = 8 };
+    cublasLtMatmulHeuristicResult_t results[SOME];
     int n;
     pthread_mutex_lock(&cuda_blas_lock);
     const bool known = cuda_blas_find(&device->cache, &call->key, choice);
     pthread_mutex_unlock(&cuda_blas_lock);
     if (known) return;
     *choice = (struct blas_choice){ 0 };
-    const cublasStatus_t status = cuda_blas_propose(call, 1, &result, &n);
+    const cublasStatus_t status = cuda_blas_propose(call, call->plan->clustered ? SOME : 1, results, &n);
     choice->status = (int32_t)status;
     if (status == CUBLAS_STATUS_SUCCESS) {
-        memcpy(choice->algorithm, &result.algo, sizeof result.algo);
-        choice->workspace = result.workspaceSize;
+        memcpy(choice->algorithm, &results[0].algo, sizeof results[0].algo);
+        choice->workspace = results[0].workspaceSize;
     } else if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
         return; /* the next time it may be another */
     }

@@ -53,8 +53,8 @@ static bool is_exact_after(const amp_matmul_args *g, uint32_t left) {
 }
 
 /* What cuBLASLt does on the way to a result of `type`, in the order in which it does it: nothing after what it leaves,
- * and nothing that needs the sum itself after it added c in 16 bits: some of its algorithms have rounded it then (seen of
- * 13.1 on an H200). */
+ * and nothing that needs the sum itself after it added c in 16 bits: some of its algorithms have rounded it then (seen
+ * of 13.1 on an H200). */
 static uint32_t fused_parts(const amp_matmul_args *g, const amp_device_epilogue *e, uint32_t parts, amp_dtype type,
                             bool fuses) {
     uint32_t fused = 0, left;
@@ -102,6 +102,7 @@ const char *cuda_blas_plan(const amp_matmul_args *g, const amp_device_epilogue *
         use_scratch(g, plan);
     }
     plan->unsplit = plan->d.type != AMP_FLOAT32 && !is_exact_after(g, plan->fused & ~(uint32_t)BLAS_C);
+    plan->clustered = plan->unsplit && plan->fused & BLAS_ACTIVATION && g->activation != AMP_ACTIVATION_RELU;
     plan->left = (parts & ~plan->fused) | (plan->scratch ? BLAS_CONVERT : 0u);
     if (has_finish(plan) && groups_of(g) > UINT32_MAX) return TOO_MANY;
     plan->c = plan->d;
