@@ -65,7 +65,7 @@ static void check_plan(const struct cuda_plan *plan, const amp_span *const lists
     uint64_t total = 0;
     uint32_t length = CUDA_CHUNK_MIN;
     for (size_t i = 0; i < n; i++) total += lists[0][i].size;
-    while (length < CUDA_CHUNK_MAX && total / length > CUDA_CHUNKS_WANTED) length *= 2;
+    while (length < CUDA_CHUNK_MAX(n_spans) && total / length > CUDA_CHUNKS_WANTED) length *= 2;
     CHECK_THAT(t.n_tensors == n && t.first_chunks[n] == t.n_chunks, "%u tensors, %u chunks", t.n_tensors, t.n_chunks);
     CHECK_THAT(n == 0 || t.first_chunks[0] == 0, "the first chunk");
     for (size_t i = 0; i < n; i++) check_tensor(&t, i, lists, n_spans, length);

@@ -38,24 +38,24 @@ REGISTERS = {  # 64: half of a multiprocessor's threads at a time, 80: three eig
     "statistics": 64, "statistics_sums": 64, "split": 64, "squares": 64, "pack": 64, "pack_mask": 64, "unpack": 64,
 }
 # Kernel (of kernel_update the rule's number as well), types, elements, their bytes in all that is moved, instructions an element, and
-# the work by which the way round the loop is known: two groups of eight, or of an optimizer half a group, whose parameter's store may be
-# two instructions of which one is passed over.
+# the work by which the way round the loop is known: two groups of eight, four where 16 bits alone are read, or of an optimizer half a
+# group, whose parameter's store may be two instructions of which one is passed over.
 BUDGETS = [
     ("cast", "fp32 to fp16", 16, 6, 3, {"load16": 4, "to_f16": 8, "store8": 4}),
     ("cast", "fp32 to bf16", 16, 6, 3, {"load16": 4, "to_bf16": 8, "store8": 4}),
-    ("cast", "fp16 to fp32", 16, 6, 3, {"load8": 4, "from_f16": 16, "store16": 4}),
+    ("cast", "fp16 to fp32", 32, 6, 3, {"load8": 8, "from_f16": 32, "store16": 8}),
     ("scale", "fp32", 16, 8, 5, {"load16": 4, "store16": 4}),
-    ("scale", "fp16", 16, 4, 5, {"load16": 2, "from_f16": 16, "to_f16": 8, "store16": 2}),
-    ("scale", "bf16", 16, 4, 5, {"load16": 2, "to_bf16": 8, "store16": 2}),
-    ("scale", "fp16 to fp32", 16, 6, 6, {"load8": 4, "from_f16": 16, "store16": 4}),
+    ("scale", "fp16", 32, 4, 5, {"load16": 4, "from_f16": 32, "to_f16": 16, "store16": 4}),
+    ("scale", "bf16", 32, 4, 5, {"load16": 4, "to_bf16": 16, "store16": 4}),
+    ("scale", "fp16 to fp32", 32, 6, 6, {"load8": 8, "from_f16": 32, "store16": 8}),
     ("axpby", "fp32", 16, 12, 8, {"load16": 8, "store16": 4}),
     ("axpby", "fp16", 16, 6, 9, {"load16": 4, "from_f16": 32, "to_f16": 8, "store16": 2}),
     ("axpby", "bf16", 16, 6, 9, {"load16": 4, "to_bf16": 8, "store16": 2}),
     ("add", "fp16", 16, 6, 9, {"load16": 4, "from_f16": 32, "to_f16": 8, "store16": 2}),
-    ("clamp", "fp16", 16, 4, 8, {"load16": 2, "from_f16": 16, "to_f16": 8, "store16": 2}),
-    ("check", "fp32", 16, 4, 8, {"load16": 4}),
-    ("check", "fp16", 16, 2, 8, {"load16": 2, "from_f16": 16}),
-    ("check", "bf16", 16, 2, 8, {"load16": 2}),
+    ("clamp", "fp16", 32, 4, 8, {"load16": 4, "from_f16": 32, "to_f16": 16, "store16": 4}),
+    ("check", "fp32", 16, 4, 8, {"load16": 4, "fma64": 16}),
+    ("check", "fp16", 32, 2, 8, {"load16": 4, "from_f16": 32, "fma64": 32}),
+    ("check", "bf16", 32, 2, 8, {"load16": 4, "fma64": 32}),
     ("update0", "SGD, fp32", 4, 20, 40, {"load16": 3, "store16": 2}, {"load16": 3, "store16": 2, "store8": 1}),
     ("update1", "Adam, fp32", 4, 28, 100, {"load16": 4, "store16": 3}, {"load16": 4, "store16": 3, "store8": 1}),
 ]

@@ -145,11 +145,11 @@ static uint64_t count_chunks(uint64_t size, unsigned head, uint32_t length) {
 }
 
 /* The total saturates: what is beyond it has too many chunks anyway. */
-static uint32_t choose_length(const amp_span *list, size_t n) {
+static uint32_t choose_length(const amp_span *list, uint32_t n_spans, size_t n) {
     uint64_t total = 0;
     uint32_t length = CUDA_CHUNK_MIN;
     for (size_t i = 0; i < n; i++) total = total + list[i].size < total ? UINT64_MAX : total + list[i].size;
-    while (length < CUDA_CHUNK_MAX && total / length > CUDA_CHUNKS_WANTED) length *= 2;
+    while (length < CUDA_CHUNK_MAX(n_spans) && total / length > CUDA_CHUNKS_WANTED) length *= 2;
     return length;
 }
 
@@ -203,7 +203,7 @@ bool cuda_plan_update(struct cuda_plan *plan, const amp_span *const lists[], uin
         return true;
     }
     if (n > INT32_MAX) return fail(error, AMP_ERR_UNSUPPORTED, "more tensors than one launch can have", 0, 0);
-    const uint32_t length = choose_length(lists[0], n);
+    const uint32_t length = choose_length(lists[0], n_spans, n);
     if (!count_all(lists, n_spans, n, length, &made.n_chunks, error)) return false;
     made.bytes = parts_of(n_spans, n, made.n_chunks).bytes;
     made.table = malloc(made.bytes);

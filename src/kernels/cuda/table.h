@@ -20,7 +20,7 @@
 #define CUDA_HALF (CUDA_GROUP / 2)
 #define CUDA_TILE (CUDA_THREADS * CUDA_GROUP)   /* elements that a block moves at a time */
 #define CUDA_CHUNK_MIN CUDA_TILE                /* elements of a chunk, but for the last of a tensor and the head */
-#define CUDA_CHUNK_MAX (8 * CUDA_TILE)
+#define CUDA_CHUNK_MAX(n_spans) ((n_spans) > 1 ? 8 * CUDA_TILE : 32 * CUDA_TILE) /* of one span: it is read alone */
 #ifndef CUDA_CHUNKS_WANTED                      /* the tests' plugin: so that short lists have chunks of many tiles */
 #define CUDA_CHUNKS_WANTED 1024                 /* smaller chunks rather than fewer: more than any GPU runs at a time */
 #endif

@@ -35,23 +35,29 @@ static __device__ __forceinline__ void move_on(struct cuda_tensor *t, uint64_t n
         if (CUDA_TYPE(t->shape, k)) t->data[k] += n * (CUDA_TYPE(t->shape, k) == AMP_FLOAT32 ? 4 : 2);
 }
 
-// This thread's groups of `tiles` whole tiles from element `begin` on, fetched one ahead: the next one's loads are
-// under way when `even` stores this one. The shape, and where groups lie from here, are known when this is compiled.
+// How many groups a thread has under way: of a single source of 16 bits twice as many, for as many bytes.
+template <uint32_t TYPES, int FIRST, int SOURCES>
+constexpr uint32_t AHEAD = SOURCES == 1 && (TYPES >> 4 * FIRST & 7) != F32 ? 4 : 2;
+
+// This thread's groups of `tiles` whole tiles from element `begin` on, fetched ahead: the next ones' loads are under
+// way when `even` stores this one. The shape, and where groups lie from here, are known when this is compiled.
 template <uint32_t TYPES, int FIRST, int SOURCES, typename Even>
 static __device__ __forceinline__ void walk_tiles(struct cuda_tensor t, uint64_t begin, uint32_t tiles, Even even) {
+    constexpr uint32_t N = AHEAD<TYPES, FIRST, SOURCES>;
+    fetched<FIRST, SOURCES> x[N];
+    const auto tile = [&](uint32_t i) { return cuda_place_in_tile(i * CUDA_TILE, even_shape(TYPES), 0); };
     t.shape = even_shape(TYPES);
     move_on(&t, cuda_place_in_tile(begin, t.shape, threadIdx.x).first);
-    const struct cuda_place here = cuda_place_in_tile(0, t.shape, 0), there = cuda_place_in_tile(CUDA_TILE, t.shape, 0),
-                            beyond = cuda_place_in_tile(2 * CUDA_TILE, t.shape, 0);
-    fetched<FIRST, SOURCES> one, two;
-    one.fetch(t, here);
-    for (uint32_t left = tiles;; left -= 2, move_on(&t, 2 * CUDA_TILE)) {
-        if (left > 1) two.fetch(t, there);
-        even(t, here, one);
-        if (left == 1) return;
-        if (left > 2) one.fetch(t, beyond);
-        even(t, there, two);
-        if (left == 2) return;
+    CUDA_UNROLL
+    for (uint32_t i = 0; i + 1 < N; i++)
+        if (i < tiles) x[i].fetch(t, tile(i));
+    for (uint32_t left = tiles;; left -= N, move_on(&t, N * CUDA_TILE)) {
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < N; i++) {
+            if (left >= i + N) x[(i + N - 1) % N].fetch(t, tile(i + N - 1));
+            even(t, tile(i), x[i]);
+            if (left == i + 1) return;
+        }
     }
 }
 
