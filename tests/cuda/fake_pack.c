@@ -6,7 +6,7 @@
 
 static void pack_mask(const struct cuda_pack *p, uint64_t group, float x[][AMP__PACK_ROWS],
                       const struct cuda_pack_seen *all) {
-    uint32_t masks[AMP__PACK_LANES], inexact = all->nonfinite;
+    uint32_t masks[AMP__PACK_LANES], inexact = cuda_pack_nonfinite(all);
     for (uint32_t lane = 0; lane < AMP__PACK_LANES; lane++) masks[lane] = cuda_pack_mask(x[lane], all->max, &inexact);
     for (uint32_t w = 0; w < 8; w++) cuda_pack_codes(p, 1, group)[w] = cuda_pack_gather(masks, w);
     *cuda_pack_header(p, 1, group) = cuda_pack_mask_header(all);
@@ -20,13 +20,13 @@ static void run_pack(const void *given) {
         struct cuda_pack_seen all = cuda_pack_nothing();
         for (uint32_t lane = 0; lane < AMP__PACK_LANES; lane++) {
             const struct cuda_pack_seen mine =
-                cuda_pack_load(x[lane], p, group * AMP__PACK_GROUP + lane, cuda_pack_rows(p, group, lane));
+                cuda_pack_load(x[lane], p, p->type, group * AMP__PACK_GROUP + lane, cuda_pack_rows(p, group, lane));
             cuda_pack_see(&all, &mine);
         }
-        if (p->found_inf && all.nonfinite) *p->found_inf = 1.0f;
+        if (p->found_inf && cuda_pack_nonfinite(&all)) *p->found_inf = 1.0f;
         if (p->bits == 1) pack_mask(p, group, x, &all);
         for (uint32_t lane = 0; lane < AMP__PACK_LANES && p->bits != 1; lane++)
-            cuda_pack_lane(p, (int)p->bits, group, lane, x[lane], &all);
+            cuda_pack_lane(p, (int)p->bits, cuda_pack_rows(p, group, lane), group, lane, x[lane], &all);
     }
 }
 
@@ -35,9 +35,9 @@ static void run_unpack(const void *given) {
     for (uint64_t group = cuda_pack_groups(p); group-- > 0;)
         for (uint32_t lane = 0; lane < AMP__PACK_LANES; lane++) {
             float x[AMP__PACK_ROWS];
-            if (p->bits == 1) cuda_unpack_mask(x, p, group, lane);
-            else cuda_unpack_lane(x, p, (int)p->bits, group, lane);
-            cuda_unpack_store(x, p, group, lane);
+            if (p->bits == 1) cuda_unpack_mask(x, p, p->type, group, lane);
+            else cuda_unpack_lane(x, p, p->type, (int)p->bits, group, lane);
+            cuda_unpack_store(x, p, p->type, group * AMP__PACK_GROUP + lane, cuda_pack_rows(p, group, lane));
         }
 }
 

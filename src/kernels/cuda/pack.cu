@@ -11,55 +11,93 @@ static __device__ __forceinline__ uint64_t my_group() {
 }
 static __device__ __forceinline__ uint32_t my_lane() { return threadIdx.x % AMP__PACK_LANES; }
 
-// Every thread of the block.
-static __device__ __forceinline__ struct cuda_pack_seen of_group(struct cuda_pack_seen *seen,
+// run(type) with the type as a constant.
+template <uint32_t T> struct constant {
+    __device__ constexpr operator uint32_t() const { return T; }
+};
+template <typename Run> static __device__ __forceinline__ void by_type(uint32_t type, Run run) {
+    if (type == AMP_FLOAT32) run(constant<AMP_FLOAT32>());
+    else if (type == AMP_FLOAT16) run(constant<AMP_FLOAT16>());
+    else run(constant<AMP_BFLOAT16>());
+}
+// And with the rows, where they are all there.
+template <typename Run> static __device__ __forceinline__ void by_rows(uint32_t rows, Run run) {
+    if (rows == AMP__PACK_ROWS) run(constant<AMP__PACK_ROWS>());
+    else run(rows);
+}
+
+// What each lane of this thread's group has seen. Every thread of the block comes here.
+struct seen_lanes {
+    float min[CUDA_THREADS], max[CUDA_THREADS];
+    uint32_t nan[CUDA_THREADS];
+};
+static __device__ __forceinline__ struct cuda_pack_seen of_group(struct seen_lanes &lanes,
                                                                  const struct cuda_pack_seen &mine) {
     struct cuda_pack_seen all = mine;
-    seen[threadIdx.x] = mine;
+    lanes.min[threadIdx.x] = mine.min, lanes.max[threadIdx.x] = mine.max, lanes.nan[threadIdx.x] = mine.nan;
     __syncthreads();
-    for (uint32_t lane = 0; lane < AMP__PACK_LANES; lane++)
-        cuda_pack_see(&all, &seen[threadIdx.x / AMP__PACK_LANES * AMP__PACK_LANES + lane]);
+    CUDA_UNROLL
+    for (uint32_t lane = 0; lane < AMP__PACK_LANES; lane++) {
+        const uint32_t i = threadIdx.x / AMP__PACK_LANES * AMP__PACK_LANES + lane;
+        const struct cuda_pack_seen one = { lanes.min[i], lanes.max[i], lanes.nan[i] };
+        cuda_pack_see(&all, &one);
+    }
     return all;
 }
 
-template <int bits> KERNEL(kernel_pack)(const struct cuda_pack p) {
-    __shared__ struct cuda_pack_seen seen[CUDA_THREADS];
-    const uint64_t group = my_group();
-    const uint32_t lane = my_lane(), there = group < cuda_pack_groups(&p);
+// This thread's rows, and what its group has seen.
+struct loaded {
+    uint64_t group;
+    uint32_t lane, there, rows, spoilt; // spoilt: by this thread's rows
     float x[AMP__PACK_ROWS];
-    const uint32_t rows = there ? cuda_pack_rows(&p, group, lane) : 0;
-    const struct cuda_pack_seen mine = cuda_pack_load(x, &p, group * AMP__PACK_GROUP + lane, rows);
-    const struct cuda_pack_seen all = of_group(seen, mine);
-    if (p.found_inf && mine.nonfinite) *p.found_inf = 1.0f; // all that find something write the same
-    if (there) cuda_pack_lane(&p, bits, group, lane, x, &all);
+    struct cuda_pack_seen all;
+};
+static __device__ __forceinline__ void load(struct loaded &l, const struct cuda_pack &p, struct seen_lanes &lanes) {
+    struct cuda_pack_seen mine;
+    l.group = my_group(), l.lane = my_lane();
+    l.there = l.group < cuda_pack_groups(&p);
+    l.rows = l.there ? cuda_pack_rows(&p, l.group, l.lane) : 0;
+    by_type(p.type, [&](auto type) {
+        by_rows(l.rows, [&](auto rows) {
+            mine = cuda_pack_load(l.x, &p, type, l.group * AMP__PACK_GROUP + l.lane, rows);
+        });
+    });
+    l.spoilt = cuda_pack_nonfinite(&mine);
+    l.all = of_group(lanes, mine);
+    if (p.found_inf && l.spoilt) *p.found_inf = 1.0f; // all that find something write the same
+}
+
+template <int bits> KERNEL(kernel_pack)(const struct cuda_pack p) {
+    __shared__ struct seen_lanes lanes;
+    struct loaded l;
+    load(l, p, lanes);
+    if (l.there) by_rows(l.rows, [&](auto rows) { cuda_pack_lane(&p, bits, rows, l.group, l.lane, l.x, &l.all); });
 }
 
 KERNEL(kernel_pack_mask)(const struct cuda_pack p) {
-    __shared__ struct cuda_pack_seen seen[CUDA_THREADS];
+    __shared__ struct seen_lanes lanes;
     __shared__ uint32_t masks[CUDA_THREADS];
-    const uint64_t group = my_group();
-    const uint32_t lane = my_lane(), there = group < cuda_pack_groups(&p);
-    float x[AMP__PACK_ROWS];
-    const uint32_t rows = there ? cuda_pack_rows(&p, group, lane) : 0;
-    const struct cuda_pack_seen mine = cuda_pack_load(x, &p, group * AMP__PACK_GROUP + lane, rows);
-    const struct cuda_pack_seen all = of_group(seen, mine);
-    uint32_t inexact = mine.nonfinite;
-    masks[threadIdx.x] = cuda_pack_mask(x, all.max, &inexact);
+    struct loaded l;
+    load(l, p, lanes);
+    uint32_t inexact = l.spoilt;
+    masks[threadIdx.x] = cuda_pack_mask(l.x, l.all.max, &inexact);
     __syncthreads();
-    if (p.found_inf && mine.nonfinite) *p.found_inf = 1.0f;
     if (p.inexact && inexact) *p.inexact = 1.0f;
-    if (!there) return;
-    if (lane < 8) cuda_pack_codes(&p, 1, group)[lane] = cuda_pack_gather(&masks[threadIdx.x - lane], lane);
-    if (lane == 0) *cuda_pack_header(&p, 1, group) = cuda_pack_mask_header(&all);
+    if (!l.there) return;
+    if (l.lane < 8) cuda_pack_codes(&p, 1, l.group)[l.lane] = cuda_pack_gather(&masks[threadIdx.x - l.lane], l.lane);
+    if (l.lane == 0) *cuda_pack_header(&p, 1, l.group) = cuda_pack_mask_header(&l.all);
 }
 
 template <int bits> KERNEL(kernel_unpack)(const struct cuda_pack p) {
     const uint64_t group = my_group();
-    float x[AMP__PACK_ROWS];
     if (group >= cuda_pack_groups(&p)) return;
-    if (bits == 1) cuda_unpack_mask(x, &p, group, my_lane());
-    else cuda_unpack_lane(x, &p, bits, group, my_lane());
-    cuda_unpack_store(x, &p, group, my_lane());
+    by_type(p.type, [&](auto type) {
+        float x[AMP__PACK_ROWS];
+        if (bits == 1) cuda_unpack_mask(x, &p, type, group, my_lane());
+        else cuda_unpack_lane(x, &p, type, bits, group, my_lane());
+        by_rows(cuda_pack_rows(&p, group, my_lane()),
+                [&](auto rows) { cuda_unpack_store(x, &p, type, group * AMP__PACK_GROUP + my_lane(), rows); });
+    });
 }
 
 static uint32_t blocks_of(const struct cuda_pack *p) {

@@ -43,8 +43,8 @@ CUDA_BOTH uint32_t cuda_pack_rows(const struct cuda_pack *p, uint64_t group, uin
 
 /* What a lane, or a group, has seen. */
 struct cuda_pack_seen {
-    float min, max;
-    uint32_t nonfinite;
+    float min, max; /* infinite: an element is */
+    uint32_t nan;
 };
 
 CUDA_BOTH struct cuda_pack_seen cuda_pack_nothing(void) {
@@ -53,61 +53,69 @@ CUDA_BOTH struct cuda_pack_seen cuda_pack_nothing(void) {
 }
 
 CUDA_BOTH void cuda_pack_see(struct cuda_pack_seen *all, const struct cuda_pack_seen *more) {
-    all->min = more->min < all->min ? more->min : all->min;
-    all->max = more->max > all->max ? more->max : all->max;
-    all->nonfinite |= more->nonfinite;
+    all->min = fminf(all->min, more->min);
+    all->max = fmaxf(all->max, more->max);
+    all->nan |= more->nan;
 }
 
-/* x: 0 behind the last row. */
-CUDA_BOTH struct cuda_pack_seen cuda_pack_load(float x[AMP__PACK_ROWS], const struct cuda_pack *p, uint64_t first,
-                                               uint32_t rows) {
+CUDA_BOTH uint32_t cuda_pack_nonfinite(const struct cuda_pack_seen *seen) {
+    return seen->nan | (seen->min < -3.402823466e38f) | (seen->max > 3.402823466e38f);
+}
+
+/* x: 0 behind the last row. `type` and, of whole groups, `rows` are constants. */
+CUDA_BOTH struct cuda_pack_seen cuda_pack_load(float x[AMP__PACK_ROWS], const struct cuda_pack *p, uint32_t type,
+                                               uint64_t first, uint32_t rows) {
     struct cuda_pack_seen seen = cuda_pack_nothing();
     uint32_t w[AMP__PACK_ROWS];
-    if (p->type == AMP_FLOAT32) {
-        CUDA_UNROLL
-        for (uint32_t r = 0; r < AMP__PACK_ROWS; r++)
-            w[r] = r < rows ? ((const uint32_t *)(const void *)p->src)[first + r * AMP__PACK_LANES] : 0;
-    } else {
-        CUDA_UNROLL
-        for (uint32_t r = 0; r < AMP__PACK_ROWS; r++)
-            w[r] = r < rows ? ((const uint16_t *)(const void *)p->src)[first + r * AMP__PACK_LANES] : 0;
+    CUDA_UNROLL
+    for (uint32_t r = 0; r < AMP__PACK_ROWS; r++) {
+        const uint64_t at = first + r * AMP__PACK_LANES;
+        w[r] = r >= rows              ? 0
+            : type == AMP_FLOAT32 ? ((const uint32_t *)(const void *)p->src)[at]
+                                  : ((const uint16_t *)(const void *)p->src)[at];
     }
     CUDA_UNROLL
     for (uint32_t r = 0; r < AMP__PACK_ROWS; r++) {
-        x[r] = p->type == AMP_FLOAT32 ? amp__f32_from_bits(w[r]) : cuda_low_to_f32(p->type, (uint16_t)w[r]);
+        x[r] = type == AMP_FLOAT32 ? amp__f32_from_bits(w[r]) : cuda_low_to_f32(type, (uint16_t)w[r]);
         if (r >= rows) continue;
-        const struct cuda_pack_seen one = { x[r], x[r], cuda_nonfinite_f32(x[r]) };
-        cuda_pack_see(&seen, &one);
+        seen.min = fminf(seen.min, x[r]); /* not a NaN */
+        seen.max = fmaxf(seen.max, x[r]);
+        seen.nan |= x[r] != x[r];
     }
     return seen;
 }
 
 /* ---- 8, 4 or 2 bits ---- */
 
+/* Below 2^16, to nearest even: the last bits of a sum with 2^23. */
+CUDA_BOTH uint32_t cuda_pack_nearest(float x) { return amp__f32_bits(x + 8388608.0f) & 0x1ffffu; }
+
 CUDA_BOTH uint32_t cuda_pack_code(const struct amp__pack_plan *plan, float x, uint32_t random, int bits) {
-    if (plan->zeros && !(x > 0.0f)) return 0;
-    const float place = ((plan->huge ? amp__pack_quarter(x) : x) - plan->least) * plan->inverse;
-    return (((uint32_t)rintf(place) + random) >> (16 - bits)) + plan->zeros;
+    const uint32_t code = (cuda_pack_nearest((x - plan->least) * plan->inverse) + random) >> (16 - bits);
+    return !plan->zeros ? code : x > 0.0f ? code + 1 : 0;
 }
 
-/* The lane's words of a group that has seen `all`, stored; by lane 0 the header too. */
-CUDA_BOTH void cuda_pack_lane(const struct cuda_pack *p, int bits, uint64_t group, uint32_t lane,
-                              const float x[AMP__PACK_ROWS], const struct cuda_pack_seen *all) {
-    const struct cuda_pack_seen seen = all->nonfinite ? cuda_pack_nothing() : *all;
+/* The lane's words of a group that has seen `all`, stored; by lane 0 the header too. Of whole groups `rows` is a
+ * constant. x is lost. */
+CUDA_BOTH void cuda_pack_lane(const struct cuda_pack *p, int bits, uint32_t rows, uint64_t group, uint32_t lane,
+                              float x[AMP__PACK_ROWS], const struct cuda_pack_seen *all) {
+    const uint32_t nonfinite = cuda_pack_nonfinite(all), per = 32 / (uint32_t)bits;
+    const struct cuda_pack_seen seen = nonfinite ? cuda_pack_nothing() : *all;
     const struct amp__pack_plan plan = amp__pack_plan(seen.min, seen.max, bits);
     const uint64_t key = amp__pack_key(p->seed, group);
-    const uint32_t rows = all->nonfinite ? 0 : cuda_pack_rows(p, group, lane), per = 32 / (uint32_t)bits;
     uint32_t w[CUDA_PACK_WORDS] = { 0, 0, 0, 0 };
+    CUDA_UNROLL
+    for (uint32_t r = 0; plan.huge && r < AMP__PACK_ROWS; r++) x[r] = amp__pack_quarter(x[r]);
     CUDA_UNROLL
     for (uint32_t r = 0; r < AMP__PACK_ROWS; r++) {
         const uint32_t random = amp__pack_random(key, r, lane, bits);
-        const uint32_t code = r < rows ? cuda_pack_code(&plan, x[r], random, bits) : 0;
-        w[r / per] |= code << r % per * (uint32_t)bits;
+        if (r < rows) w[r / per] |= cuda_pack_code(&plan, x[r], random, bits) << r % per * (uint32_t)bits;
     }
     CUDA_UNROLL
     for (uint32_t k = 0; k < CUDA_PACK_WORDS; k++)
-        if (k < AMP__PACK_ROWS / per) cuda_pack_codes(p, bits, group)[k * AMP__PACK_LANES + lane] = w[k];
-    if (lane == 0) *cuda_pack_header(p, bits, group) = all->nonfinite ? AMP__PACK_NONFINITE : plan.header;
+        if (k < AMP__PACK_ROWS / per)
+            cuda_pack_codes(p, bits, group)[k * AMP__PACK_LANES + lane] = nonfinite ? 0 : w[k];
+    if (lane == 0) *cuda_pack_header(p, bits, group) = nonfinite ? AMP__PACK_NONFINITE : plan.header;
 }
 
 CUDA_BOTH struct amp__pack_range cuda_pack_range(uint32_t type) {
@@ -115,18 +123,24 @@ CUDA_BOTH struct amp__pack_range cuda_pack_range(uint32_t type) {
                                                                               : amp__pack_range_f32();
 }
 
-CUDA_BOTH void cuda_unpack_lane(float x[AMP__PACK_ROWS], const struct cuda_pack *p, int bits, uint64_t group,
-                                uint32_t lane) {
+CUDA_BOTH void cuda_unpack_lane(float x[AMP__PACK_ROWS], const struct cuda_pack *p, uint32_t type, int bits,
+                                uint64_t group, uint32_t lane) {
     const struct amp__unpack_plan plan =
-        amp__unpack_plan(*cuda_pack_header(p, bits, group), bits, cuda_pack_range(p->type));
-    const uint32_t per = 32 / (uint32_t)bits;
+        amp__unpack_plan(*cuda_pack_header(p, bits, group), bits, cuda_pack_range(type));
+    const uint32_t per = 32 / (uint32_t)bits, mask = (UINT32_C(1) << bits) - 1;
     uint32_t w[CUDA_PACK_WORDS] = { 0, 0, 0, 0 };
     CUDA_UNROLL
     for (uint32_t k = 0; k < CUDA_PACK_WORDS; k++)
         if (k < AMP__PACK_ROWS / per) w[k] = cuda_pack_codes(p, bits, group)[k * AMP__PACK_LANES + lane];
+    if (!plan.rare && !plan.zeros) { /* amp__pack_value, of most groups */
+        CUDA_UNROLL
+        for (uint32_t r = 0; r < AMP__PACK_ROWS; r++)
+            x[r] = plan.least + (float)(w[r / per] >> r % per * (uint32_t)bits & mask) * plan.step;
+        return;
+    }
     CUDA_UNROLL
     for (uint32_t r = 0; r < AMP__PACK_ROWS; r++)
-        x[r] = amp__pack_value(&plan, w[r / per] >> r % per * (uint32_t)bits & ((UINT32_C(1) << bits) - 1));
+        x[r] = amp__pack_value(&plan, w[r / per] >> r % per * (uint32_t)bits & mask);
 }
 
 /* ---- 1 bit: two rows are a word, which no lane has alone ---- */
@@ -155,28 +169,28 @@ CUDA_BOTH uint32_t cuda_pack_gather(const uint32_t masks[AMP__PACK_LANES], uint3
 }
 
 CUDA_BOTH uint32_t cuda_pack_mask_header(const struct cuda_pack_seen *all) {
-    return all->nonfinite ? AMP__PACK_NONFINITE : all->max == 0.0f ? 0 : amp__f32_bits(all->max);
+    return cuda_pack_nonfinite(all) ? AMP__PACK_NONFINITE : all->max == 0.0f ? 0 : amp__f32_bits(all->max);
 }
 
-CUDA_BOTH void cuda_unpack_mask(float x[AMP__PACK_ROWS], const struct cuda_pack *p, uint64_t group, uint32_t lane) {
+CUDA_BOTH void cuda_unpack_mask(float x[AMP__PACK_ROWS], const struct cuda_pack *p, uint32_t type, uint64_t group,
+                                uint32_t lane) {
     const uint32_t *codes = cuda_pack_codes(p, 1, group);
     const float header = amp__f32_from_bits(*cuda_pack_header(p, 1, group));
-    const float value = amp__pack_clamp(header, cuda_pack_range(p->type).limit);
+    const float value = amp__pack_clamp(header, cuda_pack_range(type).limit);
     CUDA_UNROLL
     for (uint32_t r = 0; r < AMP__PACK_ROWS; r++)
         x[r] = codes[r / 2] >> (r % 2 * AMP__PACK_LANES + lane) & 1 ? value : 0.0f;
 }
 
-CUDA_BOTH void cuda_unpack_store(const float x[AMP__PACK_ROWS], const struct cuda_pack *p, uint64_t group,
-                                 uint32_t lane) {
-    const uint64_t first = group * AMP__PACK_GROUP + lane;
-    const uint32_t rows = cuda_pack_rows(p, group, lane);
+/* Of whole groups `rows` is a constant. */
+CUDA_BOTH void cuda_unpack_store(const float x[AMP__PACK_ROWS], const struct cuda_pack *p, uint32_t type,
+                                 uint64_t first, uint32_t rows) {
     CUDA_UNROLL
     for (uint32_t r = 0; r < AMP__PACK_ROWS; r++) {
         const uint64_t e = first + r * AMP__PACK_LANES;
         if (r >= rows) continue;
-        if (p->type == AMP_FLOAT32) ((float *)(void *)p->dst)[e] = x[r];
-        else ((uint16_t *)(void *)p->dst)[e] = cuda_f32_to_low(p->type, x[r]);
+        if (type == AMP_FLOAT32) ((float *)(void *)p->dst)[e] = x[r];
+        else ((uint16_t *)(void *)p->dst)[e] = cuda_f32_to_low(type, x[r]);
     }
 }
 
