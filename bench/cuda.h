@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 /* Groups of --device cuda, by the names that they have without it. */
-#define BENCH_CUDA_GROUPS(X) X(casts) X(unscale) X(axpby) X(norm) X(lists) X(optim) X(bracket) X(matmul) X(step)
+#define BENCH_CUDA_GROUPS(X) X(casts) X(unscale) X(axpby) X(norm) X(lists) X(optim) X(pack) X(bracket) X(matmul) X(step)
 
 #define BENCH_CUDA_GROUP(name) void bench_cuda_##name(void);
 BENCH_CUDA_GROUPS(BENCH_CUDA_GROUP)
