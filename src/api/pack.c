@@ -1,19 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_pack, and who counts what it makes. */
-#include "amp_pack.h"
+/* amp_pack and amp_device_pack, and who counts what they make. */
+#include "amp_device.h"
 #include "context/context.h"
+#include "kernels/device.h"
 #include "kernels/kernels.h"
+
+static amp_status take(const amp_pack_args *args, amp_pack_args *a) {
+    AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "args is NULL");
+    AMP_TRY(amp__copy_struct(a, sizeof *a, sizeof *a, args, args->struct_size, "amp_pack_args"));
+    AMP_RETURN_IF(a->context && !amp__context_is_live(a->context), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_pack: there is no such context: was it shut down?");
+    return AMP_OK;
+}
+
+static amp_status count(const amp_pack_args *a) {
+    if (!a->context) return AMP_OK;
+    const uint64_t from = a->src.size * amp__dtype_size(a->src.dtype);
+    atomic_fetch_add_explicit(&a->context->packed.from, from, memory_order_relaxed);
+    atomic_fetch_add_explicit(&a->context->packed.to, amp_pack_bytes(a->src.size, a->bits), memory_order_relaxed);
+    return AMP_OK;
+}
 
 AMP_API amp_status amp_pack(const amp_pack_args *args) {
     amp_pack_args a;
-    AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "args is NULL");
-    AMP_TRY(amp__copy_struct(&a, sizeof a, sizeof a, args, args->struct_size, "amp_pack_args"));
-    AMP_RETURN_IF(a.context && !amp__context_is_live(a.context), AMP_ERR_INVALID_ARGUMENT,
-                  "amp_pack: there is no such context: was it shut down?");
+    AMP_TRY(take(args, &a));
     AMP_TRY(amp__pack(&a));
-    if (!a.context) return AMP_OK;
-    const uint64_t from = a.src.size * amp__dtype_size(a.src.dtype);
-    atomic_fetch_add_explicit(&a.context->packed.from, from, memory_order_relaxed);
-    atomic_fetch_add_explicit(&a.context->packed.to, amp_pack_bytes(a.src.size, a.bits), memory_order_relaxed);
-    return AMP_OK;
+    return count(&a);
+}
+
+AMP_API amp_status amp_device_pack(amp_device_list *list, void *stream, const amp_pack_args *args) {
+    amp_pack_args a;
+    AMP_TRY(take(args, &a));
+    AMP_TRY(amp__device_pack(list, stream, &a));
+    return count(&a);
 }

@@ -15,4 +15,7 @@ struct amp_device_list {
 /* Runs a call whose lists were checked; checks list, stream and factors. `function` is the public one, for messages. */
 amp_status amp__device_run(amp_device_list *list, const struct amp__list_call *call, const char *function);
 
+/* amp_device_pack without its context. */
+amp_status amp__device_pack(amp_device_list *list, void *stream, const amp_pack_args *args);
+
 #endif

@@ -92,13 +92,10 @@ AMP_API amp_status amp_unpack(const amp_unpack_args *args) {
 
 /* ---- on a device ---- */
 
-AMP_API amp_status amp_device_pack(amp_device_list *list, void *stream, const amp_pack_args *args) {
-    amp_pack_args a;
+amp_status amp__device_pack(amp_device_list *list, void *stream, const amp_pack_args *a) {
     struct amp__facts facts = { 0, false };
-    AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "args is NULL");
-    AMP_TRY(amp__copy_struct(&a, sizeof a, sizeof a, args, args->struct_size, "amp_pack_args"));
-    AMP_TRY(check(&a.src, "src", a.bits, a.packed, &facts));
-    const struct amp__list_call call = { .kind = AMP__LIST_PACK, .stream = stream, .n = 1, .pack = &a };
+    AMP_TRY(check(&a->src, "src", a->bits, a->packed, &facts));
+    const struct amp__list_call call = { .kind = AMP__LIST_PACK, .stream = stream, .n = 1, .pack = a };
     return amp__device_run(list, &call, "amp_device_pack");
 }
 

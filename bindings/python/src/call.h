@@ -21,6 +21,7 @@ typedef struct amp_py_call {
     amp_py_scalar norm, norms, found_inf; /* tensors for what was found */
     PyObject *stream_argument;            /* borrowed */
     int results;                          /* AMP_PY_NORM | ... */
+    bool has_no_plan;                     /* on a GPU one list object serves whatever tensors come */
 
     /* made by amp_py_call_run */
     amp_device device;

@@ -91,8 +91,8 @@ int amp_py_cuda_open(amp_py_call *call)
         return -1;
     }
     const amp_py_list *first = &call->lists[0];
-    place wanted = { call->function, call->device, call->stream, first->n ? first->spans[0].data : NULL, first->n, 0,
-                     NULL };
+    const size_t n = call->has_no_plan ? 0 : first->n;
+    place wanted = { call->function, call->device, call->stream, n ? first->spans[0].data : NULL, n, 0, NULL };
     place *found = find_place(&wanted);
     if (found->list == NULL) {
         amp_status status = amp_device_list_open(call->device, &found->list);

@@ -2,33 +2,52 @@
 /* libamp.kernels.pack and unpack: one tensor in 8, 4, 2 or 1 bits an element. They are called for each tensor that a
  * backward pass waits for, so their arguments are read without names. */
 #include "amp_pack.h"
+#include "call.h"
 #include "context.h"
 #include "kernels.h"
-#include "list.h"
 
-/* The packed side: memory without gaps, of whatever type. An element of a type that is not libamp's has a byte at
- * least. Returns its address, or NULL with an exception; *keep as amp_py_view_get's. */
-static void *packed_memory(PyObject *tensor, const amp_py_list *list, int bits, bool written, PyObject **keep)
+/* One tensor, the packed memory beside it, and what was seen. */
+typedef struct packing {
+    amp_py_call call; /* first, so that kernels find the rest */
+    PyObject *keep_packed, *keep_flags;
+    amp_pack_args pack;
+    amp_unpack_args unpack;
+} packing;
+
+static amp_status pack_cpu(amp_py_call *call) { return amp_pack(&((packing *)call)->pack); }
+static amp_status pack_cuda(amp_py_call *call)
 {
-    const amp_py_where place = { "packed", -1 };
+    return amp_device_pack(call->list, call->stream, &((packing *)call)->pack);
+}
+static amp_status unpack_cpu(amp_py_call *call) { return amp_unpack(&((packing *)call)->unpack); }
+static amp_status unpack_cuda(amp_py_call *call)
+{
+    return amp_device_unpack(call->list, call->stream, &((packing *)call)->unpack);
+}
+
+/* Memory without gaps beside the tensor, of whatever type. An element of a type that is not libamp's has a byte at
+ * least. Returns its address, or NULL with an exception; *keep as amp_py_view_get's. */
+static void *memory_of(PyObject *tensor, const char *name, uint64_t wanted, bool written, const amp_py_call *call,
+                       PyObject **keep)
+{
+    const amp_py_where place = { name, -1 };
     amp_py_view view;
     if (amp_py_view_get(tensor, place, false, &view, keep)) {
         return NULL;
     }
-    const uint64_t wanted = amp_pack_bytes(list->spans[0].size, bits);
     const amp_dtype dtype = view.span.dtype;
     const uint64_t width = dtype == AMP_DTYPE_OTHER ? 1 : dtype == AMP_FLOAT64 ? 8 : dtype == AMP_FLOAT32 ? 4 : 2;
     if (!view.compact) {
         amp_py_refuse(place, "has gaps between its elements");
     } else if (written && view.read_only) {
         amp_py_refuse(place, "is read-only and would be written");
-    } else if (view.device.type != AMP_PY_CPU || (list->device.type != AMP_PY_CPU && list->device.type != 0)) {
-        amp_py_refuse(place, "works on the CPU alone, and this tensor or %s is elsewhere", list->name);
+    } else if (view.device.type != call->device.type || view.device.id != call->device.id) {
+        amp_py_refuse(place, "is on another device than %s", call->lists[0].name);
     } else if (view.span.size * width < wanted) {
         amp_py_refuse(place, "has %llu bytes and %llu are needed: see libamp.kernels.packed_bytes(elements, bits)",
                       (unsigned long long)(view.span.size * width), (unsigned long long)wanted);
     } else if (view.span.data == NULL) { /* of no elements */
-        return (void *)(uintptr_t)list; /* read and written by nobody */
+        return (void *)(uintptr_t)call; /* read and written by nobody */
     } else {
         return view.span.data;
     }
@@ -36,17 +55,32 @@ static void *packed_memory(PyObject *tensor, const amp_py_list *list, int bits, 
     return NULL;
 }
 
-static int open_one(amp_py_list *list, const char *name, PyObject *tensor, int how)
+static void close_packing(packing *x)
 {
-    if (amp_py_list_open(list, name, tensor, how, NULL)) {
-        return -1;
+    amp_py_let_go(&x->keep_packed);
+    amp_py_let_go(&x->keep_flags);
+    amp_py_call_close(&x->call);
+}
+
+/* The packed memory, or NULL with an exception and all closed. */
+static void *open_packing(packing *x, const char *name, PyObject *tensor, PyObject *packed, int32_t bits, int how)
+{
+    const amp_py_list *list = &x->call.lists[0];
+    void *memory = NULL;
+    x->call.has_no_plan = true;
+    if (amp_py_call_open(&x->call, &(amp_py_argument){ name, tensor, how }, 1)) {
+        return NULL;
     }
     if (!list->single) {
         PyErr_Format(PyExc_TypeError, "%s: a tensor is wanted, not a list of them", name);
-        amp_py_list_close(list);
-        return -1;
+    } else {
+        memory = memory_of(packed, "packed", amp_pack_bytes(list->spans[0].size, bits), !(how & AMP_PY_WRITE), &x->call,
+                           &x->keep_packed);
     }
-    return 0;
+    if (memory == NULL) {
+        close_packing(x);
+    }
+    return memory;
 }
 
 /* 0, which amp_pack refuses, for what is no int32_t. */
@@ -56,41 +90,55 @@ static int32_t bits_of(PyObject *number)
     return bits == (int32_t)bits ? (int32_t)bits : 0;
 }
 
+/* Runs, and brings what was seen, unless it goes to the caller's tensor. */
+static PyObject *run_pack(packing *x, PyObject *to)
+{
+    float seen[2] = { 0.0f, 0.0f };
+    const bool there = to == NULL && x->call.device.type == AMP_PY_CUDA;
+    PyObject *scratch = NULL, *result = NULL;
+    void *flags = seen;
+    if (to != NULL) {
+        flags = memory_of(to, "flags", sizeof seen, true, &x->call, &x->keep_flags);
+    } else if (there) {
+        scratch = amp_py_cuda_make("zeros", PyLong_FromLong(2), "float32", x->call.device, &flags);
+    }
+    if (flags != NULL && !PyErr_Occurred()) {
+        x->pack.found_inf = flags;
+        x->pack.inexact = (float *)flags + 1;
+        if (!amp_py_call_run(&x->call, pack_cpu, pack_cuda) && !(there && amp_py_cuda_read(scratch, seen, 2))) {
+            result = to ? Py_NewRef(Py_None) : Py_BuildValue("(OO)", seen[0] != 0.0f ? Py_True : Py_False,
+                                                             seen[1] != 0.0f ? Py_True : Py_False);
+        }
+    }
+    Py_XDECREF(scratch);
+    return result;
+}
+
 static PyObject *pack(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
     (void)self;
-    if (n != 4 && n != 5) {
-        PyErr_Format(PyExc_TypeError, "pack takes packed, src, bits, seed and a context or none, not %zd arguments", n);
+    if (n < 4 || n > 6) {
+        PyErr_Format(PyExc_TypeError, "pack takes packed, src, bits, seed, and a context and flags or none, not %zd "
+                                      "arguments", n);
         return NULL;
     }
-    amp_pack_args call = AMP_PACK_ARGS_INIT;
-    float found_inf = 0.0f, inexact = 0.0f;
-    amp_py_list src;
-    PyObject *keep = NULL;
-    call.bits = bits_of(args[2]);
-    call.seed = PyLong_AsUnsignedLongLongMask(args[3]);
-    call.found_inf = &found_inf;
-    call.inexact = &inexact;
-    if (n == 5 && args[4] != Py_None) {
-        call.context = amp_py_context(args[4]);
+    packing x = { .call = { .function = "pack" }, .pack = AMP_PACK_ARGS_INIT };
+    x.pack.bits = bits_of(args[2]);
+    x.pack.seed = PyLong_AsUnsignedLongLongMask(args[3]);
+    if (n >= 5 && args[4] != Py_None) {
+        x.pack.context = amp_py_context(args[4]);
     }
-    if (PyErr_Occurred() || open_one(&src, "src", args[1], AMP_PY_READ)) {
+    if (PyErr_Occurred()) {
         return NULL;
     }
-    call.src = src.spans[0];
-    call.packed = packed_memory(args[0], &src, call.bits, true, &keep);
-    amp_status status = AMP_OK;
-    if (call.packed != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        status = amp_pack(&call);
-        Py_END_ALLOW_THREADS
+    x.pack.packed = open_packing(&x, "src", args[1], args[0], x.pack.bits, AMP_PY_READ);
+    if (x.pack.packed == NULL) {
+        return NULL;
     }
-    amp_py_let_go(&keep);
-    amp_py_list_close(&src);
-    if (call.packed == NULL || status != AMP_OK) {
-        return call.packed ? amp_py_raise(status) : NULL;
-    }
-    return Py_BuildValue("(OO)", found_inf != 0.0f ? Py_True : Py_False, inexact != 0.0f ? Py_True : Py_False);
+    x.pack.src = x.call.lists[0].spans[0];
+    PyObject *result = run_pack(&x, n == 6 && args[5] != Py_None ? args[5] : NULL);
+    close_packing(&x);
+    return result;
 }
 
 static PyObject *unpack(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -100,28 +148,19 @@ static PyObject *unpack(PyObject *self, PyObject *const *args, Py_ssize_t n)
         PyErr_Format(PyExc_TypeError, "unpack takes dst, packed and bits: 3 arguments, not %zd", n);
         return NULL;
     }
-    amp_unpack_args call = AMP_UNPACK_ARGS_INIT;
-    amp_py_list dst;
-    PyObject *keep = NULL;
-    call.bits = bits_of(args[2]);
-    if (PyErr_Occurred() || open_one(&dst, "dst", args[0], AMP_PY_WRITE)) {
+    packing x = { .call = { .function = "unpack" }, .unpack = AMP_UNPACK_ARGS_INIT };
+    x.unpack.bits = bits_of(args[2]);
+    if (PyErr_Occurred()) {
         return NULL;
     }
-    call.dst = dst.spans[0];
-    call.packed = packed_memory(args[1], &dst, call.bits, false, &keep);
-    amp_status status = AMP_OK;
-    if (call.packed != NULL) {
-        Py_BEGIN_ALLOW_THREADS
-        status = amp_unpack(&call);
-        Py_END_ALLOW_THREADS
+    x.unpack.packed = open_packing(&x, "dst", args[0], args[1], x.unpack.bits, AMP_PY_WRITE);
+    if (x.unpack.packed == NULL) {
+        return NULL;
     }
-    const int bad = call.packed == NULL || status != AMP_OK || amp_py_lists_touch(&dst, 1);
-    amp_py_let_go(&keep);
-    amp_py_list_close(&dst);
-    if (bad) {
-        return call.packed && status != AMP_OK ? amp_py_raise(status) : NULL;
-    }
-    return Py_NewRef(Py_None);
+    x.unpack.dst = x.call.lists[0].spans[0];
+    const int bad = amp_py_call_run(&x.call, unpack_cpu, unpack_cuda);
+    close_packing(&x);
+    return bad ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *packed_bytes(PyObject *self, PyObject *args)
@@ -136,9 +175,10 @@ static PyObject *packed_bytes(PyObject *self, PyObject *args)
 #define QUICK(function, doc) { #function, (PyCFunction)(void (*)(void))function, METH_FASTCALL, doc }
 
 static PyMethodDef methods[] = {
-    QUICK(pack, "pack(packed, src, bits, seed, context=None, /)\n--\n\n"
+    QUICK(pack, "pack(packed, src, bits, seed, context=None, flags=None, /)\n--\n\n"
                 "packed = src in 8, 4, 2 or 1 bits an element (amp_pack.h). Whether an element is not finite, and, "
-                "with 1 bit, whether one does not come back as it was. context: whose ledger counts it."),
+                "with 1 bit, whether one does not come back as it was. context: whose ledger counts it. flags: two "
+                "float32 beside src, which become 1 where this is so: then the result is None, and nothing waits."),
     QUICK(unpack, "unpack(dst, packed, bits, /)\n--\n\n"
                   "dst = what was packed: as many elements, in any 16-bit type or float32."),
     { "packed_bytes", packed_bytes, METH_VARARGS,

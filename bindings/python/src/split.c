@@ -48,7 +48,21 @@ static amp_status join_cpu(amp_py_call *call)
     return amp_join_list(call->lists[FP32].spans, call->lists[LOW].spans, split->remainders, call->lists[LOW].n);
 }
 
-static PyObject *run(const char *function, const amp_py_argument *arguments, amp_py_kernel cpu)
+static amp_status split_cuda(amp_py_call *call)
+{
+    const split_call *split = (const split_call *)call;
+    return amp_device_split(call->list, call->stream, call->lists[LOW].spans, split->remainders,
+                            call->lists[FP32].spans, call->lists[LOW].n);
+}
+
+static amp_status join_cuda(amp_py_call *call)
+{
+    const split_call *split = (const split_call *)call;
+    return amp_device_join(call->list, call->stream, call->lists[FP32].spans, call->lists[LOW].spans,
+                           split->remainders, call->lists[LOW].n);
+}
+
+static PyObject *run(const char *function, const amp_py_argument *arguments, amp_py_kernel cpu, amp_py_kernel cuda)
 {
     split_call split = { .call = { .function = function } };
     PyObject *result = NULL;
@@ -56,7 +70,7 @@ static PyObject *run(const char *function, const amp_py_argument *arguments, amp
         return NULL;
     }
     split.remainders = amp_py_remainders(&split.call.lists[REST], &split.call.lists[LOW]);
-    if (split.remainders && !amp_py_call_run(&split.call, cpu, NULL)) {
+    if (split.remainders && !amp_py_call_run(&split.call, cpu, cuda)) {
         result = Py_NewRef(Py_None);
     }
     amp_py_call_close(&split.call);
@@ -72,7 +86,7 @@ static PyObject *split(PyObject *self, PyObject *args)
         return NULL;
     }
     return run("split", (amp_py_argument[]){ { "dst", low, AMP_PY_WRITE }, { "remainders", rest, AMP_PY_WRITE },
-                                             { "src", fp32, AMP_PY_READ } }, split_cpu);
+                                             { "src", fp32, AMP_PY_READ } }, split_cpu, split_cuda);
 }
 
 static PyObject *join(PyObject *self, PyObject *args)
@@ -83,7 +97,7 @@ static PyObject *join(PyObject *self, PyObject *args)
         return NULL;
     }
     return run("join", (amp_py_argument[]){ { "src", low, AMP_PY_READ }, { "remainders", rest, AMP_PY_READ },
-                                            { "dst", fp32, AMP_PY_WRITE } }, join_cpu);
+                                            { "dst", fp32, AMP_PY_WRITE } }, join_cpu, join_cuda);
 }
 
 static PyObject *remainder_bytes(PyObject *self, PyObject *size)

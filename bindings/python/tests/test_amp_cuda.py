@@ -9,11 +9,13 @@ import os
 import subprocess
 import sys
 import traceback
+from unittest import mock
 
 import fakegpu
 import pytest
 import torch
 from libamp.torch import amp, optimizers
+from libamp.torch.amp import packed
 from torch import nn
 
 STEPS, SPOILT = 9, (0, 5)  # of these the gradients are not finite
@@ -220,6 +222,63 @@ def on_gpu_by_hand(gpu):
     return told
 
 
+class _Saves(nn.Module):
+    """Of each kind that is saved: floats, masks, -infinity in a tensor that is not to be rounded."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("masked", torch.arange(32) % 4 == 0)
+        self.layers = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32))
+
+    def forward(self, x):
+        kept = torch.ones(x.shape[0], 64, dtype=torch.bool, device=x.device)
+        kept[:, ::3] = False
+        x = torch.where(kept, self.layers[:3](x), 0.0)
+        scores = self.layers[3:](x).masked_fill(self.masked, float("-inf"))
+        return torch.logsumexp(scores, 1)
+
+
+def _train_compressed(unheard, master_weights, device="cpu"):
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = _Saves().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O5", verbosity=0, master_weights=master_weights)
+    handle = amp.compress_activations(model, bits=4, min_size=64, seed=3)
+    for x in _inputs()[1:5]:
+        optimizer.zero_grad()
+        with mock.patch.object(packed, "_UNHEARD", unheard):
+            loss = model(x.to(device)).float().pow(2).mean()
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+    wide = [value.flatten().tolist() for value in model.state_dict().values()]
+    counts = dict(handle.store.counts)
+    amp.shutdown()
+    return [wide, counts]
+
+
+COMPRESSED = [(0, True), (1, True), (8, True), (100, "split")]
+
+
+def on_gpu_activations(gpu):
+    return [_train_compressed(*case) for case in COMPRESSED]
+
+
+def on_gpu_split_masters(gpu):
+    found = {}
+    for make in ("_plain", "_adamw", "_fused_adam", "_sgd"):
+        sides = []
+        for masters in (True, "split"):
+            model, optimizer = _start(make, "O5", master_weights=masters)
+            for x in _inputs()[1:5]:
+                _iterate(model, optimizer, x)
+            sides.append([value.flatten().tolist() for value in model.state_dict().values()])
+            amp.shutdown()
+        found[make] = sides[0] == sides[1]
+    return found
+
+
 SCENARIOS = {name: value for name, value in list(globals().items()) if name.startswith("on_gpu_")}
 
 
@@ -309,3 +368,16 @@ def test_skips_are_told_without_a_wait_and_end_in_an_error(gpu):
 
 def test_update_scale_asks_the_gpu(gpu):
     assert gpu("by_hand") == [False, True, False]
+
+
+@pytest.mark.parametrize("i", range(len(COMPRESSED)))
+def test_activations_are_packed_as_the_cpus(gpu, i):
+    values, counts = gpu("activations")[i]
+    expected, expected_counts = _train_compressed(*COMPRESSED[i])
+    assert values == expected
+    assert counts["4 bits"] == expected_counts["4 bits"] and counts["1 bit"][0] > 0
+    assert counts["not finite"] == expected_counts["not finite"]
+
+
+def test_split_masters_are_fp32_masters(gpu):
+    assert all(gpu("split_masters").values()), gpu("split_masters")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""amp and the kernels on the GPU of this machine, beside the same on the CPU. What test_amp_cuda tells of a fake one holds
-here too: who stepped and each scale are the same, and nothing waits, which torch itself watches."""
+"""amp and the kernels on the GPU of this machine, beside the same on the CPU. What test_amp_cuda tells of a fake one
+holds here too: who stepped and each scale are the same, and nothing waits, which torch itself watches."""
 
 import contextlib
 import copy
@@ -140,7 +140,7 @@ def test_graphed_callables_train_as_the_model_does(level):
     assert_close([param.detach().cpu() for param in amp.master_params(optimizer)], expected, level)
     amp.shutdown()
     fresh = torch.cuda.make_graphed_callables(nn.Linear(8, 4).cuda(), (torch.zeros(4, 8, device="cuda"),))
-    with pytest.raises(RuntimeError, match="AFTER amp.initialize"):
+    with pytest.raises(RuntimeError, match=r"AFTER amp\.initialize"):
         amp.initialize(fresh, opt_level="O1", verbosity=0)
 
 
@@ -257,18 +257,99 @@ def test_products_are_the_cpus(dtype, shape):
     torch.testing.assert_close(there.cpu(), d, rtol=close, atol=close)
 
 
-# -- the rest of torch's --
+@pytest.mark.parametrize("bits", [8, 4, 2, 1])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_packed_bytes_are_the_cpus(dtype, bits):
+    for i, src in enumerate(_tensors(dtype)):
+        src = src.clamp(min=0).sign() if bits == 1 else src
+        packed = torch.zeros(kernels.packed_bytes(src.numel(), bits), dtype=torch.uint8)
+        there, flags = torch.zeros_like(packed, device="cuda"), torch.zeros(2, device="cuda")
+        src_there = src.cuda()
+        assert kernels.pack(packed, src, bits, i) == (False, False)
+        with nothing_waits():
+            assert kernels.pack(there, src_there, bits, i, None, flags) is None
+        assert torch.equal(there.cpu(), packed) and flags.tolist() == [0.0, 0.0]
+        back, back_there = torch.empty_like(src), torch.empty_like(src, device="cuda")
+        kernels.unpack(back, packed, bits)
+        with nothing_waits():
+            kernels.unpack(back_there, there, bits)
+        assert torch.equal(back_there.cpu(), back)
+    spoilt = torch.ones(1000, dtype=dtype, device="cuda")
+    spoilt[700] = float("inf")
+    packed = torch.zeros(kernels.packed_bytes(1000, bits), dtype=torch.uint8, device="cuda")
+    assert kernels.pack(packed, spoilt, bits, 0)[0] is True
+    with pytest.raises(ValueError, match="packed: is on another device than src"):
+        kernels.pack(packed.cpu(), spoilt, bits, 0)
 
-def test_compressed_activations_on_a_gpu():
+
+def test_split_masters_are_the_cpus_bits():
+    src = _tensors(torch.float32)
+    for device in ("cpu", "cuda"):
+        wide = [tensor.to(device) for tensor in src]
+        low = [torch.empty_like(tensor, dtype=torch.bfloat16) for tensor in wide]
+        sizes = [kernels.remainder_bytes(tensor.numel()) // 4 for tensor in wide]
+        rest = [torch.zeros(size, device=device) for size in sizes]
+        kernels.split(low, rest, wide)
+        assert _equal(low, [tensor.bfloat16() for tensor in src])
+        back = [torch.empty_like(tensor) for tensor in wide]
+        kernels.join(back, low, rest)
+        assert _equal(back, src)
+
+
+# -- memory --
+
+
+@pytest.mark.parametrize("make", [*same.MAKE, "_fused_adam_waits", "_fused_sgd", "_fused_lamb", "_fused_adagrad"])
+def test_split_masters_are_fp32_masters(make):
+    sides = []
+    for masters in (True, "split"):
+        model, optimizer = _start(make, "O5", "cuda", master_weights=masters)
+        for x in same._inputs():
+            same._iterate(model, optimizer, x.cuda())
+        sides.append([tensor.cpu() for tensor in model.state_dict().values()])
+        amp.shutdown()
+    assert all(map(torch.equal, *sides))
+
+
+@pytest.mark.parametrize("unheard", [0, 100])
+def test_activations_are_packed_as_the_cpus(unheard):
+    values, counts = same._train_compressed(unheard, True, "cuda")
+    expected, expected_counts = same._train_compressed(unheard, True)
+    assert_close(map(torch.tensor, values), map(torch.tensor, expected), "O5")
+    assert counts["1 bit"][0] > 0
+    if not unheard:  # else some are not known yet, and what they are is not finite
+        assert counts["4 bits"] == expected_counts["4 bits"]
+        assert counts["not finite"] == expected_counts["not finite"]
+
+
+@pytest.mark.parametrize("bits, off", [(8, 0.03), (4, 0.4)])
+def test_compressed_activations(bits, off):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 8)).cuda()
-    plain = copy.deepcopy(model)
-    amp.compress_activations(model, bits=8)
-    x = torch.randn(32, 64, device="cuda")
-    for each in (model, plain):
-        each(x).pow(2).mean().backward()
-    for param, exact in zip(model.parameters(), plain.parameters(), strict=True):
-        assert (param.grad - exact.grad).norm() <= 0.02 * exact.grad.norm()
+    layers = [layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.GELU(), nn.Dropout(0.1))]
+    model = nn.Sequential(*layers, nn.Linear(512, 8)).cuda()
+    plain, used, grads = copy.deepcopy(model), [], []
+    handle = amp.compress_activations(model, bits=bits)
+    x = torch.randn(8192, 512, device="cuda")
+    for each in (plain, model):
+        for _ in range(3):
+            each.zero_grad()
+            torch.manual_seed(7)
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            loss = each(x).pow(2).mean()
+            torch.cuda.synchronize()
+            if each is model:
+                handle.store._hear_of(0)
+            used.append(torch.cuda.memory_allocated() - before)
+            loss.backward()
+        grads.append([param.grad.clone() for param in each.parameters()])
+    for exact, grad in zip(*grads, strict=True):
+        assert (grad - exact).norm() <= off * exact.norm()
+    assert handle.bytes.now < (bits / 32 + 0.03) * handle.bytes.before + x.nbytes, handle.report()
+    assert used[-1] < 0.45 * used[2], (used, handle.report())  # x itself, the mask and the last results are exact
+
+
+# -- scripts --
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

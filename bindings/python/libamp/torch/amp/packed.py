@@ -5,6 +5,9 @@ this.
 A storage is packed once, whatever views of it are saved: query, key and value are slices of one; ReLU saves its result
 and the next layer the same as its input. Which storage it was is known for as long as its packed form lives: a weak
 reference keeps the number of a storage that was freed from being given to another.
+
+On a GPU nothing waits to hear whether all elements are finite: until the word has come the elements are held as they
+are, of so many tensors at most, and what is infinite somewhere keeps them.
 """
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _NARROWER = {torch.int64: (torch.int16, torch.int32), torch.int32: (torch.int16,)}
 _WORDS = {0: "narrowed", 1: "1 bit", 2: "2 bits", 4: "4 bits", 8: "8 bits"}
 _LOOK = 64  # elements that are looked at before a whole tensor is taken for a mask
+_UNHEARD = 8  # tensors that a GPU may not have packed yet
 
 # Nodes that hand on the elements of the one before them, in another order or type
 _VIEWS = frozenset(
@@ -97,7 +101,8 @@ class Packed(_Kept):
             return elements
         if not self.bits:
             return self.codes.to(self.dtype)
-        made = torch.empty(self.size, dtype=torch.bfloat16 if self.dtype is torch.bool else self.dtype)
+        dtype = torch.bfloat16 if self.dtype is torch.bool else self.dtype
+        made = torch.empty(self.size, dtype=dtype, device=self.codes.device)
         kernels.unpack(made, self.codes, self.bits)
         return made.to(torch.bool) if self.dtype is torch.bool else made
 
@@ -118,13 +123,39 @@ class Original(_Kept):
         return self._tensor if packed is None else packed.flat()
 
 
+def _is_there(tensor: torch.Tensor) -> bool:
+    """On a GPU?"""
+    return tensor.is_cuda
+
+
+def _codes(source: torch.Tensor, bits: int) -> torch.Tensor:
+    return torch.empty(-(-source.numel() // GROUP) * (32 * bits + 4), dtype=torch.uint8, device=source.device)
+
+
 def rounded(source: torch.Tensor, bits: int, seed: int, context: Any = None) -> Packed | None:
     """Packed; None: there are elements that are not finite, or (1 bit) do not come back. context: whose ledger counts
-    it."""
-    size = source.numel()
-    codes = torch.empty(-(-size // GROUP) * (32 * bits + 4), dtype=torch.uint8)
+    it. Waits for a GPU."""
+    codes = _codes(source, bits)
     found_inf, inexact = kernels.pack(codes, source, bits, seed, context)
-    return None if found_inf or inexact else Packed(codes, bits, source.dtype, size)
+    return None if found_inf or inexact else Packed(codes, bits, source.dtype, source.numel())
+
+
+class _Unheard:
+    """What a GPU packs, and has not said yet whether all of it is finite."""
+
+    def __init__(self, packed: Packed, flags: torch.Tensor) -> None:
+        self.packed = weakref.ref(packed)
+        self._flags = torch.empty(2, dtype=torch.float32, pin_memory=True)
+        self._flags.copy_(flags, non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    def is_heard(self) -> bool:
+        return bool(self._event.query())
+
+    def is_finite(self) -> bool:
+        self._event.synchronize()
+        return not self._flags[0].item()
 
 
 def _check_version(tensor: torch.Tensor, version: int) -> None:
@@ -148,6 +179,7 @@ class Store:
         self._last: tuple[Any, Any] = (None, None)  # unpacked last, for the next node that waits for it
         self._recent: deque[tuple[Any, Packed]] = deque(maxlen=6)  # saved last: what made it, and its packed form,
         self._sources: deque[tuple[Packed, Any]] = deque(maxlen=6)  # and of what that was made
+        self._unheard: deque[_Unheard] = deque()
         self._ends = False  # does the engine tell of the backward's end?
         self.begin()
 
@@ -185,7 +217,7 @@ class Store:
         if tensor.numel() < self._min_size:
             self.small += 1
             return tensor if node is None else tensor.detach(), tensor._version
-        if type(tensor) is not _Tensor or not tensor.is_cpu or tensor.layout is not _STRIDED:
+        if type(tensor) is not _Tensor or tensor.layout is not _STRIDED or not self._reaches(tensor):
             return self._exact(tensor, "elsewhere")
         storage = tensor.untyped_storage()
         key: Any = (storage._cdata, tensor._version, tensor.dtype)
@@ -208,6 +240,13 @@ class Store:
             return packed, tensor.shape, None, 0
         return packed, tensor.shape, tensor.stride(), tensor.storage_offset()
 
+    def _reaches(self, tensor: torch.Tensor) -> bool:
+        """In memory where it can be packed now?"""
+        if not _is_there(tensor):
+            return tensor.is_cpu
+        self._hear_of(_UNHEARD)
+        return not torch.cuda.is_current_stream_capturing()
+
     def forward_over(self) -> None:
         """Nothing is kept for what may come."""
         self._recent.clear()
@@ -219,15 +258,32 @@ class Store:
         two stay as they are, as results of softmax do."""
         makers = [maker for maker, _ in node.next_functions[:2]]
         for maker, packed in self._recent:
-            if packed.exact is not None or not any(maker is each for each in makers):
+            if not packed.codes.numel() or not any(maker is each for each in makers):
                 continue
             source = next((source for each, source in self._sources if each is packed), None)
             if source is not None:
-                before, now = source[0].nbytes, packed.codes.nbytes
-                packed.exact, packed.codes = source, packed.codes[:0]
-                rounded_ones = self.counts[_WORDS[packed.bits]]
-                rounded_ones[:] = [rounded_ones[0] - 1, rounded_ones[1] - before, rounded_ones[2] - now]
-                self._count("softmax", before, before)
+                self._stays(packed, source, "softmax")
+
+    def _stays(self, packed: Packed, source: tuple[torch.Tensor, torch.Tensor, int], why: str) -> None:
+        """It was packed, and remains as it is all the same."""
+        before, now = source[0].nbytes, packed.codes.nbytes
+        packed.exact, packed.codes = source, packed.codes[:0]
+        rounded_ones = self.counts.get(_WORDS[packed.bits])
+        if rounded_ones is not None:  # else it is of a forward before this one
+            rounded_ones[:] = [rounded_ones[0] - 1, rounded_ones[1] - before, rounded_ones[2] - now]
+            self._count(why, before, before)
+
+    def _hear_of(self, most: int) -> None:
+        """At most so many are unheard after this."""
+        while self._unheard and (len(self._unheard) > most or self._unheard[0].is_heard()):
+            one = self._unheard.popleft()
+            packed = one.packed()
+            if packed is None or packed.exact is None or not packed.codes.numel():
+                continue
+            if one.is_finite():
+                packed.exact = None
+            else:
+                self._stays(packed, packed.exact, "not finite")
 
     def _exact(self, tensor: torch.Tensor, why: str) -> tuple[Any, ...]:
         if why != "parameters" and tensor.layout is _STRIDED:
@@ -271,8 +327,8 @@ class Store:
                 if known is not None and (packed := known()) is not None:
                     return packed
             else:
-                source = torch.empty(0, dtype=tensor.dtype).set_(storage)
-        packed = self._leaf(source) if leaf else self._float(source)
+                source = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
+        packed = self._leaf(source) if leaf else self._float(source, tensor)
         if not isinstance(packed, str):
             packed.be_known(self._alive, key, storage)
             before = source.nbytes
@@ -284,19 +340,29 @@ class Store:
                 self._count(_WORDS[packed.bits], before, packed.codes.nbytes)
         return packed
 
-    def _float(self, source: torch.Tensor) -> Any:
+    def _float(self, source: torch.Tensor, tensor: torch.Tensor) -> Any:
         bits = self._bits_of(source)
         if bits is None:
             return "skipped"
-        return (rounded(source, bits, self.seed(), self._context) or "not finite") if isinstance(bits, int) else bits
+        if not isinstance(bits, int):
+            return bits
+        if not _is_there(source):
+            return rounded(source, bits, self.seed(), self._context) or "not finite"
+        packed = Packed(_codes(source, bits), bits, source.dtype, source.numel())
+        flags = torch.zeros(2, dtype=torch.float32, device=source.device)
+        kernels.pack(packed.codes, source, bits, self.seed(), self._context, flags)
+        packed.exact = source.detach().view(-1), tensor.detach(), tensor._version
+        self._unheard.append(_Unheard(packed, flags))
+        return packed
 
     def _leaf(self, source: torch.Tensor) -> Packed | str:
-        """What came without a graph: masks and indices, all of which come back as they were."""
-        if source.dtype in FLOATS and rounded(source.view(-1)[:_LOOK], 1, 0) is None:
+        """What came without a graph: masks and indices, all of which come back as they were. On a GPU masks of bool
+        alone: to look at others would be to wait."""
+        if source.dtype in FLOATS and (_is_there(source) or rounded(source.view(-1)[:_LOOK], 1, 0) is None):
             return "as given"  # data
         if self._is_the_models(source):
             return "parameters"
-        if source.dtype in _NARROWER:
+        if source.dtype in _NARROWER and not _is_there(source):
             low, high = (int(each) for each in source.aminmax())
             for dtype in _NARROWER[source.dtype]:
                 info = torch.iinfo(dtype)
@@ -304,9 +370,9 @@ class Store:
                     return Packed(source.to(dtype), 0, source.dtype, source.numel())
         packed = None
         if source.dtype is torch.bool:
-            packed = rounded(source.to(torch.bfloat16), 1, 0, self._context)
-            if packed is not None:
-                packed.dtype = torch.bool
+            packed = Packed(_codes(source, 1), 1, torch.bool, source.numel())
+            ignored = torch.empty(2, dtype=torch.float32, device=source.device)
+            kernels.pack(packed.codes, source.to(torch.bfloat16), 1, 0, self._context, ignored)
         elif source.dtype in FLOATS:
             packed = rounded(source, 1, 0, self._context)
         return packed or "as given"
@@ -321,6 +387,7 @@ class Store:
                 _check_version(tensor, version)
             return tensor
         packed, shape, strides, offset = saved
+        self._hear_of(_UNHEARD)
         last, flat = self._last
         if last is not packed:
             flat = packed.flat()

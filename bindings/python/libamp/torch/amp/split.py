@@ -30,6 +30,13 @@ def _wide(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.empty_like(param, dtype=torch.float32, requires_grad=False) for param in params]
 
 
+def _by_device(run: Callable[..., Any], *lists: list[torch.Tensor]) -> None:
+    """run(*lists), of each device's tensors apart."""
+    for device in dict.fromkeys(tensor.device for tensor in lists[0]):
+        here = [i for i, tensor in enumerate(lists[0]) if tensor.device == device]
+        run(*([each[i] for i in here] for each in lists))
+
+
 def joined(param: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
     """The FP32 master: a tensor of its own."""
     (wide,) = _wide([param])
@@ -50,7 +57,7 @@ def load(param: torch.Tensor, rest: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _new_remainder(param: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(kernels.remainder_bytes(param.numel()) // 4, dtype=torch.float32)
+    return torch.zeros(kernels.remainder_bytes(param.numel()) // 4, dtype=torch.float32, device=param.device)
 
 
 class Split:
@@ -64,9 +71,9 @@ class Split:
     def before(self, params: Iterable[torch.Tensor]) -> None:
         """Those that get masters: the values of the ones that will be re-typed are kept until then."""
         for param in params:
-            if param.device.type != "cpu":
+            if param.device.type not in ("cpu", "cuda"):
                 raise RuntimeError(
-                    f"master_weights='split' is for parameters on CPUs, and one is on {param.device}: use True"
+                    f"master_weights='split' is for parameters on CPUs and CUDA, and one is on {param.device}: use True"
                 )
             if param.dtype in (torch.float32, torch.bfloat16) and id(param) not in self.params:
                 self._exact[id(param)] = (param, param.detach().clone())
@@ -147,7 +154,7 @@ class Lent:
         listed = [param for each in self._optimizers for group in each.param_groups for param in group["params"]]
         params = [param for param in {id(param): param for param in listed}.values() if remainder_of(param) is not None]
         wide = _wide(params)
-        kernels.join(wide, params, [getattr(param, _NAME) for param in params])
+        _by_device(kernels.join, wide, params, [getattr(param, _NAME) for param in params])
         self._pairs = []
         for param, fp32 in zip(params, wide, strict=True):
             master = torch.nn.Parameter(fp32, requires_grad=param.requires_grad)
@@ -166,7 +173,7 @@ class Lent:
             if master.grad is None:
                 param.grad = None
         params = [param for param, _ in pairs]
-        kernels.split(params, [getattr(param, _NAME) for param in params], wide)
+        _by_device(kernels.split, params, [getattr(param, _NAME) for param in params], wide)
         self._split.stepped()
 
 
