@@ -12,8 +12,8 @@ def _as_it_is(model):
     return model
 
 
-def ours(model, x, optimizer, level, prepare=_as_it_is):
-    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+def ours(model, x, optimizer, level, prepare=_as_it_is, **settings):
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0, **settings)
     call = prepare(model)
 
     def step():
