@@ -95,12 +95,11 @@ CUDA_BOTH void cuda_load_state(struct cuda_state *s, enum cuda_rule rule, const 
     CUDA_UNROLL
     for (int k = 0; k < cuda_moments(rule); k++)
         if (cuda_has(t, CUDA_MOMENTS + k)) cuda_load_half(s->m[k], t, CUDA_MOMENTS + k, AMP_FLOAT32, at);
-    if (rule != CUDA_LAMB_APPLY) cuda_load_half(s->g, t, CUDA_GRAD, CUDA_TYPE(t->shape, CUDA_GRAD), at);
-    /* last, since it looks at what it loaded */
     if (cuda_is_split(t, CUDA_PARAM)) cuda_join_half(s->p, t, CUDA_PARAM, at);
     else if (cuda_has(t, CUDA_PARAM)) cuda_load_half(s->p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
     else cuda_load_half(s->p, t, CUDA_LOW, CUDA_TYPE(t->shape, CUDA_LOW), at);
     if (rule == CUDA_LAMB_APPLY) return;
+    cuda_load_half(s->g, t, CUDA_GRAD, CUDA_TYPE(t->shape, CUDA_GRAD), at);
     CUDA_UNROLL
     for (int i = 0; i < CUDA_HALF; i++) s->g[i] = s->g[i] * u->inv_scale * u->factor;
 }
