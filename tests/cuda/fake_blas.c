@@ -253,10 +253,6 @@ static float rounded(cudaDataType type, float x) {
 static float tf32(float x) { return amp__f32_from_bits((amp__f32_bits(x) + 0x1000u) & ~UINT32_C(0x1fff)); }
 
 static float gelu(float x) { return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x))); }
-static float gelu_slope(float x) {
-    const float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.7978845608f * (1.0f + 0.134145f * x * x);
-}
 
 /* ---- a product ---- */
 
@@ -296,8 +292,6 @@ static float epilogue(const struct product *p, float x, int64_t i, int64_t j, ch
     const int64_t bit = j * p->op.ld_aux + i;
     if (e & CUBLASLT_EPILOGUE_BIAS) x += get(p->d.type, p->op.bias, i);
     if ((e & ~(uint32_t)BGRAD) == CUBLASLT_EPILOGUE_DRELU) return aux[bit / 8] >> bit % 8 & 1 ? x : 0.0f;
-    if ((e & ~(uint32_t)BGRAD) == CUBLASLT_EPILOGUE_DGELU) return x * gelu_slope(get(p->d.type, aux, bit));
-    if (e & AUX && e & CUBLASLT_EPILOGUE_GELU) put(p->d.type, aux, bit, x);
     if (e & AUX && e & CUBLASLT_EPILOGUE_RELU) {
         aux[bit / 8] = (char)((aux[bit / 8] & ~(1 << bit % 8)) | (x > 0.0f) << bit % 8);
         written(&aux[bit / 8], 1);
@@ -388,7 +382,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
     p.aux = p.op.aux, p.bytes = made.workspace;
     /* as some of cuBLASLt 13.1 on an H200: where they may split the sum, or with a c, or before GELU */
     p.rounds_sums = made.schemes != CUBLASLT_REDUCTION_SCHEME_NONE || p.beta != 0.0f ||
-        (is_old(&made) && p.op.epilogue & (CUBLASLT_EPILOGUE_GELU | (CUBLASLT_EPILOGUE_DGELU & ~AUX)));
+        (is_old(&made) && p.op.epilogue & CUBLASLT_EPILOGUE_GELU);
     if (handle != (cublasLtHandle_t)(void *)&amp_fake_blas || !stream || !is_fit(&p, &made) || bytes < made.workspace)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (refuses(&p.op)) return CUBLAS_STATUS_NOT_SUPPORTED;

@@ -22,8 +22,8 @@ const struct share shares[] = {
     { H, H, 0, H, 0, AMP_ACTIVATION_GELU, 0, 1, 0, 0, PLAIN, 1, 1 },
     { H, H, H, 0, H, AMP_ACTIVATION_RELU, 1, 1, AMP_BIAS_GRAD_D, 0, DRELU | BGRAD, 0, 0 },
     { S, S, 0, 0, S, AMP_ACTIVATION_RELU, 1, 1, 0, 0, DRELU, 0, 0 },
-    { W, W, 0, 0, W, AMP_ACTIVATION_GELU_TANH, 1, 1, AMP_BIAS_GRAD_D, 0, DGELU | BGRAD, 0, 0 },
-    { W, W, 0, 0, S, AMP_ACTIVATION_GELU_TANH, 1, 1, AMP_BIAS_GRAD_D, 0, DGELU, 1, 0 },
+    { W, W, 0, 0, W, AMP_ACTIVATION_GELU_TANH, 1, 1, AMP_BIAS_GRAD_D, 0, PLAIN, 2, 1 },
+    { W, W, 0, 0, S, AMP_ACTIVATION_GELU_TANH, 1, 1, AMP_BIAS_GRAD_D, 0, PLAIN, 2, 1 },
     { W, W, 0, 0, W, AMP_ACTIVATION_GELU, 1, 1, AMP_BIAS_GRAD_D, 0, PLAIN, 2, 1 },
     { W, W, 0, 0, W, 0, 1, 0, AMP_BIAS_GRAD_D, 0, PLAIN, 1, 0 },
     { H, H, H, 0, H, 0, 0, 0, AMP_BIAS_GRAD_A, 0, BGRADB, 0, 0 },
@@ -31,7 +31,8 @@ const struct share shares[] = {
     { H, H, 0, 0, S, 0, 0, 0, AMP_BIAS_GRAD_B, 0, PLAIN, 1, 0 },
     { H, H, 0, H, H, 0, 0, 0, AMP_BIAS_GRAD_A, 0, E_BIAS, 1, 0 },
     { W, W, 0, W, 0, 0, 0, 0, 0, 0, E_BIAS, 0, 0 },
-    { W, W, 0, W, 0, AMP_ACTIVATION_GELU_TANH, 0, 1, 0, 0, GELU | AUX | E_BIAS, 0, 0 },
+    { W, W, 0, W, 0, AMP_ACTIVATION_GELU_TANH, 0, 0, 0, 0, GELU | E_BIAS, 0, 0 },
+    { W, W, 0, W, 0, AMP_ACTIVATION_GELU_TANH, 0, 1, 0, 0, PLAIN, 1, 1 }, /* it would be one of aux */
     { H, H, H, 0, 0, 0, 0, 0, 0, 0, PLAIN, 0, 0 },
 };
 

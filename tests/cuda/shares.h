@@ -13,7 +13,6 @@ enum {
     GELU = 32,
     AUX = 128,
     DRELU = 136,
-    DGELU = 192,
     BGRAD = 16,
     BGRADA = 256,
     BGRADB = 512

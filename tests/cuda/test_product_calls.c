@@ -16,7 +16,7 @@ TEST_TIMES(test_share, n_shares) {
     ck_assert_msg((device.blas->d != p.args.d) == s->scratch, "%s: scratch", product_words(&p));
     ck_assert_int_eq(device.blas->products, 1);
     /* parts of a sum are added in fp32 alone, and there are none where the epilogue would begin from 16 bits */
-    const bool unsplit = s->d != S && !s->scratch && s->epilogue & (E_BIAS | GELU | (DGELU & ~DRELU));
+    const bool unsplit = s->d != S && !s->scratch && s->epilogue & (E_BIAS | GELU);
     ck_assert_uint_eq(device.blas->schemes, unsplit ? 0 : 2);
     ck_assert_int_eq(device.blas->compute, 68); /* CUBLAS_COMPUTE_32F */
 }
@@ -51,7 +51,7 @@ TEST_TIMES(test_refused_late, n_shares) {
 TEST_TIMES(test_old_algorithms, n_shares) {
     const struct share *s = &shares[_i];
     struct device_product p = shared(s);
-    const bool gelu = s->d != S && s->epilogue & (GELU | (DGELU & ~DRELU));
+    const bool gelu = s->d != S && s->epilogue & GELU;
     device.blas->candidates = 3, device.blas->old = 2;
     run_right(&p);
     ck_assert_uint_eq(device.blas->epilogue, s->epilogue);

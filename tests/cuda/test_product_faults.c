@@ -135,7 +135,7 @@ TEST(test_words) {
         const char *words[3];
     } cases[] = {
         { 27, 90, { "compute capability 9.0): bf16, sums fp32; algorithm 40, cuBLASLt's first",
-                    "bias, activation, aux by cuBLASLt" } },
+                    "bias, activation by cuBLASLt" } },
         { 12, 90, { "; c, bias, activation, aux, rounding by libamp" } },
         { 15, 90, { "fp16, sums fp32", "; bias, activation, aux, rounding by libamp" } },
         { 0, 90, { "m = 5 is no multiple of 8: padded to 8 it may be faster" } },

@@ -22,7 +22,7 @@ static struct device_product product_of(int64_t m, int64_t n, int64_t k, amp_dty
 
 /* cuBLASLt's tanh may be the processor's fast one: into 16 bits alone. */
 static void run(struct device_product *p) {
-    p->fused_gelu = !device.fake && p->args.d_dtype != AMP_FLOAT32;
+    p->fused_gelu = !device.fake && p->args.d_dtype != AMP_FLOAT32 && !p->with_aux;
     product_place(p);
     CHECK_THAT(amp_device_matmul(list, device.stream, &p->args, &p->epilogue) == AMP_OK, "%s: %s", product_words(p),
                amp_last_error());

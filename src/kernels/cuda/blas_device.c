@@ -97,10 +97,7 @@ static uint32_t epilogue_of(const struct blas_plan *plan, const amp_matmul_args 
     const uint32_t fused = plan->fused;
     const bool relu = g->activation == AMP_ACTIVATION_RELU, sums = (fused & BLAS_BIAS_GRAD) != 0;
     uint32_t epilogue = fused & BLAS_BIAS ? CUBLASLT_EPILOGUE_BIAS : 0;
-    if (fused & BLAS_ACTIVATION && e->backward) {
-        if (relu) return sums ? CUBLASLT_EPILOGUE_DRELU_BGRAD : CUBLASLT_EPILOGUE_DRELU;
-        return sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
-    }
+    if (fused & BLAS_ACTIVATION && e->backward) return sums ? CUBLASLT_EPILOGUE_DRELU_BGRAD : CUBLASLT_EPILOGUE_DRELU;
     /* its b is the caller's a */
     if (sums) return e->bias_grad_of == AMP_BIAS_GRAD_A ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
     if (fused & BLAS_ACTIVATION) {

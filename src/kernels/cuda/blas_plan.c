@@ -33,10 +33,11 @@ static uint32_t parts_of(const amp_matmul_args *g, const amp_device_epilogue *e)
 }
 
 /* cuBLASLt's ReLU does not say what it makes of a NaN; its tanh may be the processor's fast one, which is off by more
- * than an fp32 result may be. There is no erf. Backward ReLU copies or clears. */
+ * than an fp32 result may be. There is no erf. With aux its GELU is one of what aux has, in 16 bits (seen of 13.1 on an
+ * H200), and its slope may be as well. Backward ReLU copies or clears. */
 static bool has_activation(const amp_matmul_args *g, const amp_device_epilogue *e, amp_dtype type) {
     if (g->activation == AMP_ACTIVATION_RELU) return e->backward || g->flags & AMP_MATMUL_FAST_RELU;
-    return g->activation == AMP_ACTIVATION_GELU_TANH && type != AMP_FLOAT32;
+    return g->activation == AMP_ACTIVATION_GELU_TANH && type != AMP_FLOAT32 && !e->aux;
 }
 
 /* Sums of operands stand in an epilogue of their own; those of d are with its activation. */
