@@ -80,16 +80,18 @@ find_sanitizer() {
 
 gpus() { timeout 20 nvidia-smi --query-gpu=name,driver_version,compute_cap,memory.total --format=csv,noheader 2>/dev/null || true; }
 
-# Results belong to a pack and a GPU.
+# Results belong to a pack and a GPU, the one that was here before if a busy one does not say which it is.
 open_results() {
-    key=$(cksum "$here"/pack.txt "$here"/*.so* "$here"/test_cuda_* | cut -d' ' -f1,2 | cksum) key="$key $(gpus)"
-    if [ -e "$results/key" ] && [ "$(cat "$results/key")" != "$key" ]; then
+    pack=$(cksum "$here"/pack.txt "$here"/*.so* "$here"/test_cuda_* | cut -d' ' -f1,2 | cksum) gpu=$(gpus)
+    old=$(cat "$results/key" 2>/dev/null || true)
+    case $old in "$pack "*) gpu=${gpu:-${old#"$pack "}} ;; esac
+    if [ -n "$old" ] && [ "$old" != "$pack $gpu" ]; then
         aside=$results.$(date +%Y%m%d-%H%M%S)
         mv "$results" "$aside"
         say "results of another GPU or pack are now in $aside"
     fi
     mkdir -p "$results"
-    printf '%s\n' "$key" >"$results/key"
+    printf '%s\n' "$pack $gpu" >"$results/key"
 }
 
 child='' # what runs
