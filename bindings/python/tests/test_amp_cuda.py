@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What amp does where tensors are a GPU's: on a fake one (fakegpu.py), in a process of its own, held against the same
-on the CPU to the bit. No line of it has run on hardware."""
+on the CPU to the bit. test_amp_hardware has the same of a real one."""
 
 import contextlib
 import io
