@@ -150,6 +150,7 @@ struct amp__unpack {
     size_t size;
     amp_dtype type;
     int32_t bits;
+    bool stream; /* past the caches */
 };
 enum { AMP__PACK_NONFINITE_SEEN = 1, AMP__PACK_INEXACT = 2 };
 #define AMP__PACK(name) uint32_t name(const struct amp__pack *p, size_t begin, size_t end)

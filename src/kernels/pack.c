@@ -82,7 +82,9 @@ static void unpack_part(void *job, const struct amp__part *part) {
 AMP_API amp_status amp_unpack(const amp_unpack_args *args) {
     amp_unpack_args a;
     AMP_TRY(take(args, &a));
-    struct unpacking x = { { a.dst.data, a.packed, (size_t)a.dst.size, a.dst.dtype, a.bits },
+    const uint64_t bytes = a.dst.size * amp__dtype_size(a.dst.dtype) + amp_pack_bytes(a.dst.size, a.bits);
+    struct unpacking x = { { a.dst.data, a.packed, (size_t)a.dst.size, a.dst.dtype, a.bits,
+                             bytes > amp__cache_bytes() },
                            amp__kernels_get()->unpack };
     const amp__fpenv saved = amp__fpenv_enter();
     amp__walk(&a.dst, 1, a.dst.size, unpack_part, &x);

@@ -9,7 +9,7 @@
 enum { GROUP = 256, MOST = 3 * GROUP + 1, MOST_WORDS = 4 * (64 + 1) };
 static const int all_bits[] = { 8, 4, 2, 1 };
 static const amp_dtype pack_types[] = { AMP_FLOAT32, AMP_FLOAT16, AMP_BFLOAT16 };
-static const size_t lengths[] = { 0, 1, 15, 17, 255, 256, 257, 500, MOST };
+static const size_t lengths[] = { 0, 1, 15, 17, 255, 256, 257, 500, 3 * GROUP, MOST };
 
 /* ---- the format, once more ---- */
 
@@ -189,15 +189,18 @@ static void check_unpacks(amp__unpack_fn *unpack, amp_dtype type, amp_dtype was,
         expect_packed(x, n, bits, 7, packed);
         const void *src = memcpy(guard_place(&from, bytes, 0), packed, bytes);
         void *dst = guard_place(&to, n * width, 0);
-        const struct amp__unpack u = { dst, src, n, type, bits };
         const size_t cut = n / 2 / GROUP * GROUP;
-        unpack(&u, 0, cut);
-        unpack(&u, cut, n);
-        for (size_t e = 0; e < n; e++) {
-            const uint64_t got = get_bits(type, dst, e), expected = expect_value(packed, n, e, bits, type);
-            CHECK_THAT(bits_agree(type, got, expected), "%s unpack %s %s, %d bits, n %zu: [%zu] is %llx, not %llx", isa,
-                       amp__dtype_name(type), input_name(input), bits, n, e, (unsigned long long)got,
-                       (unsigned long long)expected);
+        for (int stream = 0; stream < 2; stream++) {
+            const struct amp__unpack u = { dst, src, n, type, bits, stream != 0 };
+            memset(dst, 0xa5, n * width);
+            unpack(&u, 0, cut);
+            unpack(&u, cut, n);
+            for (size_t e = 0; e < n; e++) {
+                const uint64_t got = get_bits(type, dst, e), expected = expect_value(packed, n, e, bits, type);
+                CHECK_THAT(bits_agree(type, got, expected), "%s unpack %s %s, %d bits, n %zu: [%zu] is %llx, not %llx",
+                           isa, amp__dtype_name(type), input_name(input), bits, n, e, (unsigned long long)got,
+                           (unsigned long long)expected);
+            }
         }
         CHECK_THAT(guard_intact(&to, n * width, 0), "%s unpack: wrote outside", isa);
     }

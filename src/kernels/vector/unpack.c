@@ -90,6 +90,13 @@ LOOKUP(bf16)
 
 /* ---- groups of a tensor ---- */
 
+static void stream_group(char *dst, const char *src, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += LANES * sizeof(amp__f32))
+        vf_stream_f32((void *)(dst + at), vf_load_f32((const void *)(src + at)));
+}
+
+/* What goes past the caches is made beside, and streamed a group later: stores that are narrower than a vector are over
+ * by then. */
 #define UNPACK_TYPE(type)                                                                                              \
     UNPACK_CODES(type)                                                                                                 \
     UNPACK_WIDTH(type, 8)                                                                                              \
@@ -100,15 +107,19 @@ LOOKUP(bf16)
             u->bits == 8 ? unpack_##type##_8 : u->bits == 4 ? unpack_##type##_4                                        \
             : u->bits == 2 ? unpack_##type##_2 : bits_##type;                                                          \
         const uint32_t *packed = u->packed, *headers = packed + (u->size + GROUP - 1) / GROUP * (size_t)u->bits * 8;   \
-        for (; begin < end; begin += GROUP) {                                                                          \
-            const size_t i = begin / GROUP, n = end - begin;                                                           \
-            amp__##type whole[GROUP], *dst = (amp__##type *)u->dst + begin;                                            \
-            group(n < GROUP ? whole : dst, packed + i * (size_t)u->bits * 8, headers[i]);                              \
-            if (n < GROUP) {                                                                                           \
-                memcpy(dst, whole, n * sizeof *dst);                                                                   \
-                return;                                                                                                \
-            }                                                                                                          \
+        const bool stream = u->stream && (uintptr_t)u->dst % 64 == 0;                                                  \
+        const size_t first = begin / GROUP, last = end / GROUP;                                                        \
+        amp__##type *dst = (amp__##type *)u->dst + begin;                                                              \
+        _Alignas(64) amp__##type beside[2][GROUP];                                                                     \
+        for (size_t i = first; i < last; i++, dst += GROUP) {                                                          \
+            group(stream ? beside[i % 2] : dst, packed + i * (size_t)u->bits * 8, headers[i]);                         \
+            if (stream && i > first) stream_group((void *)(dst - GROUP), (void *)beside[1 - i % 2], sizeof *beside);   \
         }                                                                                                              \
+        if (stream && last > first) stream_group((void *)(dst - GROUP), (void *)beside[1 - last % 2], sizeof *beside); \
+        if (stream) fence();                                                                                           \
+        if (last * GROUP == end) return;                                                                               \
+        group(*beside, packed + last * (size_t)u->bits * 8, headers[last]);                                            \
+        memcpy(dst, *beside, (end - last * GROUP) * sizeof *dst);                                                      \
     }
 UNPACK_TYPE(f32)
 UNPACK_TYPE(f16)
