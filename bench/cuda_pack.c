@@ -5,7 +5,6 @@
 #include <amp_pack.h>
 
 #include <stdio.h>
-#include <stdlib.h>
 
 struct packing {
     amp_device_list *list;

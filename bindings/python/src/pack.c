@@ -25,14 +25,14 @@ static amp_status unpack_cuda(amp_py_call *call)
     return amp_device_unpack(call->list, call->stream, &((packing *)call)->unpack);
 }
 
-/* Memory without gaps beside the tensor, of whatever type. An element of a type that is not libamp's has a byte at
- * least. Returns its address, or NULL with an exception; *keep as amp_py_view_get's. */
-static void *memory_of(PyObject *tensor, const char *name, uint64_t wanted, bool written, const amp_py_call *call,
-                       PyObject **keep)
+/* The packed side: memory without gaps, of whatever type. An element of a type that is not libamp's has a byte at
+ * least. Returns its address, or NULL with an exception. */
+static void *packed_memory(PyObject *tensor, uint64_t wanted, bool written, packing *x)
 {
-    const amp_py_where place = { name, -1 };
+    const amp_py_call *call = &x->call;
+    const amp_py_where place = { "packed", -1 };
     amp_py_view view;
-    if (amp_py_view_get(tensor, place, false, &view, keep)) {
+    if (amp_py_view_get(tensor, place, false, &view, &x->keep_packed)) {
         return NULL;
     }
     const amp_dtype dtype = view.span.dtype;
@@ -51,8 +51,24 @@ static void *memory_of(PyObject *tensor, const char *name, uint64_t wanted, bool
     } else {
         return view.span.data;
     }
-    amp_py_let_go(keep);
-    return NULL;
+    return NULL; /* close_packing lets go */
+}
+
+static float *flags_of(PyObject *tensor, packing *x)
+{
+    const amp_py_where place = { "flags", -1 };
+    amp_py_view view;
+    if (amp_py_view_get(tensor, place, false, &view, &x->keep_flags)) {
+        return NULL;
+    }
+    if (view.span.dtype != AMP_FLOAT32 || view.span.size < 2 || !view.compact || view.read_only) {
+        amp_py_refuse(place, "must be two float32 without gaps between them, which are written");
+    } else if (view.device.type != x->call.device.type || view.device.id != x->call.device.id) {
+        amp_py_refuse(place, "is on another device than %s", x->call.lists[0].name);
+    } else {
+        return view.span.data;
+    }
+    return NULL; /* close_packing lets go */
 }
 
 static void close_packing(packing *x)
@@ -74,8 +90,7 @@ static void *open_packing(packing *x, const char *name, PyObject *tensor, PyObje
     if (!list->single) {
         PyErr_Format(PyExc_TypeError, "%s: a tensor is wanted, not a list of them", name);
     } else {
-        memory = memory_of(packed, "packed", amp_pack_bytes(list->spans[0].size, bits), !(how & AMP_PY_WRITE), &x->call,
-                           &x->keep_packed);
+        memory = packed_memory(packed, amp_pack_bytes(list->spans[0].size, bits), !(how & AMP_PY_WRITE), x);
     }
     if (memory == NULL) {
         close_packing(x);
@@ -98,7 +113,7 @@ static PyObject *run_pack(packing *x, PyObject *to)
     PyObject *scratch = NULL, *result = NULL;
     void *flags = seen;
     if (to != NULL) {
-        flags = memory_of(to, "flags", sizeof seen, true, &x->call, &x->keep_flags);
+        flags = flags_of(to, x);
     } else if (there) {
         scratch = amp_py_cuda_make("zeros", PyLong_FromLong(2), "float32", x->call.device, &flags);
     }

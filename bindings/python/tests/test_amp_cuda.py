@@ -265,6 +265,37 @@ def on_gpu_activations(gpu):
     return [_train_compressed(*case) for case in COMPRESSED]
 
 
+class _Writes(nn.Module):
+    """What GELU has saved is written in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x):
+        y = self.linear(x)
+        z = nn.functional.gelu(y)
+        y.add_(1.0)
+        return z
+
+
+def _written_later(unheard, value, device="cpu"):
+    torch.manual_seed(0)
+    model, x = _Writes().to(device), torch.ones(16, 64, device=device)
+    x[0, 0] = value
+    with amp.compress_activations(model, bits=8, min_size=64, seed=5), mock.patch.object(packed, "_UNHEARD", unheard):
+        loss = model(x).sum()
+        said = _refused(loss.backward)
+    return [said, [param.grad.flatten().tolist() for param in model.parameters() if param.grad is not None]]
+
+
+WRITTEN = [(0, 1.0), (100, 1.0), (100, float("inf"))]
+
+
+def on_gpu_written_later(gpu):
+    return [_written_later(*case) for case in WRITTEN]
+
+
 def on_gpu_split_masters(gpu):
     found = {}
     for make in ("_plain", "_adamw", "_fused_adam", "_sgd"):
@@ -381,3 +412,9 @@ def test_activations_are_packed_as_the_cpus(gpu, i):
 
 def test_split_masters_are_fp32_masters(gpu):
     assert all(gpu("split_masters").values()), gpu("split_masters")
+
+
+@pytest.mark.parametrize("i", range(len(WRITTEN)))
+def test_what_was_packed_may_be_written_before_the_gpu_has_said_that_it_is_finite(gpu, i):
+    assert gpu("written_later")[i] == _written_later(*WRITTEN[i])
+    assert ("inplace operation" in gpu("written_later")[i][0]) == (i == 2)

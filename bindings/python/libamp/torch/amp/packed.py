@@ -86,19 +86,23 @@ class _Kept:
 class Packed(_Kept):
     """Its elements in fewer bits; bits 0: in a narrower type."""
 
-    __slots__ = ("bits", "codes", "dtype", "exact")
+    __slots__ = ("bits", "codes", "dtype", "exact", "unheard")
     exact: tuple[torch.Tensor, torch.Tensor, int] | None
+    unheard: _Unheard | None
 
     def __init__(self, codes: torch.Tensor, bits: int, dtype: torch.dtype, size: int) -> None:
         self.codes, self.bits, self.dtype, self.size, self._storage = codes, bits, dtype, size, 0
         self.exact = None  # what it was: its elements, whose they are, and at which version
+        self.unheard = None  # while a GPU has not said whether `exact` is needed
 
     def flat(self) -> torch.Tensor:
         """All elements, in the order of memory."""
         if self.exact is not None:
             elements, tensor, version = self.exact
-            _check_version(tensor, version)
-            return elements
+            if tensor._version == version:
+                return elements
+            if self.unheard is None or not self.unheard.is_finite():
+                _check_version(tensor, version)
         if not self.bits:
             return self.codes.to(self.dtype)
         dtype = torch.bfloat16 if self.dtype is torch.bool else self.dtype
@@ -144,7 +148,7 @@ class _Unheard:
     """What a GPU packs, and has not said yet whether all of it is finite."""
 
     def __init__(self, packed: Packed, flags: torch.Tensor) -> None:
-        self.packed = weakref.ref(packed)
+        self.packed: weakref.ref[Packed] = weakref.ref(packed)
         self._flags = torch.empty(2, dtype=torch.float32, pin_memory=True)
         self._flags.copy_(flags, non_blocking=True)
         self._event = torch.cuda.Event()
@@ -278,7 +282,10 @@ class Store:
         while self._unheard and (len(self._unheard) > most or self._unheard[0].is_heard()):
             one = self._unheard.popleft()
             packed = one.packed()
-            if packed is None or packed.exact is None or not packed.codes.numel():
+            if packed is None:
+                continue
+            packed.unheard = None
+            if packed.exact is None or not packed.codes.numel():
                 continue
             if one.is_finite():
                 packed.exact = None
@@ -352,7 +359,8 @@ class Store:
         flags = torch.zeros(2, dtype=torch.float32, device=source.device)
         kernels.pack(packed.codes, source, bits, self.seed(), self._context, flags)
         packed.exact = source.detach().view(-1), tensor.detach(), tensor._version
-        self._unheard.append(_Unheard(packed, flags))
+        packed.unheard = _Unheard(packed, flags)
+        self._unheard.append(packed.unheard)
         return packed
 
     def _leaf(self, source: torch.Tensor) -> Packed | str:
