@@ -35,9 +35,11 @@ enum {
 /* Replace the file at `path` as a whole: a reader, or a machine that loses power, finds the old file or the new one. On
  * an error the old file is as it was and no other is left. (One exception, said in the message: the new file is in
  * place but its folder could not be synced.) Takes in first what the host changed in its parameters
- * (amp_masters_reconcile). Links are followed. A replaced file keeps its permissions (0777), and owner and group where
- * this process may give files away; else a warning event says whose it is now. Nobody but its owner can read it before
- * all is written. AMP_ERR_IO, AMP_ERR_NOT_FOUND: the path; AMP_ERR_CONFLICT: two parameters have one name. */
+ * (amp_masters_reconcile); who wrote masters since the last step calls amp_masters_write_back before, for a master that
+ * is not what its parameter shows would be taken from there. Links are followed. A replaced file keeps its permissions
+ * (0777), and owner and group where this process may give files away; else a warning event says whose it is now. Nobody
+ * but its owner can read it before all is written. AMP_ERR_IO, AMP_ERR_NOT_FOUND: the path; AMP_ERR_CONFLICT: two
+ * parameters have one name. */
 AMP_API AMP_MUST_CHECK amp_status amp_state_save(amp_context *context, const char *path, amp_state_format format);
 
 /* The same into `capacity` bytes at `data`; *size is what was written. With data NULL and capacity 0 it is what would
