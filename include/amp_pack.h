@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors in 8, 4, 2 or 1 bits an element: what a backward pass waits for, kept small. CPU memory; any layout that is
- * elements one behind the other.
+ * Tensors in 8, 4, 2 or 1 bits an element: what a backward pass waits for, kept small. CPU memory (amp_device.h has the
+ * same for GPUs); any layout that is elements one behind the other. Packed memory and elements do not overlap.
  *
  * Format. Groups of AMP_PACK_GROUP elements in the order of memory; the codes of what the last one lacks are 0. The
  * codes of all groups come first, 32 * bits bytes a group, then one 32-bit header a group: the lower half is `least`,
@@ -9,7 +9,8 @@
  * rows of a lane are one word, the first row lowest; the 16 lanes' words lie beside each other.
  *
  *   8, 4, 2 bits   A code is (x - least) / step, rounded up or down at random: the mean of what comes back is x;
- *                  the largest code is 2^bits - 1. |value - x| is at most step, about the group's range / (2^bits - 1).
+ *                  the largest code is 2^bits - 1. |value - x| is at most step, about the group's range / (2^bits - 1)
+ *                  (a float below bfloat16's lowest counts as that).
  *   zeros          A group without a negative element and with a zero keeps which of its elements are 0: code 0 is them
  *                  alone, code k above is (k - 1) * step, or the type's least normal number if that is more. So
  *                  (value > 0) == (x > 0): masks of ReLU are exact. `step` has its sign bit set; -0 comes back as +0.

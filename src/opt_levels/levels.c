@@ -217,7 +217,8 @@ static amp_status check_split(const struct amp__properties *p) {
     if (!p->split_masters) return AMP_OK;
     AMP_RETURN_IF(p->low != AMP_BFLOAT16, AMP_ERR_CONFLICT, "level %s: master_weights is AMP_SPLIT, which makes a "
                   "master of a bfloat16 parameter and the 16 bits that it lacks; here parameters are %s: use O5, or "
-                  "cast_model_type = AMP_BFLOAT16", amp__level_name(p->level), amp__dtype_name(p->low));
+                  "cast_model_type = AMP_BFLOAT16", amp__level_name(p->level),
+                  amp__dtype_name(p->cast_model_type == AMP_DTYPE_UNCHANGED ? AMP_FLOAT32 : p->cast_model_type));
     AMP_RETURN_IF(p->emulate, AMP_ERR_CONFLICT, "level %s: master_weights is AMP_SPLIT and emulate is ON, which keeps "
                   "parameters in FP32: use AMP_ON, or no emulate", amp__level_name(p->level));
     return AMP_OK;

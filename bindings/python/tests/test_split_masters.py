@@ -246,3 +246,33 @@ def test_an_optimizer_that_is_touched_first_loses_nothing(touch):
     touch(optimizer)
     train(model, optimizer, 1)
     assert torch.equal(before, model.state_dict()["4.weight"])
+
+
+@pytest.mark.parametrize("masters", [True, "split"])
+def test_a_model_may_be_laid_out_anew(masters):
+    model, optimizer = start(masters, MAKERS["FusedAdam"])
+    train(model, optimizer, 2)
+    before = copy.deepcopy(model.state_dict())
+    for layout in (torch.contiguous_format, torch.channels_last):
+        model.to(memory_format=layout)
+        assert same(model.state_dict(), before)
+    model.to(memory_format=torch.contiguous_format)
+    train(model, optimizer, 2, 2)
+    moved = copy.deepcopy(model.state_dict())
+    amp.shutdown()
+    model, optimizer = start(masters, MAKERS["FusedAdam"])
+    train(model, optimizer, 4)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(moved[name], value, rtol=1e-2, atol=1e-2)
+
+
+def test_slices_of_one_tensor_keep_their_lower_halves():
+    model, weights = torch.nn.Module(), torch.randn(96, 32)
+    model.a, model.b, model.c = (torch.nn.Parameter(part) for part in weights.clone().chunk(3))
+    model.forward = lambda x: sum(x @ each.t() for each in (model.a, model.b, model.c))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O5", master_weights="split", verbosity=0)
+    with amp.scale_loss(model(torch.ones(4, 32)).float().sum(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    state = model.state_dict()
+    assert torch.equal(torch.cat([state[name] for name in "abc"]), weights)

@@ -93,8 +93,14 @@ class _Rules:
     def __init__(self, bits: Any, skip: Any) -> None:
         self.patterns = dict(bits) if isinstance(bits, Mapping) else {"": bits}
         skip = () if skip is None else skip
-        single = isinstance(skip, (str, nn.Module)) or callable(skip)
+        single = isinstance(skip, (str, nn.Module)) or callable(skip) or not isinstance(skip, Iterable)
         self.skipped = [skip] if single else list(skip)
+        for one in self.skipped:
+            if isinstance(one, type) or not (isinstance(one, (str, nn.Module)) or callable(one)):
+                raise TypeError(
+                    f"amp.compress_activations: skip has {one!r}, and takes modules, patterns of their names, and "
+                    "functions of name and module"
+                )
         self._used: set[int] = set()
 
     def _skips(self, name: str, module: nn.Module, one: Any) -> bool:
@@ -308,9 +314,15 @@ def compress_activations(
         raise RuntimeError("amp.compress_activations: PyTorch 2.1 or later is needed: its hooks run after errors, too")
     if any(isinstance(hook, _Hook) and hook.run is not None for hook in model._forward_pre_hooks.values()):
         raise ValueError("amp.compress_activations: this model is compressed already: call its handle's remove() first")
-    if bits is None or min_size < 0:
-        what = "bits is None: use skip, or patterns" if bits is None else f"min_size is {min_size}, below 0"
-        raise ValueError(f"amp.compress_activations: {what}")
+    if bits is None:
+        raise ValueError("amp.compress_activations: bits is None: use skip, or patterns")
+    for name, value, least in (("min_size", min_size, 0), ("steps", steps, 1), ("seed", seed, None)):
+        if value is None and least is None:
+            continue
+        if not isinstance(value, int):
+            raise TypeError(f"amp.compress_activations: {name} is {value!r}, and must be an integer")
+        if least is not None and value < least:
+            raise ValueError(f"amp.compress_activations: {name} is {value}, and must be {least} or more")
     if bits == "auto" and getattr(model, "static_graph", False):
         raise ValueError(
             'amp.compress_activations: "auto" runs backward several times, which DistributedDataParallel with '

@@ -180,7 +180,7 @@ class Store:
         self.model, self._min_size, self._softmax, self._bits_of = weakref.ref(model), min_size, softmax, bits_of
         self._seeds = itertools.count(seed)
         self._alive: dict[Any, weakref.ref[Any]] = {}
-        self._last: tuple[Any, Any] = (None, None)  # unpacked last, for the next node that waits for it
+        self._last: tuple[Any, Any, int] = (None, None, 0)  # unpacked last, for the next node, and its version
         self._recent: deque[tuple[Any, Packed]] = deque(maxlen=6)  # saved last: what made it, and its packed form,
         self._sources: deque[tuple[Packed, Any]] = deque(maxlen=6)  # and of what that was made
         self._unheard: deque[_Unheard] = deque()
@@ -201,7 +201,7 @@ class Store:
         return next(self._seeds) & 0xFFFFFFFFFFFFFFFF
 
     def _forget(self) -> None:
-        self._last, self._ends = (None, None), False
+        self._last, self._ends = (None, None, 0), False
 
     def _count(self, why: str, before: int, now: int) -> None:
         count = self.counts.get(why)
@@ -396,11 +396,11 @@ class Store:
             return tensor
         packed, shape, strides, offset = saved
         self._hear_of(_UNHEARD)
-        last, flat = self._last
-        if last is not packed:
+        last, flat, version = self._last
+        if last is not packed or flat._version != version:  # a backward may write into what it saved
             flat = packed.flat()
             if type(packed) is Packed and (self._ends or self._hear()):
-                self._last = packed, flat
+                self._last = packed, flat, flat._version
         return flat.view(shape) if strides is None else flat.as_strided(shape, strides, offset)
 
     def _hear(self) -> bool:

@@ -70,8 +70,9 @@ def dtype_name(dtype: Any) -> str | None:
 def _bool_of(name: str, value: Any) -> Any:
     """keep_batchnorm_fp32 may be the strings "True" and "False"; so may the others."""
     value = {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
+    split = ", 'split'" if name == "master_weights" else ""
     assert isinstance(value, bool), (
-        f"{name} must be a boolean, the string 'True' or 'False', or None; found {name}={value}"
+        f"{name} must be a boolean, the string 'True' or 'False'{split}, or None; found {name}={value}"
     )
     return value
 

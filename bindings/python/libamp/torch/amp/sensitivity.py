@@ -53,8 +53,6 @@ class Budget:
     def __init__(self, budget: float, steps: int) -> None:
         if not 2 <= budget <= 8:
             raise ValueError(f"amp.compress_activations: budget is {budget}, and must be from 2 to 8 bits an element")
-        if steps < 1:
-            raise ValueError(f"amp.compress_activations: steps is {steps}, and must be 1 or more")
         self._budget, self._left = budget, steps
         self._costs: dict[Any, float] = {}
         self._sizes: dict[Any, int] = {}

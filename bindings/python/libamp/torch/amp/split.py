@@ -17,13 +17,27 @@ import torch
 from ... import kernels
 from . import wrapped
 
-_NAME, _LOADED = "_amp_remainder", "_amp_loaded"
+_NAME, _LOADED, _LAYOUT = "_amp_remainder", "_amp_loaded", "_amp_layout"
 Lists = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
 def remainder_of(param: torch.Tensor) -> torch.Tensor | None:
+    """It lies as its parameter does, which may have been laid out anew."""
     found: torch.Tensor | None = getattr(param, _NAME, None)
+    if found is not None and getattr(found, _LAYOUT, param.stride()) != param.stride():
+        _lay_anew(found, param)
     return found
+
+
+@torch.no_grad()
+def _lay_anew(rest: torch.Tensor, param: torch.Tensor) -> None:
+    layout = getattr(rest, _LAYOUT)
+    if len(layout) == param.dim() and kernels.remainder_bytes(param.numel()) <= rest.nbytes:
+        before = torch.empty_strided(param.shape, layout, dtype=torch.bfloat16, device=param.device).copy_(param)
+        here = torch.empty_like(param, dtype=torch.bfloat16)
+        wide = torch.empty_like(here, dtype=torch.float32).copy_(joined(before, rest))
+        kernels.split([here], [rest], [wide])
+        setattr(rest, _LAYOUT, param.stride())
 
 
 def _wide(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -83,10 +97,13 @@ class Split:
         for param, exact in self._exact.values():
             if param.dtype is torch.bfloat16:
                 rest = _new_remainder(param)
+                setattr(rest, _LAYOUT, param.stride())
                 store(param, rest, exact)
                 setattr(param, _NAME, rest)
                 self.params[id(param)] = param
-                self._versions[id(param)] = param._version
+        for key in self._exact:  # now that all are written, for slices of one tensor have one version
+            if key in self.params:
+                self._versions[key] = self.params[key]._version
         self._exact.clear()
 
     def before_first_backward(self) -> None:

@@ -60,8 +60,11 @@ def fused_step(
     """kernels.optimizer_step, which takes tensors of one device that lie alike; others are taken device by device."""
     if not params:
         return
-    remainders = [getattr(param, "_amp_remainder", None) for param in params]
-    if any(rest is not None for rest in remainders):  # amp.initialize(..., master_weights="split")
+    remainders: list[Any] = []
+    if any(hasattr(param, "_amp_remainder") for param in params):  # amp.initialize(..., master_weights="split")
+        from ..amp.split import remainder_of
+
+        remainders = [remainder_of(param) for param in params]
         numbers["remainders"] = remainders
         grads = [_lie_as(param, grad) for param, grad in zip(params, grads, strict=True)]
     try:
