@@ -82,6 +82,7 @@ struct mti_record {
 	const char *name;
 	mti_backward backward;
 	mt_tensor *saved[MTI_SAVED]; /* inputs that backward reads */
+	int is_exact;                /* it grows as exp(): no saver's */
 	mt_storage *aux;             /* owned: masks, indices, statistics */
 	int arg[2];
 	float factor;

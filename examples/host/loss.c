@@ -54,7 +54,8 @@ mt_tensor *mti_log_softmax(mt_tensor *input)
 {
 	struct mti_record rec = {.name = "log_softmax",
 	                         .backward = log_softmax_backward,
-	                         .saved = {input}};
+	                         .saved = {input},
+	                         .is_exact = 1};
 	mt_tensor *out;
 	size_t rows, classes;
 	float *norm;

@@ -157,7 +157,8 @@ void mt_discard_graph(mt_tensor *tensor);
  * What backward will read of an operator's inputs is kept until then: the
  * tensor itself, or what a saver makes of it.  Asked for is only what other
  * operators made, once for each that keeps it; not leaves, nor leaves that
- * were cast.  On failure both leave a message in mt_error().
+ * were cast, and not the input of log_softmax, whose backward is an
+ * exponential of it.  On failure both leave a message in mt_error().
  */
 typedef struct mt_saver {
 	void *user;

@@ -35,7 +35,8 @@ int mti_save(mt_node *node, int i, mt_tensor *tensor)
 		return 0;
 	s->version = tensor->version;
 	s->dtype = tensor->dtype;
-	if (has_saver && mt_dtype_is_float(tensor->dtype) && is_made(tensor)) {
+	if (has_saver && !node->rec.is_exact &&
+	    mt_dtype_is_float(tensor->dtype) && is_made(tensor)) {
 		s->by = saver;
 		if (saver.pack(saver.user, tensor, &s->packed) != 0)
 			return -1;
