@@ -180,10 +180,12 @@ sanitized() { # TOOL PROGRAM
         absent='there is no compute-sanitizer'
         return
     fi
-    # initcheck does not see what the tensor memory accelerator writes, as cuBLASLt's products do on GPUs that have one, nor
-    # what the host writes to managed memory.
+    # initcheck does not see what the tensor memory accelerator writes, as cuBLASLt's products do on GPUs that have
+    # one, nor what the host writes to managed memory.
     flags=''
-    if [ "$1" = initcheck ]; then flags='--check-api-memory-access no --kernel-name-exclude kernel_substring=kernel_finish'; fi
+    if [ "$1" = initcheck ]; then
+        flags='--check-api-memory-access no --kernel-name-exclude kernel_substring=kernel_finish'
+    fi
     # shellcheck disable=SC2086 # options
     program 1500 "$sanitizer" --tool "$1" $flags --error-exitcode 99 "./test_cuda_$2" gpu
     absent=$(grep -Ei 'device not supported|not supported on this (device|system|platform)' "$log" | head -n 1)

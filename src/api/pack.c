@@ -13,24 +13,25 @@ static amp_status take(const amp_pack_args *args, amp_pack_args *a) {
     return AMP_OK;
 }
 
-static amp_status count(const amp_pack_args *a) {
-    if (!a->context) return AMP_OK;
+static void count(const amp_pack_args *a) {
+    if (!a->context) return;
     const uint64_t from = a->src.size * amp__dtype_size(a->src.dtype);
     atomic_fetch_add_explicit(&a->context->packed.from, from, memory_order_relaxed);
     atomic_fetch_add_explicit(&a->context->packed.to, amp_pack_bytes(a->src.size, a->bits), memory_order_relaxed);
-    return AMP_OK;
 }
 
 AMP_API amp_status amp_pack(const amp_pack_args *args) {
     amp_pack_args a;
     AMP_TRY(take(args, &a));
     AMP_TRY(amp__pack(&a));
-    return count(&a);
+    count(&a);
+    return AMP_OK;
 }
 
 AMP_API amp_status amp_device_pack(amp_device_list *list, void *stream, const amp_pack_args *args) {
     amp_pack_args a;
     AMP_TRY(take(args, &a));
     AMP_TRY(amp__device_pack(list, stream, &a));
-    return count(&a);
+    count(&a);
+    return AMP_OK;
 }

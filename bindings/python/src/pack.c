@@ -25,8 +25,8 @@ static amp_status unpack_cuda(amp_py_call *call)
     return amp_device_unpack(call->list, call->stream, &((packing *)call)->unpack);
 }
 
-/* The packed side: memory without gaps, of whatever type. An element of a type that is not libamp's has a byte at
- * least. Returns its address, or NULL with an exception. */
+/* The packed side: memory without gaps. An element of a type that is not libamp's counts as a byte. Returns its
+ * address, or NULL with an exception. */
 static void *packed_memory(PyObject *tensor, uint64_t wanted, bool written, packing *x)
 {
     const amp_py_call *call = &x->call;
