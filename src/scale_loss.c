@@ -15,6 +15,7 @@
 #include "context/optimizer.h"
 #include "context/report.h"
 #include "observe/observe.h"
+#include "raw/raw.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -135,7 +136,7 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     bracket->host = loss_host(context, bracket);
     bracket->scale = bracket->scaler.scale;
     bracket->seeds_before = context->seeds_shown;
-    amp_status status = AMP_OK;
+    amp_status status = amp__gradients_follow(context);
     for (size_t i = 0; i < bracket->n_optimizers && status == AMP_OK; i++)
         status = amp__report_unseen_steps(bracket->optimizers[i]);
     if (status == AMP_OK) status = bracket->home->begin(bracket, loss != NULL);
@@ -377,7 +378,8 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
     if (bracket->delay) return delay_end(bracket, scaled);
     struct amp__grads_result result;
-    status = amp__wiring_check_gradients(bracket);
+    status = context->looks < AMP__LOOKS ? amp__gradients_follow(context) : AMP_OK;
+    if (status == AMP_OK) status = amp__wiring_check_gradients(bracket);
     if (status == AMP_OK && amp__observing(context))
         amp__observe_scaled(context, bracket->optimizers, bracket->n_optimizers);
     if (status == AMP_OK) status = unscale(bracket, &result);

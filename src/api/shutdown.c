@@ -49,7 +49,7 @@ void amp__context_destroy(amp_context *context) {
     amp__spares_clear(&context->spares);
     void *blocks[] = { context->models, context->optimizers, context->params,   context->by_handle,
                        context->by_id,  context->brackets,   context->warnings, context->taped,
-                       context->ranges, context->grad_ranges,  context->listed };
+                       context->ranges, context->grad_ranges, context->listed };
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
     amp__names_free(&context->op_names);
     amp__findings_free(context);

@@ -153,7 +153,9 @@ static amp_status look_at_field(void *self, const amp_field *field) {
 static double buffer_size(const struct amp__op *op, const struct amp__call *call, uint32_t i) {
     const struct amp__arg *arg = &call->schema->args[i];
     struct amp__extents extents;
-    if (arg->flags & AMP__EXTENT_UNKNOWN) return (double)amp__range_rest(op->context, amp__call_pointer(call, i));
+    int64_t rest;
+    if (arg->flags & AMP__EXTENT_UNKNOWN)
+        return amp__range_rest(op->context, amp__call_pointer(call, i), &rest) == AMP_OK ? (double)rest : 0.0;
     return amp__buffer_extents(call, i, &extents) == AMP_OK ? (double)extents.count : 0.0;
 }
 

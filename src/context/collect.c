@@ -274,6 +274,7 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
         AMP_TRY(
             new_param(context, &optimizer->host, given.tensor, given.name, "added.", context->n_params + i, &param));
         param->module_kind = given.module_kind;
+        context->has_norm |= given.module_kind == AMP_MODULE_BATCH_NORM;
         param->in_model = true;
         AMP_TRY(inspect(context, param, true));
     } else if (amp__is_low(param->dtype) && !param->has_master && context->properties.master_weights) {

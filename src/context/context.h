@@ -55,8 +55,10 @@ struct amp_context {
     size_t n_params, params_capacity;
     struct amp__handle_entry *by_handle; /* open addressing; ties have an entry each */
     struct amp__id_entry *by_id;
-    struct amp__range *ranges, *grad_ranges; /* sorted addresses of FP32 parameters, of fixed gradients */
-    size_t n_ranges, n_grad_ranges;
+    struct amp__range *ranges; /* sorted addresses of FP32 parameters */
+    size_t n_ranges;
+    bool has_norm;             /* a parameter is batch norm's */
+    _Atomic(bool) raw_calls;   /* an op was called that takes raw buffers */
     bool released; /* amp_weights_release: FP32 blocks are not there; these pages of them */
     struct amp__pages *pages;
     size_t n_pages;
@@ -109,6 +111,8 @@ struct amp_context {
     char kept_text[512];
     char *warnings; /* lines */
     struct amp__finding *findings; /* the oldest first */
+    struct amp__range *grad_ranges; /* sorted addresses of FP32 gradients (raw/gradients.c) */
+    size_t n_grad_ranges, grad_ranges_capacity;
     bool explained_skip, explained_growth;
 };
 

@@ -3,6 +3,7 @@
 #ifndef AMP_OP_H
 #define AMP_OP_H
 
+#include "common/map.h"
 #include "host/host.h"
 #include "intercept/intercept.h"
 #include "opt_levels/lists.h"
@@ -32,7 +33,8 @@ struct amp__op {
     bool seeds;       /* backward starts from a buffer of its calls, which carries the loss scale */
 
     bool only_watched; /* verify: wrapped for its arguments' sake; the policy has nothing to do with it */
-    _Atomic(bool) probed, cast_seen; /* looked at once: does it add to gradients, is a cast of the type asked for */
+    _Atomic(bool) cast_seen; /* looked at once: is a cast of the type asked for */
+    struct amp__map probed;  /* verify: parameters to whose gradients it was seen to add, or not to; under the lock */
 
     bool has_types; /* the set of its operands' types decides, by this table; */
     _Atomic(bool) by_types; /* and nothing else is looked at now */
@@ -88,7 +90,6 @@ struct amp__model {
     bool whole_table; /* AMP_MODEL_WHOLE_TABLE */
 };
 
-struct amp__keyed;
 /* By its name, batch norm's forward or backward? */
 bool amp__op_is_norm(const struct amp__op *op);
 /* named.c: the ops whose name, or name#index, may be this one: the caller compares. */

@@ -77,6 +77,7 @@ amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_ho
 
 void amp__op_clear(struct amp__op *op) {
     amp__free(op->name);
+    amp__map_free(&op->probed);
     amp__schema_release(op->schema);
 }
 

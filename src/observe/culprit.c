@@ -36,8 +36,8 @@ void amp__observe_call(amp_context *context, struct amp__seen_call *seen) {
 
 void amp__observe_gradient(amp_context *context, const void *memory) {
     struct amp__observer *observer = context->observer;
-    uint64_t offset;
-    const struct amp__param *param = amp__range_find(context->grad_ranges, context->n_grad_ranges, memory, &offset);
+    uint64_t rest;
+    const struct amp__param *param = amp__gradient_known(context, memory, &rest);
     pthread_mutex_lock(observer->lock);
     if (!observer->suspect_param && param) observer->suspect_param = param, observer->suspect_written = true;
     pthread_mutex_unlock(observer->lock);

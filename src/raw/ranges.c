@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Raw address -> registered buffer: weights and gradients are often slices of one allocation, so matching is
- * by range. */
+/* Raw address -> parameter: weights are often slices of one allocation, so matching is by range. gradients.c has
+ * gradients. */
 #include "common/map.h"
 #include "context/context.h"
 #include "raw/raw.h"
@@ -11,53 +11,20 @@ static bool is_sorted(const struct amp__range *ranges, size_t n) {
     return true;
 }
 
-static amp_status sort(struct amp__range **ranges, size_t n) {
-    if (is_sorted(*ranges, n)) return AMP_OK;
-    struct amp__range *sorted = amp__alloc(n, sizeof *sorted);
+amp_status amp__ranges_sort(struct amp__range *ranges, size_t n) {
+    if (is_sorted(ranges, n)) return AMP_OK;
+    struct amp__range *before = amp__alloc(n, sizeof *before);
     struct amp__keyed *entries = amp__alloc(n, sizeof *entries);
-    amp_status status = sorted && entries ? AMP_OK : amp__fail_memory();
-    if (status == AMP_OK) {
-        for (size_t i = 0; i < n; i++) entries[i] = (struct amp__keyed){ (*ranges)[i].begin, &(*ranges)[i] };
-        status = amp__sort_keyed(entries, n);
+    amp_status status = before && entries ? AMP_OK : amp__fail_memory();
+    for (size_t i = 0; i < n && status == AMP_OK; i++) {
+        before[i] = ranges[i];
+        entries[i] = (struct amp__keyed){ before[i].begin, &before[i] };
     }
-    for (size_t i = 0; i < n && status == AMP_OK; i++) sorted[i] = *(const struct amp__range *)entries[i].value;
+    if (status == AMP_OK) status = amp__sort_keyed(entries, n);
+    for (size_t i = 0; i < n && status == AMP_OK; i++) ranges[i] = *(const struct amp__range *)entries[i].value;
     amp__free(entries);
-    if (status != AMP_OK) {
-        amp__free(sorted);
-        return status;
-    }
-    amp__free(*ranges);
-    *ranges = sorted;
-    return AMP_OK;
-}
-
-/* Each gradient is multiplied and divided by itself. */
-static amp_status check_apart(const struct amp__range *ranges, size_t n) {
-    for (size_t i = 1; i < n; i++)
-        AMP_RETURN_IF(ranges[i].begin < ranges[i - 1].end, AMP_ERR_CONFLICT,
-                      "the gradients of %s and %s overlap in memory: give each parameter a gradient of its own",
-                      ranges[i - 1].param->name, ranges[i].param->name);
-    return AMP_OK;
-}
-
-/* An FP32 gradient in a buffer of the host's that stays where it is. */
-static amp_status add_gradient(amp_context *context, struct amp__param *param) {
-    void *grad;
-    struct amp__elements now;
-    if (!param->in_optimizer || !param->host->grad || param->host->set_grad || !param->host->view) return AMP_OK;
-    AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    if (!grad) return AMP_OK;
-    const amp_status status = amp__host_find(param->host, grad, "gradient", &now);
-    if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
-    const uintptr_t at = (uintptr_t)now.data, own = (uintptr_t)param->address;
-    AMP_RETURN_IF(own && now.size && now.dtype == AMP_FLOAT32 && at < own + 4 * param->size && own < at + 4 * now.size,
-                  AMP_ERR_CONFLICT, "%s: its gradient lies in its own elements: give it memory of its own",
-                  param->name);
-    /* raw buffers are compact, and in the CPU's memory */
-    if (now.dtype != AMP_FLOAT32 || !now.size || now.strides || param->on_device) return AMP_OK;
-    context->grad_ranges[context->n_grad_ranges++] =
-        (struct amp__range){ (uintptr_t)now.data, (uintptr_t)now.data + 4 * now.size, param };
-    return AMP_OK;
+    amp__free(before);
+    return status;
 }
 
 bool amp__ranges_meet(const amp_context *a, const amp_context *b) {
@@ -75,21 +42,19 @@ static bool has_released(const amp_context *live, const amp_context *context) {
 
 amp_status amp__ranges_build(amp_context *context) {
     context->ranges = amp__alloc(context->n_params, sizeof *context->ranges);
-    context->grad_ranges = amp__alloc(context->n_params, sizeof *context->grad_ranges);
-    if (!context->ranges || !context->grad_ranges) return amp__fail_memory();
+    if (!context->ranges) return amp__fail_memory();
     for (size_t i = 0; i < context->n_params; i++) {
         struct amp__param *param = context->params[i];
         amp__param_prefetch_ahead(context->params, context->n_params, i);
         const uintptr_t begin = (uintptr_t)param->address;
         if (begin && param->size && param->dtype == AMP_FLOAT32 && !param->on_device)
             context->ranges[context->n_ranges++] = (struct amp__range){ begin, begin + 4 * param->size, param };
-        AMP_TRY(add_gradient(context, param));
+        context->has_norm |= param->module_kind == AMP_MODULE_BATCH_NORM;
     }
-    AMP_TRY(sort(&context->ranges, context->n_ranges));
-    AMP_TRY(sort(&context->grad_ranges, context->n_grad_ranges));
+    AMP_TRY(amp__ranges_sort(context->ranges, context->n_ranges));
     AMP_RETURN_IF(amp__live_any(has_released, context), AMP_ERR_WRONG_STATE, "parameters are weights that another "
                   "context has released: call amp_weights_restore there first");
-    return check_apart(context->grad_ranges, context->n_grad_ranges);
+    return amp__gradients_follow(context);
 }
 
 static const struct amp__range *find(const struct amp__range *ranges, size_t n, uintptr_t at) {
@@ -109,9 +74,13 @@ struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, co
     return range->param;
 }
 
-int64_t amp__range_rest(const amp_context *context, const void *address) {
+amp_status amp__range_rest(amp_context *context, const void *address, int64_t *rest) {
     const uintptr_t at = (uintptr_t)address;
     const struct amp__range *range = find(context->ranges, context->n_ranges, at);
-    if (!range) range = find(context->grad_ranges, context->n_grad_ranges, at);
-    return range ? (int64_t)((range->end - at) / sizeof(float)) : 0;
+    struct amp__param *param;
+    uint64_t left = 0;
+    if (range) left = (range->end - at) / sizeof(float);
+    else AMP_TRY(amp__gradient_at(context, address, true, &param, &left));
+    *rest = (int64_t)left;
+    return AMP_OK;
 }

@@ -160,7 +160,8 @@ static amp_status extents_of(const struct amp__casting *casting, const struct am
                              struct amp__raw_buffer *buffer) {
     const struct amp__arg *arg = &call->schema->args[i];
     if (!(arg->flags & AMP__EXTENT_UNKNOWN)) return amp__buffer_extents(call, i, &buffer->extents);
-    const int64_t rest = amp__range_rest(casting->context, buffer->host);
+    int64_t rest;
+    AMP_TRY(amp__range_rest(casting->context, buffer->host, &rest));
     AMP_RETURN_IF(!rest, AMP_ERR_NOT_FOUND,
                   "op %s: %s[?] points into no registered parameter, and into no gradient of one that an optimizer "
                   "lists: register its buffer, or write its extents", call->schema->name, arg->name);
@@ -180,30 +181,25 @@ static amp_status take_temporary(const struct amp__raw *raw, struct amp__raw_buf
     return AMP_OK;
 }
 
-static bool is_accumulator(const struct amp__casting *casting, const struct amp__raw_buffer *buffer) {
-    uint64_t offset;
-    const amp_context *context = casting->context;
-    return amp__range_find(context->grad_ranges, context->n_grad_ranges, buffer->host, &offset) != NULL;
-}
-
 /* In the first brackets: gradients and weights that are not what the op says it does with them. */
-static void look_at_role(const struct amp__raw *raw, const struct amp__raw_buffer *buffer) {
+static amp_status look_at_role(const struct amp__raw *raw, const struct amp__raw_buffer *buffer) {
     amp_context *context = raw->casting->context;
     const struct amp__op *op = raw->casting->op;
     const char *name = buffer->name ? buffer->name : "a buffer";
+    struct amp__param *param;
     uint64_t offset;
-    if (atomic_load_explicit(&context->looks, memory_order_relaxed) >= AMP__LOOKS || buffer->scratch) return;
+    if (atomic_load_explicit(&context->looks, memory_order_relaxed) >= AMP__LOOKS || buffer->scratch) return AMP_OK;
     const bool written = buffer->flags & (AMP__WRITE | AMP__READ_WRITE);
-    const struct amp__param *param =
-        written ? amp__range_find(context->ranges, context->n_ranges, buffer->host, &offset)
-                : amp__range_find(context->grad_ranges, context->n_grad_ranges, buffer->host, &offset);
-    if (!param || !param->in_optimizer) return;
+    if (written) param = amp__range_find(context->ranges, context->n_ranges, buffer->host, &offset);
+    else AMP_TRY(amp__gradient_at(context, buffer->host, true, &param, &offset));
+    if (!param || !param->in_optimizer) return AMP_OK;
     if (written)
         amp__find(context, AMP__PARAMETER_WRITTEN, param->name, "op %s: %s is an output, and lies in the parameter %s",
                   op->name, name, param->name);
     else
         amp__find(context, AMP__GRADIENT_READ, param->name, "op %s: %s is only read, and lies in the gradient of %s",
                   op->name, name, param->name);
+    return AMP_OK;
 }
 
 static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
@@ -219,9 +215,12 @@ static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_buffer *b
         each_row(raw, buffer, round_in, &raw->counts);
         return AMP_OK;
     }
+    struct amp__param *summed;
+    uint64_t rest;
+    AMP_TRY(amp__gradient_at(casting->context, buffer->host, true, &summed, &rest));
     AMP_TRY(take_temporary(raw, buffer, sizeof(float)));
     /* in place, but on a copy: the host's stays as it is until the op is through */
-    if (!is_accumulator(casting, buffer)) {
+    if (!summed) {
         each_row(raw, buffer, round_in, &raw->counts);
         buffer->after = AMP__RAW_ROUND;
         return AMP_OK;
@@ -293,14 +292,14 @@ static amp_status enter_released(struct amp__raw *raw, struct amp__raw_buffer *b
 }
 
 /* What the mode does not touch. Batch norm's parameters, statistics and their gradients stay FP32 in a 16-bit model. */
-static bool stays(const struct amp__raw *raw, const float *address, bool seed) {
-    const amp_context *context = raw->casting->context;
+static bool stays(const struct amp__raw *raw, const float *address, bool seed, bool updates) {
+    amp_context *context = raw->casting->context;
     uint64_t offset;
     if (find_released(raw, address, &offset)) return false;
     if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return true;
-    if (!amp__retypes(&context->properties)) return false;
-    const struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, address, &offset);
-    if (!param) param = amp__range_find(context->grad_ranges, context->n_grad_ranges, address, &offset);
+    if (!amp__retypes(&context->properties) || !context->has_norm) return false;
+    struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, address, &offset);
+    if (!param && amp__gradient_at(context, address, updates, &param, &offset) != AMP_OK) return false;
     return amp__param_stays_fp32(context, param);
 }
 
@@ -321,7 +320,7 @@ static amp_status enter(struct amp__raw *raw, struct amp__raw_buffer *buffer, bo
     else if (buffer->scratch)
         memcpy(buffer->temporary, buffer->host, (size_t)buffer->extents.span * sizeof(float));
     else {
-        look_at_role(raw, buffer);
+        AMP_TRY(look_at_role(raw, buffer));
         AMP_TRY(raw->mode == AMP__RAW_EMULATE ? enter_emulated(raw, buffer) : enter_replaced(raw, buffer));
     }
     raw->n++;
@@ -372,7 +371,7 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     const bool seed = (arg->flags & AMP__SEED) != 0;
     if (arg->dtype != AMP_FLOAT32 || (arg->flags & AMP__KEEP) || !host) return AMP_OK;
     raw->found |= !seed;
-    const bool as_it_is = stays(raw, host, seed);
+    const bool as_it_is = stays(raw, host, seed, (arg->flags & AMP__READ_WRITE) != 0);
     if (as_it_is && !may_watch(raw, host)) return AMP_OK;
     amp_status status = new_buffer(raw, host, &buffer);
     if (status != AMP_OK) return amp__fail_prefix(status, "op %s: %s", raw->casting->op->name, arg->name);
@@ -435,7 +434,7 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     AMP_RETURN_IF(field.role == AMP_ROLE_KEEP && host != *field.address, AMP_ERR_CONFLICT,
                   "it is a buffer of the call already, in another role: what is kept is AMP_ROLE_KEEP each time");
     if (field.role == AMP_ROLE_KEEP || !host || !field.size) return AMP_OK;
-    const bool as_it_is = stays(raw, host, seed);
+    const bool as_it_is = stays(raw, host, seed, field.role == AMP_ROLE_UPDATE);
     if (as_it_is && !may_watch(raw, host)) return AMP_OK;
     const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE
         : field.role == AMP_ROLE_UPDATE                 ? AMP__READ_WRITE
@@ -457,7 +456,9 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
 /* ---- the call ---- */
 
 amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__call *call, void **argv, void **pointers) {
-    raw->low_sums = amp__emulates_model(&raw->casting->context->properties);
+    amp_context *context = raw->casting->context;
+    raw->low_sums = amp__emulates_model(&context->properties);
+    if (!atomic_load_explicit(&context->raw_calls, memory_order_relaxed)) context->raw_calls = true;
     for (uint32_t i = 0; i < call->schema->n_args; i++)
         if (call->schema->args[i].kind == AMP__BUFFER) AMP_TRY(enter_argument(raw, call, i, argv, pointers));
     return AMP_OK;

@@ -80,7 +80,7 @@ amp_status amp__watch_check(const struct amp__casting *casting, const struct amp
 /* After everything entered: `argv` is what the op will get. */
 amp_status amp__watch_enter(struct amp__watch *watch, struct amp__casting *casting, const struct amp__raw *raw,
                             const struct amp__call *call, void *const *argv);
-/* Once for each op that adds to registered gradients: does it add? It runs one more time to tell. */
+/* Once for each op and each gradient that it adds to: does it add? It runs one more time to tell. */
 amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casting, const struct amp__call *call,
                             amp_fn function, void *const *argv);
 void amp__watch_leave(const struct amp__watch *watch, struct amp__op *op);
@@ -103,12 +103,25 @@ struct amp__range {
     struct amp__param *param;
 };
 
-/* The sorted address ranges of FP32 parameters, and of gradients in fixed buffers. */
+/* The sorted address ranges of FP32 parameters, and the gradients that there are. */
 amp_status amp__ranges_build(amp_context *context);
+amp_status amp__ranges_sort(struct amp__range *ranges, size_t n);
 struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, const void *address, uint64_t *offset);
 /* Do parameters of both lie in the same memory? */
 bool amp__ranges_meet(const amp_context *a, const amp_context *b);
 /* Elements from there to the end of the parameter or gradient that it points into; 0: of none. */
-int64_t amp__range_rest(const amp_context *context, const void *address);
+amp_status amp__range_rest(amp_context *context, const void *address, int64_t *rest);
+
+/* ---- gradients.c: gradients, as the hook grad tells of them ---- */
+
+/* Asks the hook for all gradients: in the first brackets, and in every one of a context whose ops take raw buffers.
+ * AMP_ERR_CONFLICT: a gradient overlaps another, or its own parameter; it names them. */
+amp_status amp__gradients_follow(amp_context *context);
+/* The parameter whose gradient this address lies in, and the elements from there to its end; NULL: none. The hook is
+ * asked about what is known, and with `asks` about all others where backward may be running. */
+amp_status amp__gradient_at(amp_context *context, const void *address, bool asks, struct amp__param **out,
+                            uint64_t *rest);
+/* The same by what the hook said last. */
+struct amp__param *amp__gradient_known(amp_context *context, const void *address, uint64_t *rest);
 
 #endif

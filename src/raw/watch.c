@@ -5,6 +5,7 @@
  * stays one was not written, and one that became quiet was read; memory of libamp's has guards around it.
  */
 #include "call/call.h"
+#include "common/map.h"
 #include "context/context.h"
 #include "context/findings.h"
 #include "context/op.h"
@@ -24,7 +25,7 @@ struct amp__watched {
     size_t rows, length, stride, width;
     enum { READS, WRITES, UPDATES, GUARDED } role; /* GUARDED: nobody said what becomes of it */
     bool guarded;
-    bool is_sum;   /* a registered gradient, which the op adds to */
+    struct amp__param *summed; /* the op adds to the gradient of this parameter */
     uint64_t sum;  /* of the bytes before */
     char *before;  /* a copy */
 };
@@ -55,7 +56,8 @@ static bool is_quiet(const struct amp__watched *item, const char *element) {
 /* ---- before anything is converted ---- */
 
 static amp_status check_length(const struct amp__casting *casting, const struct amp__raw_buffer *buffer) {
-    const int64_t rest = amp__range_rest(casting->context, buffer->host);
+    int64_t rest;
+    AMP_TRY(amp__range_rest(casting->context, buffer->host, &rest));
     if (!rest || buffer->extents.span <= rest) return AMP_OK;
     return amp__find_error(casting->context, AMP__EXTENT_TOO_LARGE, AMP_ERR_INVALID_ARGUMENT, casting->op->name,
                            "op %s: %s has %lld elements by its extents, and %lld are left of the registered buffer "
@@ -104,11 +106,6 @@ static amp_status add(struct amp__watch *watch, struct amp__casting *casting, st
     return AMP_OK;
 }
 
-static bool is_gradient(const amp_context *context, const float *host) {
-    uint64_t offset;
-    return amp__range_find(context->grad_ranges, context->n_grad_ranges, host, &offset) != NULL;
-}
-
 /* Batch norm's parameters stay FP32, where the host says which they are: what its op reads and was re-typed is one of
  * which it did not. */
 static void check_norm(const struct amp__casting *casting, const struct amp__param *param) {
@@ -123,15 +120,15 @@ static void check_norm(const struct amp__casting *casting, const struct amp__par
 
 /* Said to be written only, and yet weights, or a gradient: what is there is not filled over. */
 static bool is_misdescribed(const struct amp__casting *casting, const struct amp__param *param,
-                            const struct amp__raw_buffer *buffer) {
+                            const struct amp__param *gradient_of, const struct amp__raw_buffer *buffer) {
     amp_context *context = casting->context;
     const char *op = casting->op->name, *name = buffer->name ? buffer->name : "a buffer";
     if (param && param->in_optimizer)
         amp__find(context, AMP__PARAMETER_WRITTEN, param->name, "op %s: %s is an output, and lies in the parameter %s",
                   op, name, param->name);
-    else if (is_gradient(context, buffer->host))
-        amp__find(context, AMP__GRADIENT_ASSIGNED, op, "op %s: %s is written only by the schema, and lies in a "
-                  "registered gradient", op, name);
+    else if (gradient_of)
+        amp__find(context, AMP__GRADIENT_ASSIGNED, op, "op %s: %s is written only by the schema, and lies in the "
+                  "gradient of %s", op, name, gradient_of->name);
     else return false;
     return true;
 }
@@ -153,11 +150,15 @@ static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *cast
         : buffer->flags & AMP__READ_WRITE       ? UPDATES
                                                 : READS;
     uint64_t offset;
+    struct amp__param *gradient_of = NULL;
     const struct amp__param *param =
         amp__range_find(casting->context->ranges, casting->context->n_ranges, buffer->host, &offset);
     check_norm(casting, param);
-    if (item.role == WRITES && !buffer->temporary && is_misdescribed(casting, param, buffer)) item.role = GUARDED;
-    item.is_sum = item.role == UPDATES && is_gradient(casting->context, buffer->host);
+    if (item.role == UPDATES || item.role == WRITES)
+        AMP_TRY(amp__gradient_at(casting->context, buffer->host, true, &gradient_of, &offset));
+    if (item.role == WRITES && !buffer->temporary && is_misdescribed(casting, param, gradient_of, buffer))
+        item.role = GUARDED;
+    if (item.role == UPDATES) item.summed = gradient_of;
     return add(watch, casting, item);
 }
 
@@ -249,24 +250,35 @@ static bool is_assigned(const struct amp__watched *item) {
 }
 
 static void tell_assigned(const struct amp__op *op, const struct amp__watched *item) {
-    amp__find(op->context, AMP__GRADIENT_ASSIGNED, op->name, "op %s writes over the registered gradient that %s points "
-              "into, and does not add to it", op->name, item->name);
+    amp__find(op->context, AMP__GRADIENT_ASSIGNED, op->name, "op %s writes over the gradient of %s, which %s points "
+              "into, and does not add to it", op->name, item->summed->name, item->name);
+}
+
+/* One op may serve many parameters, and add to the gradient of one and write over another's: each is probed once. */
+static bool is_unprobed(struct amp__op *op, const struct amp__watched *item) {
+    if (!item->summed || item->width != sizeof(float)) return false;
+    const uint64_t key = (uintptr_t)item->summed;
+    pthread_mutex_lock(&op->context->lock);
+    const bool known = amp__map_get(&op->probed, key) != NULL;
+    const bool noted = !known && amp__map_put(&op->probed, key, item->summed) == AMP_OK;
+    pthread_mutex_unlock(&op->context->lock);
+    return noted;
 }
 
 amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casting, const struct amp__call *call,
                             amp_fn function, void *const *argv) {
     struct amp__op *op = casting->op;
     bool any = false;
-    for (size_t i = 0; i < watch->n; i++) any |= watch->items[i].is_sum && watch->items[i].width == sizeof(float);
-    if (!any || call->schema->n_tensors || call->schema->ret.kind == AMP__TENSOR || atomic_exchange(&op->probed, true))
-        return AMP_OK;
+    if (call->schema->n_tensors || call->schema->ret.kind == AMP__TENSOR) return AMP_OK;
+    for (size_t i = 0; i < watch->n; i++) any |= is_unprobed(op, &watch->items[i]);
+    if (!any) return AMP_OK;
     for (size_t i = 0; i < watch->n; i++)
         if (watch->items[i].role != READS && !watch->items[i].before) AMP_TRY(copy(casting, &watch->items[i]));
     for (size_t i = 0; i < watch->n; i++)
-        if (watch->items[i].is_sum) fill(&watch->items[i]);
+        if (watch->items[i].summed) fill(&watch->items[i]);
     amp__call_run(call, function, argv);
     for (size_t i = 0; i < watch->n; i++)
-        if (watch->items[i].is_sum && is_assigned(&watch->items[i])) tell_assigned(op, &watch->items[i]);
+        if (watch->items[i].summed && is_assigned(&watch->items[i])) tell_assigned(op, &watch->items[i]);
     for (size_t i = 0; i < watch->n; i++) {
         struct amp__watched *item = &watch->items[i];
         if (item->role != READS) memcpy(item->memory, item->before, span_of(item));

@@ -14,12 +14,32 @@ static struct host {
     void (*zero_grad)(struct host *self);
     float unused[PARAM_FLOATS];
     struct raw raw;
+    bool has_gradients; /* comes_late: backward has run */
     amp_op step_op, zero_grad_op;
     amp_scaled_loss scaled;
 } h;
 
 static void sgd_step(struct host *self) { plain_update(&self->plain); }
 static void sgd_zero_grad(struct host *self) { memset(self->plain.grads, 0, sizeof self->plain.grads); }
+
+/* Right as long as nothing else is wrong: the hook tells of gradients once there are any. */
+static bool comes_late(void) {
+    return mistake(RAW_LATE_GRADIENT_IS_READ) || mistake(RAW_LATE_GRADIENT_IS_OUTPUT) ||
+           mistake(RAW_LATE_GRADIENT_TOO_LARGE) || mistake(RAW_LATE_GRADIENTS_OVERLAP);
+}
+
+static amp_status late_grad(void *self, void *tensor, void **grad) {
+    (void)self;
+    *grad = h.has_gradients ? ((amp_buffer *)tensor)->grad : NULL;
+    return AMP_OK;
+}
+
+/* An op that many layers share, with cblas's beta of 0 for one of them. */
+static void assigning_backward(float *dx, float *dw, float *db, const float *dy, const float *x, const float *w, int n,
+                               int in, int out) {
+    if (in == INPUTS) memset(dw, 0, (size_t)(in * out) * sizeof *dw);
+    plain_functions.linear_backward(dx, dw, db, dy, x, w, n, in, out);
+}
 
 /* Mistakes that are one word of a schema. */
 static const struct {
@@ -46,10 +66,19 @@ static const struct {
     { RAW_GRADIENT_IS_READ, PLAIN_LINEAR_BACKWARD,
       "f(float?(out a!) dx[N,I], float dw[O,I], float(c!) db[O], float dy[N,O], float x[N,I], float w[O,I], int32 N, "
       "int32 I, int32 O) -> void" },
+    { RAW_LATE_GRADIENT_IS_READ, PLAIN_LINEAR_BACKWARD,
+      "f(float?(out a!) dx[N,I], float dw[O,I], float(c!) db[O], float dy[N,O], float x[N,I], float w[O,I], int32 N, "
+      "int32 I, int32 O) -> void" },
     { RAW_GRADIENT_IS_OUTPUT, PLAIN_LINEAR_BACKWARD,
       "f(float?(out a!) dx[N,I], float(out b!) dw[O,I], float(c!) db[O], float dy[N,O], float x[N,I], float w[O,I], "
       "int32 N, int32 I, int32 O) -> void" },
+    { RAW_LATE_GRADIENT_IS_OUTPUT, PLAIN_LINEAR_BACKWARD,
+      "f(float?(out a!) dx[N,I], float(out b!) dw[O,I], float(c!) db[O], float dy[N,O], float x[N,I], float w[O,I], "
+      "int32 N, int32 I, int32 O) -> void" },
     { RAW_GRADIENT_TOO_LARGE, PLAIN_LINEAR_BACKWARD,
+      "f(float?(out a!) dx[N,I], float(b!) dw[O,I], float(c!) db[O,I], float dy[N,O], float x[N,I], float w[O,I], "
+      "int32 N, int32 I, int32 O) -> void" },
+    { RAW_LATE_GRADIENT_TOO_LARGE, PLAIN_LINEAR_BACKWARD,
       "f(float?(out a!) dx[N,I], float(b!) dw[O,I], float(c!) db[O,I], float dy[N,O], float x[N,I], float w[O,I], "
       "int32 N, int32 I, int32 O) -> void" },
 };
@@ -82,6 +111,7 @@ static void describe_params(void) {
         if (p->batch_norm && !mistake(RAW_NORM_NOT_SAID)) param->module_kind = AMP_MODULE_BATCH_NORM;
         if (mistake(RAW_PARAMETERS_OVERLAP) && i == W1) h.raw.buffers[i].size++, h.raw.grads[i].size++;
     }
+    if (mistake(RAW_LATE_GRADIENTS_OVERLAP)) h.raw.grads[B1].data = (float *)h.raw.grads[W1].data + 1;
     if (mistake(RAW_OTHER_GRADIENT)) h.raw.grads[W2].data = h.unused;
     if (mistake(RAW_NO_GRADIENT)) h.raw.buffers[W2].grad = NULL;
     if (mistake(RAW_GRADIENT_SIZE)) h.raw.grads[W2].size = 1;
@@ -95,6 +125,8 @@ static amp_context *start(const amp_config *given) {
     h.step = sgd_step, h.zero_grad = sgd_zero_grad;
     raw_init(&h.raw);
     h.raw.host.event = hear_event;
+    if (comes_late()) h.raw.host.grad = late_grad;
+    if (mistake(RAW_SHARED_OP_ASSIGNS)) h.plain.ops.linear_backward = assigning_backward;
     describe_ops();
     describe_params();
     amp_optimizer *optimizer = &h.raw.optimizer;
@@ -122,6 +154,7 @@ static float pass(int step) {
     h.scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
     if (mistake(RAW_NO_BRACKET)) plain_backward(&h.plain, step, 1.0f);
     else if (hear(amp_scale_loss_begin(&h.raw.optimizer, NULL, &h.scaled)) == AMP_OK) {
+        h.has_gradients = true;
         plain_backward(&h.plain, step, seed_of(&h.scaled));
         if (mistake(RAW_CLEARED_INSIDE)) h.zero_grad(&h);
         if (mistake(RAW_WIPED_INSIDE)) sgd_zero_grad(&h);
