@@ -98,26 +98,30 @@ def _autocast_exit(original: Any) -> Any:
     return __exit__
 
 
+def scope_now() -> tuple[Any, ...]:
+    """(context,) whose policy holds on this thread, (None,) where none does, () where nobody was asked."""
+    return _core.current_scope() or tuple(each.context for each in live() if each.patches)[-1:]
+
+
+def again_in(scope: tuple[Any, ...], function: Any, args: Any, kwargs: Any) -> Any:
+    """Calls a function with the policy of an earlier moment, which scope_now returned."""
+    (context,) = scope
+    if context is None:
+        _core.enter_none()
+    elif context.alive:
+        context.enter()
+    else:
+        return function(*args, **kwargs)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _core.leave()
+
+
 def _keep_scope(function: Any) -> Any:
     """What checkpointing will call again, in backward and perhaps on another thread, with the policy of this moment."""
-    scope = _core.current_scope() or tuple(each.context for each in live() if each.patches)[-1:]
-    if not scope:
-        return function
-    (context,) = scope
-
-    def again(*args: Any, **kwargs: Any) -> Any:
-        if context is None:
-            _core.enter_none()
-        elif context.alive:
-            context.enter()
-        else:
-            return function(*args, **kwargs)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _core.leave()
-
-    return again
+    scope = scope_now()
+    return (lambda *args, **kwargs: again_in(scope, function, args, kwargs)) if scope else function
 
 
 def _checkpoint_reentrant(original: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from ... import _core
-from . import guards, registry
+from . import autocast_rules, guards, registry
 from .sweep import Sweep
 
 LISTS = {"apex": 1, "torch": 2}
@@ -286,7 +286,7 @@ def installed() -> bool:
 def originals() -> Iterator[None]:
     """torch's own functions in their places for a while, for compilers that read them: for the whole process."""
     with _alone():
-        present: list[Site | guards.Guard] = [guard for guard in _guards if guard.new is not None]
+        present: list[Any] = [guard for guard in _guards if guard.new is not None]
         present += [site for site in _sites.values() if vars(site.owner).get(site.name) is site.patched]
         for site in reversed(present):
             site.put_back()
@@ -307,7 +307,7 @@ def _script(original: Any) -> Any:
     return script
 
 
-_guards = [*guards.GUARDS, guards.Guard(torch.jit, "script", _script)]
+_guards: list[Any] = [*guards.GUARDS, *autocast_rules.GUARDS, guards.Guard(torch.jit, "script", _script)]
 
 
 def original(function: Callable[..., Any]) -> Callable[..., Any]:

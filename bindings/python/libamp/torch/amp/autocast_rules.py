@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules for torch.autocast that authors of kernels write beside them, at O1 and O4.
+
+`custom_fwd` and `custom_bwd` ask torch whether autocast is on. A decorated function holds the author's own function in
+a closure cell; while a context patches, that cell holds one which asks the policy instead. The class may have been made
+before libamp was imported: the decorated functions are found through the subclasses of autograd.Function.
+
+`torch.library.register_autocast` adds a kernel under the dispatch key of autocast. torch.autocast is on around the call
+of such an op alone, and the op's own code runs without casts, as it does under autocast.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.amp.autocast_mode
+import torch.cuda.amp.autocast_mode
+
+from ... import _core
+from ._casting import disable_casts
+from .compiling import is_compiling
+from .guards import Guard, again_in, scope_now
+from .session import live
+
+# ---- custom_fwd, custom_bwd ----
+
+
+def _nested_code(function: Any, name: str) -> Iterator[types.CodeType]:
+    code = getattr(function, "__wrapped__", function).__code__
+    yield from (each for each in code.co_consts if isinstance(each, types.CodeType) and each.co_name == name)
+
+
+def _codes(decorator: str, inner: str) -> frozenset[types.CodeType]:
+    """The code of the functions that a decorator makes. Before torch 2.4 torch.cuda.amp has one of its own."""
+    homes = (torch.amp.autocast_mode, torch.cuda.amp.autocast_mode)
+    makers = [getattr(home, decorator) for home in homes if hasattr(home, decorator)]
+    return frozenset(code for maker in makers for code in _nested_code(maker, inner))
+
+
+_FORWARD, _BACKWARD = _codes("custom_fwd", "decorate_fwd"), _codes("custom_bwd", "decorate_bwd")
+
+
+def _policy_active() -> bool:
+    return _core.policy_active()
+
+
+_policy_active._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as of when the graph is made
+
+
+def _has_tensor_on(value: Any, device: str) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.device.type == device
+    if isinstance(value, dict):
+        return any(_has_tensor_on(item, device) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(_has_tensor_on(item, device) for item in value)
+
+
+def _make_forward(own: Any, device: str | None, dtype: torch.dtype | None, cast: Any) -> Callable[..., Any]:
+    """What custom_fwd's function calls in the place of `own`. An annotation for another device than that of the
+    arguments means nothing, as under autocast."""
+    kind = () if device is None else (device,)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        here = _policy_active() and _has_tensor_on((args[1:], kwargs), device or "cuda")
+        if is_compiling():
+            if not here or dtype is None:
+                return own(*args, **kwargs)
+            with disable_casts():
+                return own(*cast(args, *kind, dtype), **cast(kwargs, *kind, dtype))
+        context: Any = args[0]
+        if not here or dtype is None:
+            context._libamp_scope = scope_now() if _policy_active() else (None,)
+            return own(*args, **kwargs)
+        context._libamp_scope = (None,)
+        with disable_casts():
+            return own(*cast(args, *kind, dtype), **cast(kwargs, *kind, dtype))
+
+    return forward
+
+
+def _make_backward(own: Any) -> Callable[..., Any]:
+    """What custom_bwd's function calls: `own` with the policy of its forward."""
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        scope = () if is_compiling() else getattr(args[0], "_libamp_scope", ())
+        return again_in(scope, own, args, kwargs) if scope else own(*args, **kwargs)
+
+    return backward
+
+
+class _Cell:
+    """A closure cell, and what it held."""
+
+    def __init__(self, cell: types.CellType, new: Any) -> None:
+        self.cell, self.own, self.new = cell, cell.cell_contents, new
+        cell.cell_contents = new
+
+    def put_back(self) -> None:
+        if self.cell.cell_contents is self.new:
+            self.cell.cell_contents = self.own
+
+
+def _annotated(function: Any, seen: set[int]) -> Iterator[types.FunctionType]:
+    """The functions of custom_fwd and custom_bwd in `function`: itself, or below other decorators."""
+    function = getattr(function, "__func__", function)  # a staticmethod's
+    if not isinstance(function, types.FunctionType) or id(function) in seen:
+        return
+    seen.add(id(function))
+    if function.__code__ in _FORWARD or function.__code__ in _BACKWARD:
+        yield function
+    inside: list[Any] = [vars(function).get("__wrapped__")]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # empty
+            inside.append(cell.cell_contents)
+    for each in inside:
+        yield from _annotated(each, seen)
+
+
+def _answer(function: types.FunctionType) -> _Cell:
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    if function.__code__ in _BACKWARD:
+        return _Cell(cells["bwd"], _make_backward(cells["bwd"].cell_contents))
+    device = cells["device_type"].cell_contents if "device_type" in cells else None
+    cast = function.__globals__["_cast"]
+    return _Cell(
+        cells["fwd"], _make_forward(cells["fwd"].cell_contents, device, cells["cast_inputs"].cell_contents, cast)
+    )
+
+
+def _subclasses(cls: type) -> Iterator[type]:
+    each: type
+    for each in type.__subclasses__(cls):
+        yield each
+        yield from _subclasses(each)
+
+
+class Annotations:
+    """All decorated functions of the process. Put in place and taken back as a Guard is."""
+
+    def __init__(self) -> None:
+        self.new: list[_Cell] | None = None
+        self._seen: set[int] = set()
+
+    def put(self) -> None:
+        if self.new is not None:
+            return
+        self.new = []
+        for cls in _subclasses(torch.autograd.Function):
+            self.look(cls)
+
+    def look(self, cls: type) -> None:
+        """At a class's own methods."""
+        if self.new is not None:
+            for value in list(vars(cls).values()):
+                self.new += [_answer(function) for function in _annotated(value, self._seen)]
+
+    def put_back(self) -> None:
+        for cell in reversed(self.new or []):
+            cell.put_back()
+        self._seen.clear()
+        self.new = None
+
+
+_annotations = Annotations()
+
+
+def _later_classes(original: Any) -> Any:
+    def __init__(cls: Any, *args: Any, **kwargs: Any) -> None:
+        original(cls, *args, **kwargs)
+        _annotations.look(cls)
+
+    return __init__
+
+
+# ---- ops with a kernel for autocast ----
+
+_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA", "xpu": "AutocastXPU"}
+_registered: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
+
+
+def _devices(values: Any) -> set[str]:
+    if isinstance(values, torch.Tensor):
+        return {values.device.type}
+    if isinstance(values, dict):
+        values = values.values()
+    elif not isinstance(values, (list, tuple)):
+        return set()
+    return set().union(*map(_devices, values))
+
+
+@functools.cache
+def _has_half(kind: str) -> bool:
+    """Before torch 2.4 the CPU's autocast knows bfloat16 alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return bool(torch.autocast(kind, dtype=torch.float16)._enabled)
+
+
+def _autocast(kind: str) -> torch.autocast:
+    """In the 16-bit type of the policy that holds on this thread."""
+    scope = scope_now()
+    names = [session.low_type for session in live() if (session.context,) == scope]
+    low = getattr(torch, names[0]) if names else None
+    return torch.autocast(kind, dtype=None if low is torch.float16 and not _has_half(kind) else low)
+
+
+class _Apart:
+    """A node's apply, without casts: they were off in its forward. The node is not kept alive by it."""
+
+    def __init__(self, node: Any) -> None:
+        self.node, self.function = weakref.ref(node), type(node).apply
+
+    def __call__(self, *args: Any) -> Any:
+        with disable_casts():
+            return self.function(self.node(), *args)
+
+
+def _keep_apart(results: Any) -> None:
+    for result in results if isinstance(results, (list, tuple)) else (results,):
+        node = result.grad_fn if isinstance(result, torch.Tensor) else None
+        if isinstance(node, torch.autograd.function.BackwardCFunction):  # one whose backward is Python
+            vars(node).setdefault("apply", _Apart(node))
+
+
+def _call_op(names_of: Callable[[Any], list[str]]) -> Callable[[Any], Any]:
+    """For torch.ops' two kinds of callables."""
+
+    def make(original: Any) -> Any:
+        def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            names = () if is_compiling() or not _core.policy_active() else names_of(self)
+            if not names or names[0].startswith(("aten::", "prim")):
+                return original(self, *args, **kwargs)
+            kinds = [kind for kind in _devices((args, kwargs)) if kind in _KEYS]
+            kinds = [kind for kind in kinds if any(_registered(name, _KEYS[kind]) for name in names)]
+            if not kinds:
+                return original(self, *args, **kwargs)
+            with contextlib.ExitStack() as stack:
+                for kind in kinds:
+                    stack.enter_context(_autocast(kind))
+                stack.enter_context(disable_casts())
+                results = original(self, *args, **kwargs)
+            _keep_apart(results)
+            return results
+
+        return __call__
+
+    return make
+
+
+def _names_of_packet(packet: Any) -> list[str]:
+    name = packet._qualified_op_name
+    return [f"{name}.{overload}" if overload else name for overload in packet._overload_names]
+
+
+GUARDS = [
+    _annotations,
+    Guard(type(torch.autograd.Function), "__init__", _later_classes),
+    Guard(torch._ops.OpOverload, "__call__", _call_op(lambda op: [op.name()])),
+    Guard(torch._ops.OpOverloadPacket, "__call__", _call_op(_names_of_packet)),
+]
