@@ -99,6 +99,7 @@ typedef struct amp_api {
     amp_status (*state_load_parts)(amp_context *, const char *const *, size_t);
     amp_status (*weights_release)(amp_context *, uint64_t *);
     amp_status (*weights_restore)(amp_context *);
+    amp_status (*get_config)(amp_context *, amp_config *);
 } amp_api;
 
 /* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this

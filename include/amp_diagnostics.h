@@ -176,6 +176,9 @@ AMP_API AMP_MUST_CHECK amp_status amp_check(amp_context *context);
  * every member that has a default filled in. gate and emulate stay as they were given. */
 AMP_API AMP_MUST_CHECK amp_status amp_config_resolve(const amp_config *config, amp_config *resolved);
 
+/* The same for the configuration that `context` was made with; trace is NULL. */
+AMP_API AMP_MUST_CHECK amp_status amp_get_config(amp_context *context, amp_config *config);
+
 #ifdef __cplusplus
 }
 #endif

@@ -77,6 +77,7 @@ static const amp_api table = {
     .predict_memory = amp_predict_memory,
     .weights_release = amp_weights_release,
     .weights_restore = amp_weights_restore,
+    .get_config = amp_get_config,
 };
 
 #define MEMBER_AT(member, slot) \

@@ -131,6 +131,16 @@ AMP_API amp_status amp_explain(amp_context *context, const char *op, char *data,
     return AMP_OK;
 }
 
+/* ---- configuration ---- */
+
+AMP_API amp_status amp_get_config(amp_context *context, amp_config *config) {
+    AMP_RETURN_IF(!context || !config, AMP_ERR_INVALID_ARGUMENT, "amp_get_config: an argument is NULL");
+    AMP_TRY(amp__check_struct(config->struct_size, sizeof *config, "amp_config"));
+    struct amp__properties properties = context->properties;
+    properties.trace = NULL; /* borrowed for amp_initialize alone */
+    return amp__properties_tell(&properties, config);
+}
+
 /* ---- findings ---- */
 
 AMP_API amp_status amp_get_findings(amp_context *context, amp_finding *findings, size_t capacity, size_t *count) {

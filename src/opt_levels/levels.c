@@ -270,24 +270,28 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
 
 static amp_switch as_switch(bool on) { return on ? AMP_ON : AMP_OFF; }
 
+amp_status amp__properties_tell(const struct amp__properties *p, amp_config *out) {
+    const amp_config filled = {
+        .struct_size = sizeof filled, .level = p->level, .enabled = as_switch(p->enabled),
+        .patch_ops = as_switch(p->patch_ops), .keep_batchnorm_fp32 = as_switch(p->keep_batchnorm_fp32),
+        .master_weights = p->split_masters ? AMP_SPLIT : as_switch(p->master_weights), .cache = as_switch(p->cache),
+        .cast_model_type = p->cast_model_type, .cast_model_outputs = p->cast_model_outputs, .lists = p->lists,
+        .scaler = p->scaler.mode, .num_losses = p->num_losses, .window = p->scaler.window,
+        .hysteresis = p->scaler.hysteresis, .max_skips = p->max_skips,
+        .loss_scale = p->scaler.dynamic ? AMP_DYNAMIC : p->scaler.init_scale, .init_scale = p->scaler.init_scale,
+        .min_scale = p->scaler.min_scale, .max_scale = p->scaler.max_scale, .growth = p->scaler.growth,
+        .backoff = p->scaler.backoff, .consecutive_hysteresis = as_switch(p->scaler.consecutive_hysteresis),
+        .emulate = as_switch(p->emulate), .gate = p->gate,
+        .check_finite = as_switch(p->scaler.check_finite), .log = p->log, .verify = p->verify, .observe = p->observe,
+        .trace = p->trace,
+    };
+    return amp__fill_struct(out, out->struct_size, sizeof filled, &filled, sizeof filled, "amp_config");
+}
+
 AMP_API amp_status amp_config_resolve(const amp_config *config, amp_config *resolved) {
     struct amp__properties p;
     AMP_RETURN_IF(!resolved, AMP_ERR_INVALID_ARGUMENT, "amp_config_resolve: resolved is NULL");
     AMP_TRY(amp__check_struct(resolved->struct_size, sizeof *resolved, "amp_config"));
     AMP_TRY(amp__properties_resolve(config, &p));
-    const amp_config filled = {
-        .struct_size = sizeof filled, .level = p.level, .enabled = as_switch(p.enabled),
-        .patch_ops = as_switch(p.patch_ops), .keep_batchnorm_fp32 = as_switch(p.keep_batchnorm_fp32),
-        .master_weights = p.split_masters ? AMP_SPLIT : as_switch(p.master_weights), .cache = as_switch(p.cache),
-        .cast_model_type = p.cast_model_type, .cast_model_outputs = p.cast_model_outputs, .lists = p.lists,
-        .scaler = p.scaler.mode, .num_losses = p.num_losses, .window = p.scaler.window,
-        .hysteresis = p.scaler.hysteresis, .max_skips = p.max_skips,
-        .loss_scale = p.scaler.dynamic ? AMP_DYNAMIC : p.scaler.init_scale, .init_scale = p.scaler.init_scale,
-        .min_scale = p.scaler.min_scale, .max_scale = p.scaler.max_scale, .growth = p.scaler.growth,
-        .backoff = p.scaler.backoff, .consecutive_hysteresis = as_switch(p.scaler.consecutive_hysteresis),
-        .emulate = as_switch(p.emulate), .gate = p.gate,
-        .check_finite = as_switch(p.scaler.check_finite), .log = p.log, .verify = p.verify, .observe = p.observe,
-        .trace = p.trace,
-    };
-    return amp__fill_struct(resolved, resolved->struct_size, sizeof filled, &filled, sizeof filled, "amp_config");
+    return amp__properties_tell(&p, resolved);
 }

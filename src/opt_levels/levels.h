@@ -34,6 +34,8 @@ const char *amp__level_name(amp_level level); /* "O1" */
 /* enabled = OFF: nothing is cast, scaled or wrapped, whatever the level says. */
 void amp__properties_make_inert(struct amp__properties *properties);
 amp_status amp__properties_resolve(const amp_config *given, struct amp__properties *out);
+/* And back: a configuration in which no member is left to a default. */
+amp_status amp__properties_tell(const struct amp__properties *properties, amp_config *out);
 
 /* Does the model get another type at this level? */
 static inline bool amp__retypes(const struct amp__properties *properties) {

@@ -103,7 +103,8 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(predict_memory, "amp_predict_memory")                                                                            \
     X(state_load_parts, "amp_state_load_parts")                                                                        \
     X(weights_release, "amp_weights_release")                                                                          \
-    X(weights_restore, "amp_weights_restore")
+    X(weights_restore, "amp_weights_restore")                                                                          \
+    X(get_config, "amp_get_config")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

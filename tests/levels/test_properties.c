@@ -210,3 +210,21 @@ TEST(a_resolved_configuration_has_no_defaults_left) {
     ck_fails(AMP_ERR_CONFLICT, amp_config_resolve(&config, &resolved));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_config_resolve(&config, NULL));
 }
+
+TEST_TIMES(a_context_tells_its_configuration, 3) {
+    const char *trace = "a name that is borrowed for initialize alone";
+    amp_config config = config_of(_i == 1 ? AMP_O2 : AMP_O1), resolved = AMP_CONFIG_INIT, told = AMP_CONFIG_INIT;
+    amp_context *context = NULL;
+    config.window = 3, config.growth = 4.0, config.num_losses = 7, config.scaler = AMP_SCALER_TORCH;
+    if (_i == 2) config.enabled = AMP_OFF;
+    ck_ok(amp_config_resolve(&config, &resolved));
+    ck_ok(amp_initialize_many(NULL, 0, NULL, 0, &config, &context));
+    told.trace = trace;
+    ck_ok(amp_get_config(context, &told));
+    ck_assert_mem_eq(&told, &resolved, sizeof told);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_get_config(context, NULL));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_get_config(NULL, &told));
+    told.struct_size = 3;
+    ck_fails(AMP_ERR_ABI_MISMATCH, amp_get_config(context, &told));
+    ck_ok(amp_shutdown(context));
+}
