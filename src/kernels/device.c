@@ -37,6 +37,10 @@ amp_status amp__device_run(amp_device_list *list, const struct amp__list_call *c
     for (int i = 0; i < 2; i++)
         AMP_RETURN_IF(call->factors[i].how < AMP_FACTOR_AS_IT_IS || call->factors[i].how > AMP_FACTOR_CLIP,
                       AMP_ERR_INVALID_ARGUMENT, "%s: how is %d in a factor", function, (int)call->factors[i].how);
+    for (int i = 0; i < 2; i++)
+        AMP_RETURN_IF(call->factors[i].how == AMP_FACTOR_CLIP && !(call->factors[i].value > 0.0f),
+                      AMP_ERR_INVALID_ARGUMENT, "%s: AMP_FACTOR_CLIP clips to %g; it must be above 0", function,
+                      (double)call->factors[i].value);
     const amp_status status = list->backend->list_run(list->list, call);
     return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s", function);
 }

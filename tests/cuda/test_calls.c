@@ -246,7 +246,8 @@ TEST(test_refusals) {
     const amp_span a = { memory, 8, AMP_FLOAT32, 0 }, b = { memory + 64, 8, AMP_FLOAT32, 0 },
                    odd = { memory + 2, 8, AMP_FLOAT32, 0 };
     const amp_span shorter = { memory, 7, AMP_FLOAT32, 0 };
-    const amp_factor clip = { (float *)(void *)(memory + 512), 1.0f, AMP_FACTOR_CLIP }, strange = { NULL, 1.0f, 3 };
+    const amp_factor clip = { (float *)(void *)(memory + 512), 1.0f, AMP_FACTOR_CLIP }, strange = { NULL, 1.0f, 3 },
+                     no_limit = { (float *)(void *)(memory + 512), NAN, AMP_FACTOR_CLIP };
     amp_optim rule = AMP_OPTIM_INIT;
     const amp_optim_tensors nothing = SIZED(amp_optim_tensors, .n = 1);
     ck_ok(amp_optim_defaults(AMP_OPTIM_ADAM, &rule));
@@ -256,6 +257,7 @@ TEST(test_refusals) {
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "tensor 0 of list 1", amp_device_cast(list, s, &a, &odd, 1));
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "in place", amp_device_scale(list, s, &a, &b, 1, &clip, NULL));
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "how is 3", amp_device_scale(list, s, &a, &b, 1, &strange, NULL));
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, "clips to nan", amp_device_scale(list, s, &a, &a, 1, &no_limit, NULL));
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "scale is NULL", amp_device_scale(list, s, &a, &b, 1, NULL, NULL));
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "amp_device_optim: ", amp_device_optim(list, s, &rule, &nothing));
     ck_ok(amp_device_cast(list, s, &a, &b, 1)); /* nothing of it stuck */
