@@ -48,8 +48,7 @@ typedef struct amp_mpi_average {
     float before, after;    /* factors */
     size_t n, n_buckets;    /* entries of what follows */
     void **handles;         /* parameters, in the order in which backward is done with them: from the last one */
-    const char **names;     /* theirs, of `mpi` */
-    amp_span *slots;        /* where each gradient lies in its bucket */
+    struct amp_mpi_tensor_ *slots; /* the part of its bucket that is each gradient's, and the parameter's name */
     amp_span *grads;        /* and at the host; data NULL: this rank has none */
     size_t *bucket_of;      /* each gradient's */
     char *announced;        /* 1: it is done */
@@ -73,7 +72,6 @@ static inline void amp_mpi_average_close(amp_mpi_average *average) {
     if (average->first != MPI_COMM_NULL) MPI_Comm_free(&average->first);
     if (average->second != MPI_COMM_NULL) MPI_Comm_free(&average->second);
     free(average->handles);
-    free(average->names);
     free(average->slots);
     free(average->grads);
     free(average->bucket_of);
@@ -113,8 +111,8 @@ static inline void amp_mpi_average_cut_(amp_mpi_average *average, uint64_t bucke
         struct amp_mpi_bucket_ *bucket = &average->buckets[average->n_buckets];
         average->bucket_of[i] = average->n_buckets;
         bucket->end = i + 1;
-        bucket->size += average->slots[i].size + 1;
-        bytes += average->slots[i].size * amp_mpi_width_(average->wire);
+        bucket->size += average->slots[i].span.size + 1;
+        bytes += average->slots[i].span.size * amp_mpi_width_(average->wire);
         if (bytes < bucket_bytes && i + 1 < average->n) continue;
         average->buckets[++average->n_buckets].begin = i + 1;
         bytes = 0;
@@ -137,8 +135,8 @@ static inline amp_status amp_mpi_average_room_(amp_mpi_average *average) {
         if (width == 2) bucket->receive = (char *)calloc((size_t)bucket->size, (size_t)width);
         if (!bucket->send || (width == 2 && !bucket->receive)) return AMP_ERR_NO_MEMORY;
         char *at = bucket->send;
-        for (size_t i = bucket->begin; i < bucket->end; at += average->slots[i++].size * width)
-            average->slots[i].data = at;
+        for (size_t i = bucket->begin; i < bucket->end; at += average->slots[i++].span.size * width)
+            average->slots[i].span.data = at;
     }
     average->sum = (float *)calloc((size_t)(most / ranks) + 1, sizeof *average->sum);
     return average->sum ? AMP_OK : AMP_ERR_NO_MEMORY;
@@ -147,41 +145,39 @@ static inline amp_status amp_mpi_average_room_(amp_mpi_average *average) {
 static inline amp_status amp_mpi_average_fill_(amp_mpi_average *average, void *const *params, size_t n,
                                                uint64_t bucket_bytes) {
     average->handles = (void **)calloc(n + 1, sizeof *average->handles);
-    average->names = (const char **)calloc(n + 1, sizeof *average->names);
-    average->slots = (amp_span *)calloc(n + 1, sizeof *average->slots);
+    average->slots = (struct amp_mpi_tensor_ *)calloc(n + 1, sizeof *average->slots);
     average->grads = (amp_span *)calloc(n + 1, sizeof *average->grads);
     average->bucket_of = (size_t *)calloc(n + 1, sizeof *average->bucket_of);
     average->announced = (char *)calloc(n + 1, 1);
     average->buckets = (struct amp_mpi_bucket_ *)calloc(n + 1, sizeof *average->buckets);
-    if (!average->handles || !average->names || !average->slots || !average->grads || !average->bucket_of ||
-        !average->announced || !average->buckets)
+    if (!average->handles || !average->slots || !average->grads || !average->bucket_of || !average->announced ||
+        !average->buckets)
         return AMP_ERR_NO_MEMORY;
     for (size_t i = 0; i < n; i++) {
         void *handle = average->handles[i] = params[n - 1 - i];
-        average->names[i] = amp_mpi_name_(average->mpi, handle);
-        const amp_status status =
-            amp_mpi_look_(average->mpi, handle, "parameter", average->names[i], &average->slots[i]);
+        struct amp_mpi_tensor_ *slot = &average->slots[i];
+        slot->name = amp_mpi_name_(average->mpi, handle);
+        const amp_status status = amp_mpi_look_(average->mpi, handle, "parameter", slot->name, &slot->span);
         if (status != AMP_OK) return status;
-        average->slots[i].dtype = average->wire;
+        slot->span.dtype = average->wire;
     }
     average->n = n;
     amp_mpi_average_cut_(average, bucket_bytes);
     return amp_mpi_average_room_(average);
 }
 
-static inline uint64_t amp_mpi_average_hash_(const amp_mpi_average *average, const amp_mpi_average_options *options) {
-    uint64_t hash = amp_mpi_hash_(average->n, &options->wire, sizeof options->wire);
+static inline uint64_t amp_mpi_average_hash_(const amp_mpi_average_options *options) {
+    uint64_t hash = amp_mpi_hash_(0, &options->wire, sizeof options->wire);
     hash = amp_mpi_hash_(hash, &options->average, sizeof options->average);
     hash = amp_mpi_hash_(hash, &options->bucket_bytes, sizeof options->bucket_bytes);
-    hash = amp_mpi_hash_(hash, &options->predivide, sizeof options->predivide);
-    for (size_t i = 0; i < average->n; i++) hash = amp_mpi_hash_(hash, &average->slots[i].size, sizeof(uint64_t));
-    return hash;
+    return amp_mpi_hash_(hash, &options->predivide, sizeof options->predivide);
 }
 
 /* `params`: handles of the model's parameters that are trained, in the order of forward, as amp_optimizer.params has
  * them (with AMP_OPTIMIZER_SHARDED: those of all ranks); the array is borrowed. They are cut into buckets from the last
- * one on. A call of all ranks. AMP_ERR_CONFLICT: the ranks' lists or options are not equal; AMP_ERR_MISSING_HOOK:
- * `grad`; AMP_ERR_UNSUPPORTED: memory that is not the CPU's, or more than 2^31 elements in a bucket. */
+ * one on. A call of all ranks. AMP_ERR_CONFLICT: the ranks' lists (the parameters' names, sizes and order) or options
+ * are not equal; AMP_ERR_MISSING_HOOK: `grad`; AMP_ERR_UNSUPPORTED: memory that is not the CPU's, or more than 2^31
+ * elements in a bucket. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_average_open(amp_mpi *mpi, void *const *params, size_t n,
                                                              const amp_mpi_average_options *given,
                                                              amp_mpi_average **average) {
@@ -196,18 +192,14 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_average_open(amp_mpi *mpi, void 
     }
     made->mpi = mpi, made->wire = options.wire;
     made->first = made->second = MPI_COMM_NULL;
-    status = amp_mpi_code_(mpi, MPI_Comm_dup(mpi->comm, &made->first), "amp_mpi_average_open");
-    if (status == AMP_OK) status = amp_mpi_code_(mpi, MPI_Comm_dup(mpi->comm, &made->second), "amp_mpi_average_open");
+    status = amp_mpi_code_(mpi, amp_mpi_dup_(mpi->comm, &made->first), "amp_mpi_average_open");
+    if (status == AMP_OK) status = amp_mpi_code_(mpi, amp_mpi_dup_(mpi->comm, &made->second), "amp_mpi_average_open");
     made->before = (float)(1.0 / options.predivide);
     made->after = (float)(options.average == AMP_OFF ? options.predivide : options.predivide / mpi->size);
     if (status == AMP_OK) status = amp_mpi_average_fill_(made, params, n, options.bucket_bytes);
     if (status == AMP_ERR_NO_MEMORY) amp_mpi_fail_(mpi, status, "amp_mpi_average_open: out of memory");
-    status = amp_mpi_agree_(mpi, status, "amp_mpi_average_open");
-    if (status == AMP_OK)
-        status =
-            amp_mpi_same_(mpi, amp_mpi_average_hash_(made, &options), "amp_mpi_average_open",
-                          "the ranks do not average the same: sizes or order of the gradients, or the options, are "
-                          "not equal on all of them");
+    status =
+        amp_mpi_agree_list_(mpi, status, made->slots, n, amp_mpi_average_hash_(&options), "amp_mpi_average_open");
     if (status == AMP_OK) *average = made;
     else amp_mpi_average_close(made);
     return status;

@@ -8,21 +8,9 @@
 #include "amp_diagnostics.h"
 #include "amp_mpi_ranks.h"
 
-/* Names, sizes and types of the list; data is another matter. */
-static inline uint64_t amp_mpi_layout_(const struct amp_mpi_tensor_ *list, size_t n) {
-    uint64_t hash = amp_mpi_hash_(n, NULL, 0);
-    for (size_t i = 0; i < n; i++) {
-        hash = amp_mpi_hash_(hash, list[i].name, strlen(list[i].name));
-        hash = amp_mpi_hash_(hash, &list[i].span.size, sizeof list[i].span.size);
-        hash = amp_mpi_hash_(hash, &list[i].span.dtype, sizeof list[i].span.dtype);
-    }
-    return hash;
-}
-
-static inline amp_status amp_mpi_broadcast_list_(amp_mpi *mpi, const struct amp_mpi_tensor_ *list, size_t n) {
-    static const char what[] = "amp_mpi_broadcast";
-    amp_status status = amp_mpi_same_(mpi, amp_mpi_layout_(list, n), what,
-                                      "the ranks' models differ in number, names, sizes or types of their parameters");
+static inline amp_status amp_mpi_broadcast_list_(amp_mpi *mpi, amp_status own, const struct amp_mpi_tensor_ *list,
+                                                 size_t n, const char *what) {
+    amp_status status = amp_mpi_agree_list_(mpi, own, list, n, 0, what);
     for (size_t i = 0; i < n && status == AMP_OK; i++)
         status = amp_mpi_exchange_(mpi, list[i].span.data, list[i].span.size * amp_mpi_width_(list[i].span.dtype), 1,
                                    MPI_BYTE, MPI_OP_NULL, what);
@@ -37,8 +25,7 @@ static inline amp_status amp_mpi_broadcast_list_(amp_mpi *mpi, const struct amp_
 AMP_MUST_CHECK static inline amp_status amp_mpi_broadcast(amp_mpi *mpi) {
     struct amp_mpi_tensor_ *list = (struct amp_mpi_tensor_ *)calloc(mpi->n_params + 1, sizeof *list);
     amp_status status = list ? amp_mpi_list_(mpi, list) : amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "out of memory");
-    status = amp_mpi_agree_(mpi, status, "amp_mpi_broadcast");
-    if (status == AMP_OK) status = amp_mpi_broadcast_list_(mpi, list, mpi->n_params);
+    status = amp_mpi_broadcast_list_(mpi, status, list, mpi->n_params, "amp_mpi_broadcast");
     free(list);
     return status;
 }
@@ -71,14 +58,11 @@ static inline amp_status amp_mpi_compare_(amp_mpi *mpi, const struct amp_mpi_ten
 }
 
 static inline amp_status amp_mpi_check_list_(amp_mpi *mpi, const struct amp_mpi_tensor_ *list, size_t n,
-                                             amp_status status) {
+                                             amp_status status, const char *what) {
     uint64_t *pairs = (uint64_t *)calloc(2 * n + 2, sizeof *pairs);
     if (!pairs && status == AMP_OK)
-        status = amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "amp_mpi_check_equal: out of memory");
-    status = amp_mpi_agree_(mpi, status, "amp_mpi_check_equal");
-    if (status == AMP_OK)
-        status = amp_mpi_same_(mpi, amp_mpi_layout_(list, n), "amp_mpi_check_equal",
-                               "the ranks differ in number, names, sizes or types of their parameters");
+        status = amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "%s: out of memory", what);
+    status = amp_mpi_agree_list_(mpi, status, list, n, 0, what);
     if (status == AMP_OK) status = amp_mpi_compare_(mpi, list, pairs, n);
     free(pairs);
     return status;
@@ -90,7 +74,7 @@ static inline amp_status amp_mpi_check_list_(amp_mpi *mpi, const struct amp_mpi_
 AMP_MUST_CHECK static inline amp_status amp_mpi_check_equal(amp_mpi *mpi) {
     struct amp_mpi_tensor_ *list = (struct amp_mpi_tensor_ *)calloc(mpi->n_params + 1, sizeof *list);
     amp_status status = list ? amp_mpi_list_(mpi, list) : amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "out of memory");
-    status = amp_mpi_check_list_(mpi, list, mpi->n_params, status);
+    status = amp_mpi_check_list_(mpi, list, mpi->n_params, status, "amp_mpi_check_equal");
     free(list);
     return status;
 }
@@ -130,7 +114,7 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_check_masters(amp_mpi *mpi, amp_
     size_t n = 0;
     struct amp_mpi_tensor_ *list;
     amp_status status = amp_mpi_masters_list_(mpi, optimizer, &list, &n);
-    status = amp_mpi_check_list_(mpi, list, n, status);
+    status = amp_mpi_check_list_(mpi, list, n, status, "amp_mpi_check_masters");
     free(list);
     return status;
 }
@@ -141,44 +125,99 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_broadcast_masters(amp_mpi *mpi, 
     size_t n = 0;
     struct amp_mpi_tensor_ *list;
     amp_status status = amp_mpi_masters_list_(mpi, optimizer, &list, &n);
-    status = amp_mpi_agree_(mpi, status, "amp_mpi_broadcast_masters");
-    if (status == AMP_OK) status = amp_mpi_broadcast_list_(mpi, list, n);
+    status = amp_mpi_broadcast_list_(mpi, status, list, n, "amp_mpi_broadcast_masters");
     free(list);
     return status;
 }
 
 /* ---- Settings ---------------------------------------------------------------------------------------------------- */
 
-/* The level with its properties as amp_explain has them, and the scales that the next brackets carry. */
-static inline amp_status amp_mpi_settings_(amp_mpi *mpi, amp_context *context, char *text, size_t capacity) {
+/* Members of amp_config that the ranks share: what is cast, and the scale's course. Not those that say how a rank
+ * reports (log, trace), measures (gate) or is watched (verify, observe). */
+#define AMP_MPI_SETTINGS_(X)                                                                                           \
+    X(level) X(enabled) X(patch_ops) X(keep_batchnorm_fp32) X(master_weights) X(cache) X(cast_model_type)              \
+    X(cast_model_outputs) X(lists) X(emulate) X(num_losses) X(scaler) X(loss_scale) X(init_scale) X(min_scale)         \
+    X(max_scale) X(growth) X(backoff) X(window) X(hysteresis) X(consecutive_hysteresis) X(max_skips) X(check_finite)
+/* Members of a loss's amp_record that decide its next scales. */
+#define AMP_MPI_COURSE_(X) X(scale_after) X(unskipped) X(skips_in_row)
+
+enum { AMP_MPI_MOST_ = 32 }; /* numbers that are compared at a time */
+
+/* The configuration (`loss` 0), or loss `loss` - 1; all of it is exact in a double. AMP_ERR_NOT_FOUND: there is no such
+ * loss. */
+static inline amp_status amp_mpi_settings_(amp_mpi *mpi, amp_context *context, uint32_t loss,
+                                           const char *names[AMP_MPI_MOST_], double numbers[AMP_MPI_MOST_]) {
+    amp_config config = AMP_CONFIG_INIT;
     amp_record record = AMP_RECORD_INIT;
-    amp_status status = amp_explain(context, NULL, text, capacity, NULL);
+    size_t n = 0;
+    memset(numbers, 0, AMP_MPI_MOST_ * sizeof *numbers);
+    amp_status status = amp_get_config(context, &config);
+    if (status == AMP_OK && loss > config.num_losses) return AMP_ERR_NOT_FOUND;
+    if (status == AMP_OK && loss) status = amp_get_record(context, loss - 1, &record);
     if (status != AMP_OK) return amp_mpi_said_(mpi, status);
-    size_t length = strcspn(text, "\n");
-    memset(text + length, 0, capacity - length);
-    for (uint32_t loss = 0; length < capacity && amp_get_record(context, loss, &record) == AMP_OK; loss++)
-        length += (size_t)snprintf(text + length, capacity - length, loss ? " and %g" : ", now %g",
-                                   (double)record.scale_after);
+#define AMP_MPI_NUMBER_(member) names[n] = #member, numbers[n++] = (double)config.member;
+    if (!loss) { AMP_MPI_SETTINGS_(AMP_MPI_NUMBER_) }
+#undef AMP_MPI_NUMBER_
+#define AMP_MPI_NUMBER_(member) names[n] = #member, numbers[n++] = (double)record.member;
+    if (loss) { AMP_MPI_COURSE_(AMP_MPI_NUMBER_) }
+#undef AMP_MPI_NUMBER_
     return AMP_OK;
 }
 
-/* Have all ranks the same level, with all that it stands for, as many losses, and the same scales? After amp_initialize
- * and amp_mpi_state_load, outside brackets: gradients of two scales have no average. AMP_ERR_CONFLICT, on all: the
- * words have the first rank with others than rank 0, and those of both. */
-AMP_MUST_CHECK static inline amp_status amp_mpi_check_settings(amp_mpi *mpi, amp_context *context) {
-    static const char what[] = "amp_mpi_check_settings";
-    char own[256] = "", theirs[256] = "", wanted[256];
-    int rank = 0;
-    amp_status status = amp_mpi_agree_(mpi, amp_mpi_settings_(mpi, context, own, sizeof own), what);
-    if (status == AMP_OK) status = amp_mpi_other_(mpi, amp_mpi_hash_(0, own, sizeof own), what, &rank);
+static inline void amp_mpi_number_(const char *name, double number, char text[40]) {
+    snprintf(text, 40, "%.12g", number);
+    if (strcmp(name, "level")) return;
+#define AMP_MPI_LEVEL_(constant, value, ...)                                                                           \
+    if ((int)number == value) strcpy(text, #constant);
+    AMP_LEVEL_MAP(AMP_MPI_LEVEL_)
+#undef AMP_MPI_LEVEL_
+}
+
+/* Of settings that differ, on all ranks: AMP_ERR_CONFLICT with the first member, and the first rank that has another
+ * than rank 0. */
+static inline amp_status amp_mpi_settings_differ_(amp_mpi *mpi, const char *const *names, const double *own,
+                                                  uint32_t loss, const char *what) {
+    double wanted[AMP_MPI_MOST_], theirs[AMP_MPI_MOST_] = { 0 };
+    char of_loss[32] = "", text[2][40];
+    int rank = 0, i = 0;
+    amp_status status = amp_mpi_other_(mpi, amp_mpi_hash_(0, own, sizeof wanted), what, &rank);
     if (status != AMP_OK || rank == mpi->size) return status;
-    memcpy(wanted, own, sizeof own);
-    if (mpi->rank == rank) memcpy(theirs, own, sizeof own);
+    memcpy(wanted, own, sizeof wanted);
+    if (mpi->rank == rank) memcpy(theirs, own, sizeof theirs);
     status = amp_mpi_exchange_(mpi, wanted, sizeof wanted, 1, MPI_BYTE, MPI_OP_NULL, what);
     if (status == AMP_OK) status = amp_mpi_exchange_(mpi, theirs, sizeof theirs, 1, MPI_UNSIGNED_CHAR, MPI_MAX, what);
     if (status != AMP_OK) return status;
-    return amp_mpi_fail_(mpi, AMP_ERR_CONFLICT, "the ranks' settings differ: rank %d has %.250s; rank 0 has %.250s",
-                         rank, theirs, wanted);
+    while (i + 1 < AMP_MPI_MOST_ && !memcmp(&theirs[i], &wanted[i], sizeof wanted[i])) i++;
+    amp_mpi_number_(names[i], theirs[i], text[0]);
+    amp_mpi_number_(names[i], wanted[i], text[1]);
+    if (loss) snprintf(of_loss, sizeof of_loss, " of loss %u", (unsigned)loss - 1);
+    return amp_mpi_fail_(mpi, AMP_ERR_CONFLICT,
+                         "%s: the ranks' settings differ: rank %d has %s %s%s, rank 0 has %s", what, rank, names[i],
+                         text[0], of_loss, text[1]);
+}
+
+/* Have all ranks one configuration, in all that the ops and the course of the scale hang on, and do their losses have
+ * the same scales at the same place of that course? After amp_initialize and amp_mpi_state_load, outside brackets:
+ * gradients of two scales have no average. AMP_ERR_CONFLICT, on all: the words have the member of amp_config or
+ * amp_record, the first rank with another than rank 0, and both. */
+AMP_MUST_CHECK static inline amp_status amp_mpi_check_settings(amp_mpi *mpi, amp_context *context) {
+    static const char what[] = "amp_mpi_check_settings";
+    const char *names[AMP_MPI_MOST_];
+    double numbers[AMP_MPI_MOST_];
+    uint64_t hash = 0;
+    int differs = 0;
+    amp_status status = AMP_OK;
+    for (uint32_t loss = 0; status == AMP_OK; loss++) {
+        status = amp_mpi_settings_(mpi, context, loss, names, numbers);
+        if (status == AMP_OK) hash = amp_mpi_hash_(hash, numbers, sizeof numbers);
+    }
+    if (status == AMP_ERR_NOT_FOUND) status = AMP_OK;
+    status = amp_mpi_agree_on_(mpi, status, hash, what, &differs);
+    for (uint32_t loss = 0; status == AMP_OK && differs; loss++) {
+        status = amp_mpi_settings_(mpi, context, loss, names, numbers);
+        if (status == AMP_OK) status = amp_mpi_settings_differ_(mpi, names, numbers, loss, what);
+    }
+    return status;
 }
 
 #endif /* AMP_MPI_PARAMS_H */

@@ -25,7 +25,7 @@ static inline amp_status amp_mpi_average_said_(amp_mpi_average *average) {
 /* Where this rank's mark of gradient i lies: not 0 where there is a gradient. */
 static inline amp_span amp_mpi_average_mark_(const amp_mpi_average *average, size_t i) {
     const struct amp_mpi_bucket_ *bucket = &average->buckets[average->bucket_of[i]];
-    const amp_span *last = &average->slots[bucket->end - 1];
+    const amp_span *last = &average->slots[bucket->end - 1].span;
     amp_span mark = *last;
     mark.data = (char *)last->data + (last->size + (i - bucket->begin)) * amp_mpi_width_(average->wire);
     mark.size = 1;
@@ -39,9 +39,9 @@ static inline void amp_mpi_average_pack_(amp_mpi_average *average, const struct 
         amp_span one;
         one.data = &has, one.size = 1, one.dtype = AMP_FLOAT32, one.reserved = 0;
         amp_status status = amp_cast_list(&mark, &one, 1);
-        if (status == AMP_OK && has == 0.0f) status = amp_zero_list(&average->slots[i], 1);
+        if (status == AMP_OK && has == 0.0f) status = amp_zero_list(&average->slots[i].span, 1);
         else if (status == AMP_OK)
-            status = amp_scale_list(&average->slots[i], &average->grads[i], 1, average->before, NULL);
+            status = amp_scale_list(&average->slots[i].span, &average->grads[i], 1, average->before, NULL);
         amp_mpi_average_note_(average, amp_mpi_said_(average->mpi, status));
     }
 }
@@ -85,7 +85,7 @@ static inline void amp_mpi_average_progress_(amp_mpi_average *average) {
     for (; average->added < average->sent; average->added++) {
         struct amp_mpi_bucket_ *bucket = &average->buckets[average->added];
         int done = 0;
-        const int code = MPI_Test(&bucket->request, &done, MPI_STATUS_IGNORE);
+        const int code = amp_mpi_test_(&bucket->request, &done);
         amp_mpi_average_note_(average, amp_mpi_code_(average->mpi, code, "amp_mpi_average"));
         if (!done || average->mpi->lost) return;
         if (bucket->receive) amp_mpi_average_add_(average, bucket);
@@ -109,8 +109,8 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_average_begin(amp_mpi_average *a
 }
 
 static inline void amp_mpi_average_announce_(amp_mpi_average *average, size_t i, const amp_span *grad) {
-    average->grads[i].data = NULL, average->grads[i].size = average->slots[i].size;
-    if (grad && grad->size == average->slots[i].size) average->grads[i] = *grad;
+    average->grads[i].data = NULL, average->grads[i].size = average->slots[i].span.size;
+    if (grad && grad->size == average->slots[i].span.size) average->grads[i] = *grad;
     average->announced[i] = 1;
     average->buckets[average->bucket_of[i]].missing--;
 }
@@ -118,16 +118,16 @@ static inline void amp_mpi_average_announce_(amp_mpi_average *average, size_t i,
 /* As the host's hook tells of it. */
 static inline void amp_mpi_average_fetch_(amp_mpi_average *average, size_t i) {
     amp_mpi *mpi = average->mpi;
-    const char *name = average->names[i];
+    const char *name = average->slots[i].name;
     void *grad = NULL;
     amp_span span;
     amp_status status = mpi->host.grad(mpi->host.self, average->handles[i], &grad);
     if (status != AMP_OK) status = amp_mpi_fail_(mpi, AMP_ERR_HOST_FAILED, "the hook grad failed for %s", name);
     else if (grad) status = amp_mpi_look_(mpi, grad, "the gradient of", name, &span);
-    if (status == AMP_OK && grad && (span.size != average->slots[i].size || span.dtype == AMP_FLOAT64))
+    if (status == AMP_OK && grad && (span.size != average->slots[i].span.size || span.dtype == AMP_FLOAT64))
         status = amp_mpi_fail_(mpi, AMP_ERR_UNSUPPORTED, "the gradient of %s has %llu elements of %s for %llu", name,
                                (unsigned long long)span.size, span.dtype == AMP_FLOAT64 ? "64 bits" : "its type",
-                               (unsigned long long)average->slots[i].size);
+                               (unsigned long long)average->slots[i].span.size);
     amp_mpi_average_note_(average, status);
     amp_mpi_average_announce_(average, i, status == AMP_OK && grad ? &span : NULL);
 }
@@ -169,14 +169,14 @@ static inline void amp_mpi_average_unpack_(amp_mpi_average *average, const struc
         const char zeros[4] = { 0, 0, 0, 0 };
         amp_status status = AMP_OK;
         if (average->grads[i].data)
-            status =
-                amp_mpi_said_(average->mpi, amp_scale_list(&average->grads[i], &average->slots[i], 1, factor, NULL));
+            status = amp_mpi_said_(average->mpi, amp_scale_list(&average->grads[i], &average->slots[i].span, 1, factor,
+                                                                NULL));
         else if (average->grads[i].size && memcmp(mark.data, zeros, (size_t)amp_mpi_width_(average->wire)))
             status =
                 amp_mpi_fail_(average->mpi, AMP_ERR_WRONG_STATE,
                               "%s has no gradient on rank %d, but on another: zeros were sent for it. Give it one, or "
                               "cancel the bracket",
-                              average->names[i], average->mpi->rank);
+                              average->slots[i].name, average->mpi->rank);
         amp_mpi_average_note_(average, status);
     }
 }
@@ -215,12 +215,12 @@ static inline amp_status amp_mpi_average_master_(amp_mpi_average *average, const
     for (size_t k = 0; k < n && (!master || master->param != average->handles[i]); k++) master = &masters[k];
     if (!master || master->param != average->handles[i])
         return amp_mpi_fail_(average->mpi, AMP_ERR_NOT_FOUND,
-                             "amp_mpi_average_masters: the optimizer does not update %s", average->names[i]);
+                             "amp_mpi_average_masters: the optimizer does not update %s", average->slots[i].name);
     if (master->grad_strides || master->dtype == AMP_FLOAT64)
         return amp_mpi_fail_(average->mpi, AMP_ERR_UNSUPPORTED,
                              "amp_mpi_average_masters: the gradient of %s is no "
                              "compact block of up to 32 bits",
-                             average->names[i]);
+                             average->slots[i].name);
     grad->data = master->grad, grad->size = master->size, grad->dtype = master->dtype, grad->reserved = 0;
     return AMP_OK;
 }

@@ -22,13 +22,15 @@ enum { AMP_MPI_ROOM_ = 1 << 20 }; /* bytes that travel at a time, of what is not
 /* Ranks, and a model that each of them has. Members are libamp's. */
 typedef struct amp_mpi {
     MPI_Comm comm;       /* a duplicate */
+    MPI_Datatype word;   /* struct amp_mpi_word_ */
+    MPI_Op combine;      /* amp_mpi_combine_ */
     int rank, size;      /* this one, of so many */
     double timeout;      /* seconds; 0: none */
     amp_host host;       /* the model's */
     amp_param *params;   /* the model's; names are copies */
     size_t n_params;     /* entries of params */
-    char *room;          /* what travels, AMP_MPI_ROOM_ bytes: MPI may write there after a timeout, */
-    MPI_Request request; /* where this one is still open */
+    char *room;          /* buffer of messages, AMP_MPI_ROOM_ bytes; MPI may write to it after a timeout */
+    MPI_Request request; /* of the message in room */
     int lost;            /* out of step (AMP_ERR_BACKEND): nothing is sent or freed any more, and `why` stays */
     char why[600];       /* the last error */
 } amp_mpi;
@@ -67,14 +69,37 @@ static inline amp_status amp_mpi_code_(amp_mpi *mpi, int code, const char *what)
                          words);
 }
 
-/* For what was started with `code`. MPI_Wait where there is no timeout. */
+/* MPI_Wait for a request that is complete. Open MPI gives the error of a collective's request to the handler of
+ * MPI_COMM_WORLD (MPI 4: of MPI_COMM_SELF), which ends the job: that one returns it meanwhile. */
+static inline int amp_mpi_take_(MPI_Request *request) {
+    MPI_Comm comms[2];
+    MPI_Errhandler handlers[2];
+    comms[0] = MPI_COMM_WORLD, comms[1] = MPI_COMM_SELF;
+    for (int i = 0; i < 2; i++) {
+        MPI_Comm_get_errhandler(comms[i], &handlers[i]);
+        MPI_Comm_set_errhandler(comms[i], MPI_ERRORS_RETURN);
+    }
+    const int code = MPI_Wait(request, MPI_STATUS_IGNORE);
+    for (int i = 0; i < 2; i++) {
+        MPI_Comm_set_errhandler(comms[i], handlers[i]);
+        MPI_Errhandler_free(&handlers[i]);
+    }
+    return code;
+}
+
+/* MPI_Test, but an error comes back as a code. */
+static inline int amp_mpi_test_(MPI_Request *request, int *done) {
+    const int code = MPI_Request_get_status(*request, done, MPI_STATUS_IGNORE);
+    return code == MPI_SUCCESS && *done ? amp_mpi_take_(request) : code;
+}
+
+/* For what was started with `code`. */
 static inline amp_status amp_mpi_wait_(amp_mpi *mpi, int code, MPI_Request *request, const char *what) {
     const double since = MPI_Wtime();
     int done = 0;
-    if (code == MPI_SUCCESS && mpi->timeout <= 0.0) code = MPI_Wait(request, MPI_STATUS_IGNORE);
-    while (code == MPI_SUCCESS && mpi->timeout > 0.0 && !done) {
-        code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
-        if (!done && MPI_Wtime() - since > mpi->timeout)
+    while (code == MPI_SUCCESS && !done) {
+        code = amp_mpi_test_(request, &done);
+        if (code == MPI_SUCCESS && !done && mpi->timeout > 0.0 && MPI_Wtime() - since > mpi->timeout)
             return amp_mpi_fail_(
                 mpi, AMP_ERR_BACKEND,
                 "%s: rank %d of %d has waited %g s for the others: one of them is gone, hangs, or makes "
@@ -102,16 +127,6 @@ static inline amp_status amp_mpi_exchange_(amp_mpi *mpi, void *data, uint64_t n,
     return status;
 }
 
-/* Did every rank come so far? The worst status and whose it is go to all. */
-static inline amp_status amp_mpi_agree_(amp_mpi *mpi, amp_status own, const char *what) {
-    int worst[2] = { own, mpi->rank };
-    const amp_status status = amp_mpi_exchange_(mpi, worst, 1, sizeof worst, MPI_2INT, MPI_MINLOC, what);
-    if (own != AMP_OK || status != AMP_OK) return status != AMP_OK ? status : own;
-    if (worst[0] == AMP_OK) return AMP_OK;
-    return amp_mpi_fail_(mpi, AMP_ERR_HOST_FAILED, "%s: rank %d failed with %s", what, worst[1],
-                         amp_status_name(worst[0]));
-}
-
 static inline uint64_t amp_mpi_hash_(uint64_t hash, const void *data, uint64_t bytes) {
     const char *at = (const char *)data;
     for (; bytes; at += bytes < 8 ? bytes : 8, bytes -= bytes < 8 ? bytes : 8) {
@@ -127,18 +142,78 @@ static inline uint64_t amp_mpi_width_(amp_dtype dtype) {
     return dtype == AMP_FLOAT64 ? 8 : dtype == AMP_FLOAT32 ? 4 : dtype == AMP_FLOAT16 || dtype == AMP_BFLOAT16 ? 2 : 0;
 }
 
+/* ---- Words ------------------------------------------------------------------------------------------------------- */
+
+/* Every call of all ranks begins with a word, of one size whatever the call: ranks that make different calls, or the
+ * same with different arguments, find that before anything else travels. */
+#define AMP_MPI_VALUES_ 4 /* that a word carries */
+struct amp_mpi_word_ {
+    uint64_t call;                   /* hash of the call; 0: the ranks' calls differ */
+    uint64_t same;                   /* hash of arguments that must be equal */
+    int32_t differs;                 /* 1: they are not */
+    int32_t reduction;               /* AMP_REDUCE_*, of values */
+    int32_t status;                  /* the worst status */
+    int32_t rank;                    /* the first rank that has it */
+    double values[AMP_MPI_VALUES_];  /* combined by it */
+};
+
+/* An MPI_Op: `n` words of `out` become those of `in` and `out` combined. MPI's buffers may have any alignment. */
+static inline void amp_mpi_combine_(void *in, void *out, int *n, MPI_Datatype *type) {
+    (void)type;
+    for (int i = 0; i < *n; i++) {
+        struct amp_mpi_word_ a, b;
+        char *at = (char *)out + (size_t)i * sizeof b;
+        memcpy(&a, (char *)in + (size_t)i * sizeof a, sizeof a);
+        memcpy(&b, at, sizeof b);
+        if (a.call != b.call) b.call = 0;
+        if (a.differs || a.same != b.same) b.differs = 1;
+        if (a.status < b.status || (a.status == b.status && a.rank < b.rank)) b.status = a.status, b.rank = a.rank;
+        for (int k = 0; k < AMP_MPI_VALUES_; k++) /* a NaN is the greatest */
+            if (b.reduction != AMP_REDUCE_MAX) b.values[k] += a.values[k];
+            else if (a.values[k] > b.values[k] || a.values[k] != a.values[k]) b.values[k] = a.values[k];
+        memcpy(at, &b, sizeof b);
+    }
+}
+
+static inline amp_status amp_mpi_meet_(amp_mpi *mpi, struct amp_mpi_word_ *word, const char *what) {
+    if (mpi->lost) return AMP_ERR_BACKEND;
+    word->rank = mpi->rank;
+    memcpy(mpi->room, word, sizeof *word);
+    const int code = MPI_Iallreduce(MPI_IN_PLACE, mpi->room, 1, mpi->word, mpi->combine, mpi->comm, &mpi->request);
+    const amp_status status = amp_mpi_wait_(mpi, code, &mpi->request, what);
+    if (status != AMP_OK) return status;
+    memcpy(word, mpi->room, sizeof *word);
+    if (word->call) return AMP_OK;
+    return amp_mpi_fail_(mpi, AMP_ERR_BACKEND,
+                         "%s: rank %d of %d makes this call, and another rank makes another one, or the same for other "
+                         "values: the ranks are out of step. End the job (MPI_Abort)",
+                         what, mpi->rank, mpi->size);
+}
+
+/* Did every rank come so far, with an equal number? The worst status and whose it is go to all; `*differs`: the numbers
+ * are not equal. */
+static inline amp_status amp_mpi_agree_on_(amp_mpi *mpi, amp_status own, uint64_t same, const char *what,
+                                           int *differs) {
+    struct amp_mpi_word_ word;
+    memset(&word, 0, sizeof word);
+    word.call = amp_mpi_hash_(1, what, strlen(what)) | 1, word.same = same, word.status = own;
+    const amp_status status = amp_mpi_meet_(mpi, &word, what);
+    *differs = status == AMP_OK && word.differs;
+    if (own != AMP_OK || status != AMP_OK) return status != AMP_OK ? status : own;
+    if (word.status == AMP_OK) return AMP_OK;
+    return amp_mpi_fail_(mpi, AMP_ERR_HOST_FAILED, "%s: rank %d failed with %s", what, word.rank,
+                         amp_status_name(word.status));
+}
+
+static inline amp_status amp_mpi_agree_(amp_mpi *mpi, amp_status own, const char *what) {
+    int differs;
+    return amp_mpi_agree_on_(mpi, own, 0, what, &differs);
+}
+
 /* Of `n` pairs of numbers and their complements: the greatest of all ranks. A number is the same everywhere where the
  * complement of the one is the other. */
 static inline amp_status amp_mpi_greatest_(amp_mpi *mpi, uint64_t *pairs, size_t n, const char *what) {
     return amp_mpi_exchange_(mpi, pairs, 2 * n, sizeof *pairs, MPI_UINT64_T, MPI_MAX, what);
-}
-
-static inline amp_status amp_mpi_same_(amp_mpi *mpi, uint64_t hash, const char *what, const char *differs) {
-    uint64_t pair[2];
-    pair[0] = hash, pair[1] = ~hash;
-    const amp_status status = amp_mpi_greatest_(mpi, pair, 1, what);
-    if (status != AMP_OK || pair[0] == ~pair[1]) return status;
-    return amp_mpi_fail_(mpi, AMP_ERR_CONFLICT, "%s: %s", what, differs);
 }
 
 /* The first rank whose number is not that of rank 0; `size` where there is none. */
@@ -148,6 +223,69 @@ static inline amp_status amp_mpi_other_(amp_mpi *mpi, uint64_t number, const cha
     *rank = number == wanted ? mpi->size : mpi->rank;
     if (status == AMP_OK) status = amp_mpi_exchange_(mpi, rank, 1, sizeof *rank, MPI_INT, MPI_MIN, what);
     return status;
+}
+
+/* ---- Lists ------------------------------------------------------------------------------------------------------- */
+
+/* Names, sizes and types of the list, in its order; not its data. */
+static inline uint64_t amp_mpi_layout_(const struct amp_mpi_tensor_ *list, size_t n) {
+    uint64_t hash = amp_mpi_hash_(n, NULL, 0);
+    for (size_t i = 0; i < n; i++) {
+        hash = amp_mpi_hash_(hash, list[i].name, strlen(list[i].name));
+        hash = amp_mpi_hash_(hash, &list[i].span.size, sizeof list[i].span.size);
+        hash = amp_mpi_hash_(hash, &list[i].span.dtype, sizeof list[i].span.dtype);
+    }
+    return hash;
+}
+
+/* Where the ranks' lists, of `n` entries each, begin to differ: *equal := how many entries are the same on all. */
+static inline amp_status amp_mpi_bisect_(amp_mpi *mpi, const struct amp_mpi_tensor_ *list, size_t n, const char *what,
+                                         size_t *equal) {
+    size_t differs = n + 1; /* so many entries are not the same on all, if the lists have them */
+    amp_status status = AMP_OK;
+    for (*equal = 0; status == AMP_OK && differs - *equal > 1;) {
+        const size_t half = differs > n ? n : *equal + (differs - *equal) / 2;
+        uint64_t pair[2];
+        pair[0] = amp_mpi_layout_(list, half), pair[1] = ~pair[0];
+        status = amp_mpi_greatest_(mpi, pair, 1, what);
+        if (pair[0] == ~pair[1]) *equal = half;
+        else differs = half;
+    }
+    return status;
+}
+
+/* Of lists that differ, on all ranks: AMP_ERR_CONFLICT with the first place and rank; AMP_OK: they do not. */
+static inline amp_status amp_mpi_lists_differ_(amp_mpi *mpi, const struct amp_mpi_tensor_ *list, size_t n,
+                                               const char *what) {
+    static const char differ[] = "the ranks' lists of parameters differ in number, names, sizes, types or order";
+    int rank = 0;
+    size_t i = 0;
+    amp_status status = amp_mpi_other_(mpi, n, what, &rank);
+    if (status == AMP_OK && rank < mpi->size)
+        return amp_mpi_fail_(mpi, AMP_ERR_CONFLICT,
+                             "%s: %s: rank %d does not list as many as rank 0 (%zu on rank %d)", what, differ,
+                             rank, n, mpi->rank);
+    if (status == AMP_OK) status = amp_mpi_bisect_(mpi, list, n, what, &i);
+    if (status != AMP_OK || i == n) return status;
+    status = amp_mpi_other_(mpi, amp_mpi_layout_(&list[i], 1), what, &rank);
+    if (status != AMP_OK) return status;
+    return amp_mpi_fail_(mpi, AMP_ERR_CONFLICT,
+                         "%s: %s: rank %d does not have what rank 0 has at place %zu (on rank %d that is %.200s of "
+                         "%llu elements of %llu bytes)",
+                         what, differ, rank, i, mpi->rank, list[i].name, (unsigned long long)list[i].span.size,
+                         (unsigned long long)amp_mpi_width_(list[i].span.dtype));
+}
+
+/* Have all ranks come so far, with this list and this number of options? */
+static inline amp_status amp_mpi_agree_list_(amp_mpi *mpi, amp_status own, const struct amp_mpi_tensor_ *list, size_t n,
+                                             uint64_t options, const char *what) {
+    int differs = 0;
+    const uint64_t same = own == AMP_OK ? amp_mpi_layout_(list, n) : 0;
+    amp_status status = amp_mpi_agree_on_(mpi, own, amp_mpi_hash_(same, &options, sizeof options), what, &differs);
+    if (status != AMP_OK || !differs) return status;
+    status = amp_mpi_lists_differ_(mpi, list, n, what);
+    if (status != AMP_OK) return status;
+    return amp_mpi_fail_(mpi, AMP_ERR_CONFLICT, "%s: the ranks' options differ", what);
 }
 
 /* ---- Handles of the host ----------------------------------------------------------------------------------------- */
@@ -204,6 +342,26 @@ static inline amp_status amp_mpi_list_(amp_mpi *mpi, struct amp_mpi_tensor_ *lis
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
+/* MPI_Init came, and MPI_Finalize did not: any other call of MPI's ends the job outside of these. */
+static inline int amp_mpi_runs_(void) {
+    int begun = 0, ended = 0;
+    return MPI_Initialized(&begun) == MPI_SUCCESS && begun && MPI_Finalized(&ended) == MPI_SUCCESS && !ended;
+}
+
+/* A duplicate that returns errors. The host's own handler, often the one that ends the job, is not asked. */
+static inline int amp_mpi_dup_(MPI_Comm comm, MPI_Comm *made) {
+    MPI_Errhandler handler;
+    int code = MPI_Comm_get_errhandler(comm, &handler);
+    *made = MPI_COMM_NULL;
+    if (code != MPI_SUCCESS) return code;
+    code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    if (code == MPI_SUCCESS) code = MPI_Comm_dup(comm, made);
+    if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(comm, handler);
+    MPI_Errhandler_free(&handler);
+    return code;
+}
+
 /* Closes it; a call of all ranks, before MPI_Finalize and after what was opened on it. NULL: nothing; nor is anything
  * freed after AMP_ERR_BACKEND, here and where the others are closed: MPI may still write there. */
 static inline void amp_mpi_close(amp_mpi *mpi) {
@@ -211,15 +369,19 @@ static inline void amp_mpi_close(amp_mpi *mpi) {
     for (size_t i = 0; mpi->params && i < mpi->n_params; i++) free((void *)(uintptr_t)mpi->params[i].name);
     free(mpi->params);
     free(mpi->room);
-    MPI_Comm_free(&mpi->comm);
+    if (amp_mpi_runs_()) {
+        if (mpi->combine != MPI_OP_NULL) MPI_Op_free(&mpi->combine);
+        if (mpi->word != MPI_DATATYPE_NULL) MPI_Type_free(&mpi->word);
+        MPI_Comm_free(&mpi->comm);
+    }
     free(mpi);
 }
 
 /* The last error on `mpi` in words; NULL: why there is none. */
 static inline const char *amp_mpi_error(const amp_mpi *mpi) {
     return mpi ? mpi->why
-               : "amp_mpi_open: MPI_Init comes first, the model's host needs the hook view, and there must be "
-                 "memory";
+               : "amp_mpi_open: MPI_Init comes first and MPI_Finalize after amp_mpi_close, the communicator has one "
+                 "group, the model's host needs the hook view, and there must be memory";
 }
 
 static inline int amp_mpi_copy_params_(amp_mpi *mpi, const amp_model *model) {
@@ -238,22 +400,27 @@ static inline int amp_mpi_copy_params_(amp_mpi *mpi, const amp_model *model) {
 
 /* The ranks of `comm`, which stays the host's. `model`: its host's hooks, its parameters and buffers with their names;
  * copied, handles are kept; NULL: for amp_mpi_reduce, settings and masters alone. A call of all ranks.
- * AMP_ERR_WRONG_STATE: before MPI_Init; AMP_ERR_MISSING_HOOK: `view`; AMP_ERR_NO_MEMORY, AMP_ERR_BACKEND: end the
- * job. */
+ * AMP_ERR_INVALID_ARGUMENT: MPI_COMM_NULL, or a communicator of two groups; AMP_ERR_WRONG_STATE: before MPI_Init or
+ * after MPI_Finalize; AMP_ERR_MISSING_HOOK: `view`; AMP_ERR_NO_MEMORY, AMP_ERR_BACKEND: end the job. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_open(MPI_Comm comm, const amp_model *model, amp_mpi **mpi) {
-    int ready = 0;
+    int groups = 0;
     if (!mpi) return AMP_ERR_INVALID_ARGUMENT;
-    if (MPI_Initialized(&ready) != MPI_SUCCESS || !ready) return AMP_ERR_WRONG_STATE;
+    if (!amp_mpi_runs_()) return AMP_ERR_WRONG_STATE;
+    if (comm == MPI_COMM_NULL || MPI_Comm_test_inter(comm, &groups) != MPI_SUCCESS || groups)
+        return AMP_ERR_INVALID_ARGUMENT;
     if (model && (!model->host || !model->host->view)) return AMP_ERR_MISSING_HOOK;
     amp_mpi *made = (amp_mpi *)calloc(1, sizeof *made);
     if (!made) return AMP_ERR_NO_MEMORY;
-    if (MPI_Comm_dup(comm, &made->comm) != MPI_SUCCESS) {
+    if (amp_mpi_dup_(comm, &made->comm) != MPI_SUCCESS) {
         free(made);
         return AMP_ERR_BACKEND;
     }
-    MPI_Comm_set_errhandler(made->comm, MPI_ERRORS_RETURN);
+    made->word = MPI_DATATYPE_NULL, made->combine = MPI_OP_NULL;
     MPI_Comm_rank(made->comm, &made->rank);
     MPI_Comm_size(made->comm, &made->size);
+    MPI_Type_contiguous((int)sizeof(struct amp_mpi_word_), MPI_BYTE, &made->word);
+    MPI_Type_commit(&made->word);
+    MPI_Op_create(amp_mpi_combine_, 1, &made->combine);
     if (model)
         memcpy(&made->host, model->host,
                model->host->struct_size < sizeof made->host ? model->host->struct_size : sizeof made->host);
@@ -266,18 +433,36 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_open(MPI_Comm comm, const amp_mo
     return AMP_OK;
 }
 
-/* How many seconds one rank waits for the others before it says that one is gone; 0 (the default): for ever. More than
- * the slowest rank is ever behind, saving and evaluating included. A launcher ends the job where a process died; this
- * is for those that hang, and for launchers that look away. */
-static inline void amp_mpi_set_timeout(amp_mpi *mpi, double seconds) { mpi->timeout = seconds; }
+/* How many seconds one rank waits for the others before it says that one is gone; 0 (the default) or less: for ever.
+ * More than the slowest rank is ever behind, saving and evaluating included. A launcher ends the job where a process
+ * died; this is for those that hang, and for launchers that look away. AMP_ERR_INVALID_ARGUMENT: NaN; the timeout stays
+ * what it was. */
+static inline amp_status amp_mpi_set_timeout(amp_mpi *mpi, double seconds) {
+    if (seconds != seconds)
+        return amp_mpi_fail_(mpi, AMP_ERR_INVALID_ARGUMENT,
+                             "amp_mpi_set_timeout: the timeout is NaN: give it in seconds, or 0 for none");
+    mpi->timeout = seconds;
+    return AMP_OK;
+}
 
 /* ---- Decisions --------------------------------------------------------------------------------------------------- */
 
-/* What the hook amp_host.reduce has to do. */
+/* What the hook amp_host.reduce has to do. AMP_ERR_BACKEND where another rank reduces otherwise, or more or fewer
+ * values: it is at another place of the program. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_reduce(amp_mpi *mpi, amp_reduction reduction, double *values,
                                                        size_t n) {
-    const MPI_Op op = reduction == AMP_REDUCE_MAX ? MPI_MAX : MPI_SUM;
-    return amp_mpi_exchange_(mpi, values, n, sizeof *values, MPI_DOUBLE, op, "amp_mpi_reduce");
+    static const char what[] = "amp_mpi_reduce";
+    amp_status status = AMP_OK;
+    for (size_t at = 0; at < n && status == AMP_OK; at += AMP_MPI_VALUES_) {
+        const size_t bytes = (n - at < AMP_MPI_VALUES_ ? n - at : AMP_MPI_VALUES_) * sizeof *values;
+        struct amp_mpi_word_ word;
+        memset(&word, 0, sizeof word);
+        word.call = (amp_mpi_hash_(n, what, sizeof what) ^ (uint64_t)reduction << 32) | 1, word.reduction = reduction;
+        memcpy(word.values, values + at, bytes);
+        status = amp_mpi_meet_(mpi, &word, what);
+        if (status == AMP_OK) memcpy(values + at, word.values, bytes);
+    }
+    return status;
 }
 
 #endif /* AMP_MPI_RANKS_H */

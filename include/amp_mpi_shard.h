@@ -32,9 +32,8 @@ typedef struct amp_mpi_shard {
     size_t first, count;   /* this rank's: params[first] and count - 1 after it; count 0: none */
     size_t n;              /* entries of what follows */
     void **handles;        /* of all parameters */
-    const char **names;    /* theirs, of `mpi` */
     int *owners;           /* ranks */
-    amp_span *spans;       /* where they are now */
+    struct amp_mpi_tensor_ *tensors; /* names, and the memory that they have now */
     MPI_Request *requests; /* of a gather */
 } amp_mpi_shard;
 
@@ -42,64 +41,65 @@ typedef struct amp_mpi_shard {
 static inline void amp_mpi_shard_close(amp_mpi_shard *shard) {
     if (!shard || shard->mpi->lost) return;
     free(shard->handles);
-    free(shard->names);
     free(shard->owners);
-    free(shard->spans);
+    free(shard->tensors);
     free(shard->requests);
     free(shard);
 }
 
 /* A parameter is the rank's in whose part of all elements its middle lies. */
-static inline void amp_mpi_shard_deal_(amp_mpi_shard *shard, const uint64_t *sizes) {
+static inline void amp_mpi_shard_deal_(amp_mpi_shard *shard) {
     uint64_t total = 0, before = 0;
-    for (size_t i = 0; i < shard->n; i++) total += sizes[i];
-    for (size_t i = 0; i < shard->n; before += sizes[i++]) {
-        const double middle = ((double)before + (double)sizes[i] / 2.0) / ((double)total + 1e-9);
-        shard->owners[i] = (int)(middle * shard->mpi->size);
+    for (size_t i = 0; i < shard->n; i++) total += shard->tensors[i].span.size;
+    for (size_t i = 0; i < shard->n; before += shard->tensors[i++].span.size) {
+        const double half = (double)shard->tensors[i].span.size / 2.0;
+        shard->owners[i] = (int)(((double)before + half) / ((double)total + 1e-9) * shard->mpi->size);
         if (shard->owners[i] >= shard->mpi->size) shard->owners[i] = shard->mpi->size - 1;
         if (shard->owners[i] < shard->mpi->rank) shard->first = i + 1;
         if (shard->owners[i] == shard->mpi->rank) shard->count++;
     }
 }
 
-static inline amp_status amp_mpi_shard_fill_(amp_mpi_shard *shard, void *const *params, uint64_t *sizes) {
-    amp_mpi *mpi = shard->mpi;
-    shard->handles = (void **)calloc(shard->n + 1, sizeof *shard->handles);
-    shard->names = (const char **)calloc(shard->n + 1, sizeof *shard->names);
-    shard->owners = (int *)calloc(shard->n + 1, sizeof *shard->owners);
-    shard->spans = (amp_span *)calloc(shard->n + 1, sizeof *shard->spans);
-    shard->requests = (MPI_Request *)calloc(shard->n + 1, sizeof *shard->requests);
-    if (!sizes || !shard->handles || !shard->names || !shard->owners || !shard->spans || !shard->requests)
-        return amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "amp_mpi_shard_open: out of memory");
-    for (size_t i = 0; i < shard->n; i++) {
-        const char *name = shard->names[i] = amp_mpi_name_(mpi, params[i]);
-        const amp_status status = amp_mpi_look_(mpi, params[i], "parameter", name, &shard->spans[i]);
-        if (status != AMP_OK) return status;
-        if (shard->spans[i].size > INT_MAX / 8)
-            return amp_mpi_fail_(mpi, AMP_ERR_UNSUPPORTED, "amp_mpi_shard_open: %s has more than 2^28 elements", name);
-        shard->handles[i] = params[i], sizes[i] = shard->spans[i].size;
-    }
-    amp_mpi_shard_deal_(shard, sizes);
-    return AMP_OK;
+static inline amp_status amp_mpi_shard_look_(amp_mpi_shard *shard) {
+    amp_status status = AMP_OK;
+    for (size_t i = 0; i < shard->n && status == AMP_OK; i++)
+        status = amp_mpi_look_(shard->mpi, shard->handles[i], "parameter", shard->tensors[i].name,
+                               &shard->tensors[i].span);
+    return status;
 }
 
-/* `params`: handles of all parameters that are trained, equal on all ranks in order and sizes; the array is borrowed. A
- * call of all ranks. More ranks than parameters: some have none. AMP_ERR_CONFLICT: the ranks' lists are not equal. */
+static inline amp_status amp_mpi_shard_fill_(amp_mpi_shard *shard, void *const *params) {
+    amp_mpi *mpi = shard->mpi;
+    shard->handles = (void **)calloc(shard->n + 1, sizeof *shard->handles);
+    shard->tensors = (struct amp_mpi_tensor_ *)calloc(shard->n + 1, sizeof *shard->tensors);
+    shard->owners = (int *)calloc(shard->n + 1, sizeof *shard->owners);
+    shard->requests = (MPI_Request *)calloc(shard->n + 1, sizeof *shard->requests);
+    if (!shard->handles || !shard->tensors || !shard->owners || !shard->requests)
+        return amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "amp_mpi_shard_open: out of memory");
+    for (size_t i = 0; i < shard->n; i++)
+        shard->handles[i] = params[i], shard->tensors[i].name = amp_mpi_name_(mpi, params[i]);
+    const amp_status status = amp_mpi_shard_look_(shard);
+    for (size_t i = 0; i < shard->n && status == AMP_OK; i++)
+        if (shard->tensors[i].span.size > INT_MAX / 8)
+            return amp_mpi_fail_(mpi, AMP_ERR_UNSUPPORTED, "amp_mpi_shard_open: %s has more than 2^28 elements",
+                                 shard->tensors[i].name);
+    if (status == AMP_OK) amp_mpi_shard_deal_(shard);
+    return status;
+}
+
+/* `params`: handles of all parameters that are trained, equal on all ranks in names, sizes, types and order; the array
+ * is borrowed. A call of all ranks. More ranks than parameters: some have none. AMP_ERR_CONFLICT: the ranks' lists are
+ * not equal. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_shard_open(amp_mpi *mpi, void *const *params, size_t n,
                                                            amp_mpi_shard **shard) {
-    uint64_t *sizes = (uint64_t *)calloc(n + 1, sizeof *sizes);
     amp_mpi_shard *made = (amp_mpi_shard *)calloc(1, sizeof *made);
     amp_status status = AMP_OK;
     if (!made) status = amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "amp_mpi_shard_open: out of memory");
     else {
         made->mpi = mpi, made->n = n;
-        status = amp_mpi_shard_fill_(made, params, sizes);
+        status = amp_mpi_shard_fill_(made, params);
     }
-    status = amp_mpi_agree_(mpi, status, "amp_mpi_shard_open");
-    if (status == AMP_OK)
-        status = amp_mpi_same_(mpi, amp_mpi_hash_(n, sizes, n * sizeof *sizes), "amp_mpi_shard_open",
-                               "the ranks' lists of parameters differ in number, sizes or order");
-    free(sizes);
+    status = amp_mpi_agree_list_(mpi, status, made ? made->tensors : NULL, n, 0, "amp_mpi_shard_open");
     if (status == AMP_OK) *shard = made;
     else amp_mpi_shard_close(made);
     return status;
@@ -108,18 +108,16 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_shard_open(amp_mpi *mpi, void *c
 /* Every parameter becomes what the rank that updates it has: after the step, skipped ones too (all ranks call it), in
  * the type that it has now, 16 bits where the model is in 16 bits. `context`: its casts are dropped; NULL after
  * amp_shutdown, where each rank had FP32 values of its own part alone. A host with the hook `version` counts its
- * parameters as changed. */
+ * parameters as changed. AMP_ERR_CONFLICT, on all: a parameter has another type or size on one rank; nothing was
+ * changed. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_shard_gather(amp_mpi_shard *shard, amp_context *context) {
     static const char what[] = "amp_mpi_shard_gather";
     amp_mpi *mpi = shard->mpi;
-    amp_status status = AMP_OK;
-    for (size_t i = 0; i < shard->n && status == AMP_OK; i++)
-        status = amp_mpi_look_(mpi, shard->handles[i], "parameter", shard->names[i], &shard->spans[i]);
-    status = amp_mpi_agree_(mpi, status, what);
+    amp_status status = amp_mpi_agree_list_(mpi, amp_mpi_shard_look_(shard), shard->tensors, shard->n, 0, what);
     for (size_t i = 0; i < shard->n && status == AMP_OK; i++) {
-        const int bytes = (int)(shard->spans[i].size * amp_mpi_width_(shard->spans[i].dtype));
+        const int bytes = (int)(shard->tensors[i].span.size * amp_mpi_width_(shard->tensors[i].span.dtype));
         const int code =
-            MPI_Ibcast(shard->spans[i].data, bytes, MPI_BYTE, shard->owners[i], mpi->comm, &shard->requests[i]);
+            MPI_Ibcast(shard->tensors[i].span.data, bytes, MPI_BYTE, shard->owners[i], mpi->comm, &shard->requests[i]);
         status = amp_mpi_code_(mpi, code, what);
     }
     for (size_t i = 0; i < shard->n && status == AMP_OK; i++)
@@ -139,6 +137,23 @@ static inline amp_status amp_mpi_part_(amp_mpi *mpi, const char *path, int part,
 static inline uint64_t amp_mpi_state_number_(const amp_mpi *mpi, const char *path) {
     const double tick = MPI_Wtime();
     return amp_mpi_hash_(amp_mpi_hash_(amp_mpi_hash_(0, path, strlen(path)), &tick, sizeof tick), &mpi, sizeof mpi);
+}
+
+/* Ranks that were given other paths, or see other folders, have written where nobody will look. */
+static inline amp_status amp_mpi_state_sees_(amp_mpi *mpi, const char *path) {
+    char name[FILENAME_MAX];
+    amp_status status = AMP_OK;
+    for (int part = 1; part <= mpi->size && status == AMP_OK; part++) {
+        status = amp_mpi_part_(mpi, path, part, mpi->size, name);
+        FILE *file = status == AMP_OK ? fopen(name, "rb") : NULL;
+        if (status == AMP_OK && !file)
+            status = amp_mpi_fail_(mpi, AMP_ERR_NOT_FOUND,
+                                   "amp_mpi_state_save: rank 0 does not find %.400s, which rank %d has written: give "
+                                   "all ranks one path, in a folder that all see",
+                                   name, part - 1);
+        if (file) fclose(file);
+    }
+    return status;
 }
 
 /* How many parts there are, and the save's number, stand in the file at `path`, which comes last, and as a whole. */
@@ -163,7 +178,8 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_state_save(amp_mpi *mpi, amp_con
     if (status == AMP_OK) status = amp_mpi_said_(mpi, amp_state_save(context, name, AMP_STATE_SAFETENSORS));
     status = amp_mpi_agree_(mpi, status, "amp_mpi_state_save");
     if (status != AMP_OK) return status;
-    if (mpi->rank == 0) status = amp_mpi_state_seal_(mpi, path);
+    if (mpi->rank == 0) status = amp_mpi_state_sees_(mpi, path);
+    if (mpi->rank == 0 && status == AMP_OK) status = amp_mpi_state_seal_(mpi, path);
     return amp_mpi_agree_(mpi, status, "amp_mpi_state_save");
 }
 

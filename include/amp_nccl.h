@@ -80,7 +80,8 @@ typedef struct amp_nccl_average amp_nccl_average;
 /* `grads`: sizes and types of compact gradients, in the order in which backward is done with them, the last layer's
  * first; borrowed, their data is not looked at. They are cut into buckets in this order, whatever their types, which
  * together are as large as the gradients (with `fp32` as if they were FP32; fp64 stays). A call of all ranks, which
- * waits until each has come. AMP_ERR_CONFLICT: the ranks' lists or options are not equal. */
+ * waits until each has come. AMP_ERR_CONFLICT: the ranks' lists or options are not equal. Gradients have no names here:
+ * two of one size and type that change places on one rank are not found. */
 AMP_API AMP_MUST_CHECK amp_status amp_nccl_average_open(amp_nccl *nccl, const amp_span *grads, size_t n,
                                                         const amp_nccl_options *options, amp_nccl_average **average);
 

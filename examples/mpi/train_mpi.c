@@ -63,7 +63,7 @@ static void open_ranks(struct training *t) {
     trained.host = &t->adapter.host;
     trained.params = t->described;
     must(amp_mpi_open(MPI_COMM_WORLD, &trained, &t->mpi) == AMP_OK, "amp_mpi_open", amp_mpi_error(NULL));
-    amp_mpi_set_timeout(t->mpi, t->options.timeout);
+    mpi(amp_mpi_set_timeout(t->mpi, t->options.timeout), "timeout");
     mpi(amp_mpi_broadcast(t->mpi), "start");
 }
 

@@ -49,4 +49,20 @@ void net_open(struct net *net, MPI_Comm comm) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
+bool net_initialize(struct net *net, amp_optimizer *optimizer, const amp_config *config, bool alone) {
+    amp_model *model = &net->model;
+    net_open(net, MPI_COMM_WORLD);
+    if (alone) net->host.reduce = NULL;
+    *optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
+    optimizer->host = &net->host, optimizer->params = net->handles, optimizer->n_params = BUFFERS;
+    return amp_initialize_many(&model, 1, &optimizer, 1, config, NULL) == AMP_OK;
+}
+
+bool says(const struct net *net, const char *words) { return strstr(amp_mpi_error(net->mpi), words) != NULL; }
+
+void net_end(struct net *net) {
+    (void)amp_shutdown(net->model.amp);
+    net_close(net);
+}
+
 void net_close(struct net *net) { amp_mpi_close(net->mpi); }

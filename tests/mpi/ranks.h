@@ -31,6 +31,12 @@ struct net {
 };
 
 void net_open(struct net *net, MPI_Comm comm);
+/* And one optimizer for all of them, under libamp. `alone`: no rank asks the others. */
+bool net_initialize(struct net *net, amp_optimizer *optimizer, const amp_config *config, bool alone);
 void net_close(struct net *net);
+void net_end(struct net *net); /* of net_initialize */
+
+/* Has the last error these words? */
+bool says(const struct net *net, const char *words);
 
 #endif

@@ -168,6 +168,34 @@ static void deals(void) {
     amp_mpi_shard *other = NULL;
     ok(amp_mpi_shard_open(net.mpi, net.handles, BUFFERS, &other) == AMP_ERR_CONFLICT && !other,
        "another list on one rank");
+    net.handles[0] = &net.params[0];
+    if (rank == 2) net.handles[2] = &net.params[3], net.handles[3] = &net.params[2];
+    for (int i = 2; i < BUFFERS; i++) net.params[i].size = 8;
+    ok(amp_mpi_shard_open(net.mpi, net.handles, BUFFERS, &other) == AMP_ERR_CONFLICT && !other &&
+           strstr(amp_mpi_error(net.mpi), "rank 2 does not have what rank 0 has at place 2"),
+       "equal sizes in another order on one rank");
+    amp_mpi_shard_close(shard);
+    net_close(&net);
+}
+
+/* A rank whose parameters have become FP16 receives what the others send as FP32: nothing moves. */
+static void compares_types(void) {
+    static uint16_t low[64];
+    struct net net;
+    amp_mpi_shard *shard = NULL;
+    net_open(&net, MPI_COMM_WORLD);
+    bool right = amp_mpi_shard_open(net.mpi, net.handles, BUFFERS, &shard) == AMP_OK;
+    if (rank == 1) net.params[2].data = low, net.params[2].dtype = AMP_FLOAT16;
+    for (int i = 0; i < BUFFERS; i++) net.data[i][0] = 1000.0f + (float)rank;
+    const amp_status status = right ? amp_mpi_shard_gather(shard, NULL) : AMP_OK;
+    ok(status == AMP_ERR_CONFLICT &&
+           strstr(amp_mpi_error(net.mpi), "rank 1 does not have what rank 0 has at place 2") &&
+           strstr(amp_mpi_error(net.mpi), rank == 1 ? "c of 64 elements of 2 bytes" : "c of 64 elements of 4 bytes"),
+       "gather: another type on one rank");
+    for (int i = 0; i < BUFFERS; i++) right = right && net.data[i][0] == 1000.0f + (float)rank;
+    if (rank == 1) net.params[2].data = net.data[2], net.params[2].dtype = AMP_FLOAT32;
+    ok(right && amp_mpi_shard_gather(shard, NULL) == AMP_OK && net.data[2][0] == 1001.0f,
+       "nothing has moved, and the next one is right");
     amp_mpi_shard_close(shard);
     net_close(&net);
 }
@@ -191,6 +219,13 @@ static void refuses(const char *folder) {
     status = amp_mpi_state_save(run.net.mpi, run.net.model.amp, rank == 1 ? name : path);
     ok(status == (rank == 1 ? AMP_ERR_NOT_FOUND : AMP_ERR_HOST_FAILED), "one rank that cannot write: no save");
     ok(access(path, F_OK) != 0, "and nothing says that there is one");
+    snprintf(name, sizeof name, "%s/shard-elsewhere", folder);
+    status = amp_mpi_state_save(run.net.mpi, run.net.model.amp, rank == 1 ? name : path);
+    ok(rank == 0 ? status == AMP_ERR_NOT_FOUND && strstr(amp_mpi_error(run.net.mpi), "which rank 1 has written")
+                 : status == AMP_ERR_HOST_FAILED,
+       "one rank that writes elsewhere");
+    ok(access(path, F_OK) != 0, "no save either");
+    erase(name);
     erase(path);
     end(&run);
 }
@@ -223,6 +258,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     ok(argc == 2 && size == 4, "four ranks and a folder");
     deals();
+    compares_types();
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) equals(levels[i], argv[1]);
     refuses(argv[1]);
     tells_saves_apart(argv[1]);
