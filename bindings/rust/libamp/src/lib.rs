@@ -80,6 +80,30 @@
 //!     relu(values, values, 4);
 //! }
 //! ```
+//! Extents are the same each time that they are evaluated, once to check the caller's slice and once to make the op's:
+//! ```compile_fail,E0015
+//! # use std::sync::atomic::{AtomicI64, Ordering};
+//! static CALLS: AtomicI64 = AtomicI64::new(4);
+//! libamp::op! { fn f(out y: [CALLS.fetch_add(100, Ordering::SeqCst)]; n: i32) { y.fill(n as f32); } }
+//! ```
+//! Numbers are Rust's own, whose size and value libamp knows:
+//! ```compile_fail,E0277
+//! # #[derive(Clone, Copy)]
+//! struct Strange(i32);
+//! impl libamp::op::Number for Strange {
+//!     const NAME: &'static str = "int32";
+//!     fn extent(self) -> i64 { 4 }
+//! }
+//! ```
+//! What an op is made of is for `op!` alone:
+//! ```compile_fail,E0133
+//! fn slot() -> [u8; 8] {
+//!     libamp::op::Slot::new([0u8; 8]).get()
+//! }
+//! fn inside() {
+//!     drop(libamp::op::running());
+//! }
+//! ```
 //! Nor do two threads share a context:
 //! ```compile_fail,E0277
 //! # use libamp::*;

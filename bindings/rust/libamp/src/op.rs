@@ -52,10 +52,21 @@ impl Op {
         self
     }
 
+    /// `buffers` are (type, name, extents), `numbers` (type, name). Panics where extents are more than arithmetic: what
+    /// means one thing here and another in C, as `!n` does.
+    ///
     /// # Safety
-    /// The schema describes the functions in the slot and in `low`. For `op!` alone.
+    /// They describe the functions in the slot and in `low`. For `op!` alone.
     #[doc(hidden)]
-    pub unsafe fn new(name: &'static str, schema: String, slot: *mut sys::amp_fn, low: [sys::amp_fn; 2]) -> Op {
+    pub unsafe fn new(name: &'static str, buffers: &[(&str, &str, &str)], numbers: &[(&str, &str)],
+                      slot: *mut sys::amp_fn, low: [sys::amp_fn; 2]) -> Op {
+        for (_, buffer, extents) in buffers {
+            let known = |c: char| c.is_ascii_alphanumeric() || "_+-*/%(), \n".contains(c);
+            assert!(extents.chars().all(known), "{name}: {buffer}[{extents}]: extents are made of + - * / % and ()");
+        }
+        let buffers = buffers.iter().map(|(kind, name, extents)| format!("{kind} {name}[{extents}]"));
+        let numbers = numbers.iter().map(|(kind, name)| format!("{kind} {name}"));
+        let schema = format!("{name}({}) -> void", buffers.chain(numbers).collect::<Vec<_>>().join(", "));
         Op { name, schema, slot, low, aliases: None, backward_of: None, class: sys::AMP_BY_LIST, flags: 0 }
     }
 }
@@ -92,6 +103,13 @@ fn kept(texts: &mut Vec<CString>, text: Option<&str>) -> Result<*const c_char> {
 
 // ---- what op! is made of ----
 
+#[doc(hidden)]
+pub use std::{concat, mem::drop, mem::transmute, option::Option, primitive, stringify};
+
+/// No function for 16-bit elements.
+#[doc(hidden)]
+pub const NO_LOW: [sys::amp_fn; 2] = [None, None];
+
 /// Where a function pointer is kept that libamp exchanges.
 #[doc(hidden)]
 pub struct Slot<F>(UnsafeCell<F>);
@@ -100,7 +118,9 @@ pub struct Slot<F>(UnsafeCell<F>);
 unsafe impl<F: Send> Sync for Slot<F> {}
 
 impl<F: Copy> Slot<F> {
-    pub const fn new(function: F) -> Slot<F> {
+    /// # Safety
+    /// F is a pointer to a function.
+    pub const unsafe fn new(function: F) -> Slot<F> {
         assert!(std::mem::size_of::<F>() == std::mem::size_of::<AtomicPtr<()>>());
         Slot(UnsafeCell::new(function))
     }
@@ -130,8 +150,10 @@ static OPS: RwLock<()> = RwLock::new(());
 #[doc(hidden)]
 pub struct Running(Option<RwLockReadGuard<'static, ()>>);
 
+/// # Safety
+/// Dropped by who made it, behind those that were made later: no context ends while there is one.
 #[doc(hidden)]
-pub fn running() -> Running {
+pub unsafe fn running() -> Running {
     let outermost = DEPTH.with(|depth| depth.replace(depth.get() + 1)) == 0;
     Running(outermost.then(|| OPS.read().unwrap_or_else(PoisonError::into_inner)))
 }
@@ -152,11 +174,15 @@ pub(crate) fn alone(call: impl FnOnce() -> sys::amp_status) -> Result<()> {
     check(call())
 }
 
-/// Runs a function that C called: a panic waits until C has returned.
+/// Runs a function that C called: a panic waits until C has returned. Of several the first one does; what a later one
+/// carries may panic when it is dropped, and stays.
 #[doc(hidden)]
 pub fn guarded(body: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(body)) {
-        PANIC.with(|place| *place.borrow_mut() = Some(panic));
+        PANIC.with(|place| match &mut *place.borrow_mut() {
+            Some(_) => std::mem::forget(panic),
+            none => *none = Some(panic),
+        });
     }
 }
 
@@ -167,15 +193,58 @@ pub fn resume() {
     }
 }
 
+/// Elements of a buffer; None: its extents are negative, or too large.
 #[doc(hidden)]
-pub fn extent(dims: &[i64]) -> usize {
-    let product = dims.iter().try_fold(1i64, |product, &dim| if dim < 0 { None } else { product.checked_mul(dim) });
-    product.and_then(|size| usize::try_from(size).ok()).unwrap_or_else(|| panic!("extents {dims:?}"))
+pub type Length = Option<usize>;
+
+#[doc(hidden)]
+pub const fn extent(dims: &[i64]) -> Length {
+    let (mut product, mut i) = (1i64, 0);
+    while i < dims.len() {
+        product = match product.checked_mul(dims[i]) {
+            Some(product) if dims[i] >= 0 => product,
+            _ => return None,
+        };
+        i += 1;
+    }
+    if product as u64 > usize::MAX as u64 { None } else { Some(product as usize) }
 }
 
 #[doc(hidden)]
-pub fn check_length(what: &str, length: usize, wanted: Option<usize>, dims: &str) {
-    assert!(Some(length) == wanted, "{what} has {length} elements, not [{dims}]: {}", wanted.unwrap_or(0));
+pub const fn count(names: &[&str]) -> usize {
+    names.len()
+}
+
+/// The lengths of an op's buffers, one after the other.
+#[doc(hidden)]
+pub struct Lengths<const N: usize>([Length; N], usize);
+
+impl<const N: usize> Lengths<N> {
+    pub fn new(lengths: [Length; N]) -> Lengths<N> {
+        Lengths(lengths, 0)
+    }
+
+    /// None behind the last one too.
+    pub fn next(lengths: &mut Lengths<N>) -> Length {
+        lengths.1 += 1;
+        lengths.0.get(lengths.1 - 1).copied().flatten()
+    }
+}
+
+#[doc(hidden)]
+pub fn check_length<T, const N: usize>(what: &str, slice: &[T], lengths: &mut Lengths<N>, dims: &str) {
+    let wanted = Lengths::next(lengths).unwrap_or_else(|| panic!("{what}: [{dims}] is negative, or too large"));
+    assert!(slice.len() == wanted, "{what} has {} elements, not [{dims}]: {wanted}", slice.len());
+}
+
+#[doc(hidden)]
+pub fn pointer<T>(slice: &[T]) -> *const T {
+    slice.as_ptr()
+}
+
+#[doc(hidden)]
+pub fn pointer_mut<T>(slice: &mut [T]) -> *mut T {
+    slice.as_mut_ptr()
 }
 
 /// # Safety
@@ -198,19 +267,28 @@ pub unsafe fn slice_mut<'a, T>(pointer: *mut T, length: Option<usize>) -> &'a mu
     }
 }
 
+mod sealed {
+    /// The numbers that libamp's schemas know, and no type of a caller's: its size and its value are believed.
+    pub trait Sealed {}
+}
+
 /// What a number is called in a schema, and counts in an extent; there is no extent of those that are no integers.
 #[doc(hidden)]
-pub trait Number {
+pub trait Number: sealed::Sealed {
     const NAME: &'static str;
     fn extent(self) -> i64;
 }
 
 macro_rules! numbers {
-    ($($type:ty: $name:literal),+) => { $(impl Number for $type {
-        const NAME: &'static str = $name;
-        fn extent(self) -> i64 {
-            self as i64
+    ($($type:ty: $name:literal),+) => { $(
+        impl sealed::Sealed for $type {}
+
+        impl Number for $type {
+            const NAME: &'static str = $name;
+            fn extent(self) -> i64 {
+                self as i64
+            }
         }
-    })+ };
+    )+ };
 }
 numbers! { i32: "int32", u32: "uint32", i64: "int64", u64: "uint64", f32: "float", f64: "double" }

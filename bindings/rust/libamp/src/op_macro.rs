@@ -10,7 +10,8 @@
 /// model.op(linear::op());                      // tells libamp of it
 /// ```
 ///
-/// Each buffer has a role, a name and its extents, expressions over the numbers behind the `;`:
+/// Each buffer has a role, a name and its extents: `+ - * / %` and parentheses over literals and the numbers behind the
+/// `;`, which are evaluated as a constant function's body is (so twice is the same as once):
 ///
 /// | role | in the function | what it does with it |
 /// | --- | --- | --- |
@@ -32,7 +33,7 @@ macro_rules! op {
         $($role:ident $x:ident: [$($dim:expr),+]),+ $(,)?; $($n:ident: $t:ty),* $(,)?
     ) $body:block) => {
         $crate::__op! { ($(#[$meta])*) ($vis) $op ($($role $x [$($dim),+])+) ($($n $t)*) $body
-            { pub(super) const LOW: [$crate::sys::amp_fn; 2] = [None, None]; } }
+            { pub(super) const LOW: [$crate::sys::amp_fn; 2] = $crate::op::NO_LOW; } }
     };
     ($(#[$meta:meta])* $vis:vis fn $op:ident(
         $($role:ident $x:ident: [$($dim:expr),+]),+ $(,)?; $($n:ident: $t:ty),* $(,)?
@@ -44,8 +45,8 @@ macro_rules! op {
 
             unsafe fn low($dtype: $crate::sys::amp_dtype, $($x: $crate::__role!(low_raw $role),)+ $($n: $t),*) {
                 $crate::op::guarded(|| {
-                    let mut lengths = lengths($($crate::op::Number::extent($n)),*);
-                    low_body($dtype, $(unsafe { $crate::__role!(slice $role $x, lengths.next()) },)+ $($n),*)
+                    let mut lengths = $crate::op::Lengths::new(lengths($($crate::op::Number::extent($n)),*));
+                    low_body($dtype, $(unsafe { $crate::__role!(slice $role $x, &mut lengths) },)+ $($n),*)
                 });
             }
             unsafe extern "C" fn fp16($($x: $crate::__role!(low_raw $role),)+ $($n: $t),*) {
@@ -57,13 +58,15 @@ macro_rules! op {
             type Low = unsafe extern "C" fn($($crate::__role!(low_raw $role),)+ $($t),*);
             // SAFETY: libamp casts them back to what the schema says
             pub(super) const LOW: [$crate::sys::amp_fn; 2] = unsafe { [
-                Some(std::mem::transmute::<Low, unsafe extern "C" fn()>(fp16 as Low)),
-                Some(std::mem::transmute::<Low, unsafe extern "C" fn()>(bf16 as Low)),
+                $crate::op::Option::Some($crate::op::transmute::<Low, unsafe extern "C" fn()>(fp16 as Low)),
+                $crate::op::Option::Some($crate::op::transmute::<Low, unsafe extern "C" fn()>(bf16 as Low)),
             ] };
         } }
     };
 }
 
+/// Every type, function and macro is named by `$crate`, and no method is called: what the caller's module calls `f32`,
+/// `stringify` or `len` is not taken for it. Extents are a `const fn`, which gives the same lengths each time.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __op {
@@ -72,13 +75,17 @@ macro_rules! __op {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments)]
         $vis fn $op($($x: $crate::__role!(safe $role),)+ $($n: $t),*) {
-            let mut lengths = $op::lengths($($crate::op::Number::extent($n)),*);
-            $($crate::op::check_length(concat!(stringify!($op), ": ", stringify!($x)), $x.len(), lengths.next(),
-                                       stringify!($($dim),+));)+
-            let running = $crate::op::running();
-            // SAFETY: the slot holds what has this prototype, and the slices are as long as it takes them to be
-            unsafe { $op::SLOT.get()($($crate::__role!(pointer $role $x),)+ $($n),*) };
-            drop(running);
+            let mut lengths = $crate::op::Lengths::new($op::lengths($($crate::op::Number::extent($n)),*));
+            $($crate::op::check_length($crate::op::concat!($crate::op::stringify!($op), ": ",
+                                                           $crate::op::stringify!($x)), &*$x, &mut lengths,
+                                       $crate::op::stringify!($($dim),+));)+
+            // SAFETY: dropped below, behind the call; the slot holds what has this prototype, and the slices are as long
+            // as it takes them to be
+            unsafe {
+                let running = $crate::op::running();
+                $crate::op::Slot::get(&$op::SLOT)($($crate::__role!(pointer $role $x),)+ $($n),*);
+                $crate::op::drop(running);
+            }
             $crate::op::resume();
         }
 
@@ -87,32 +94,36 @@ macro_rules! __op {
             use super::*;
 
             type Function = unsafe extern "C" fn($($crate::__role!(raw $role),)+ $($t),*);
-            pub(super) static SLOT: $crate::op::Slot<Function> = $crate::op::Slot::new(original);
+            // SAFETY: a pointer to a function
+            pub(super) static SLOT: $crate::op::Slot<Function> = unsafe { $crate::op::Slot::new(original as Function) };
 
             fn body($($x: $crate::__role!(safe $role),)+ $(#[allow(unused_variables)] $n: $t),*) $body
 
             unsafe extern "C" fn original($($x: $crate::__role!(raw $role),)+ $($n: $t),*) {
                 $crate::op::guarded(|| {
-                    let mut lengths = lengths($($crate::op::Number::extent($n)),*);
-                    body($(unsafe { $crate::__role!(slice $role $x, lengths.next()) },)+ $($n),*)
+                    let mut lengths = $crate::op::Lengths::new(lengths($($crate::op::Number::extent($n)),*));
+                    body($(unsafe { $crate::__role!(slice $role $x, &mut lengths) },)+ $($n),*)
                 });
             }
 
             /// Of the buffers, one after the other, as libamp computes them: in 64 bits.
-            pub(super) fn lengths($(#[allow(unused_variables)] $n: i64),*) -> impl Iterator<Item = usize> {
-                [$($crate::op::extent(&[$($dim),+])),+].into_iter()
+            pub(super) const fn lengths($(#[allow(unused_variables)] $n: $crate::op::primitive::i64),*)
+                -> [$crate::op::Length; $crate::op::count(&[$($crate::op::stringify!($x)),+])] {
+                [$($crate::op::extent(&[$($dim),+])),+]
             }
             $($low)*
 
             /// What libamp is told of it.
             pub fn op() -> $crate::op::Op {
-                let buffers = [$(concat!($crate::__role!(schema $role), " ", stringify!($x), "[",
-                                         stringify!($($dim),+), "]").to_owned()),+];
-                let numbers: &[String] =
-                    &[$(format!("{} {}", <$t as $crate::op::Number>::NAME, stringify!($n))),*];
-                let schema = format!("{}({}) -> void", stringify!($op), [&buffers[..], numbers].concat().join(", "));
                 // SAFETY: the schema comes from the tokens that the function comes from
-                unsafe { $crate::op::Op::new(stringify!($op), schema, SLOT.address(), LOW) }
+                unsafe {
+                    $crate::op::Op::new(
+                        $crate::op::stringify!($op),
+                        &[$(($crate::__role!(schema $role), $crate::op::stringify!($x),
+                             $crate::op::stringify!($($dim),+))),+],
+                        &[$((<$t as $crate::op::Number>::NAME, $crate::op::stringify!($n))),*],
+                        $crate::op::Slot::address(&SLOT), LOW)
+                }
             }
         }
     };
@@ -122,32 +133,32 @@ macro_rules! __op {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __role {
-    (safe read) => { &[f32] };
-    (safe seed) => { &[f32] };
-    (safe keep) => { &[f32] };
-    (safe ints) => { &[i32] };
-    (safe $role:ident) => { &mut [f32] };
-    (raw read) => { *const f32 };
-    (raw seed) => { *const f32 };
-    (raw keep) => { *const f32 };
-    (raw ints) => { *const i32 };
-    (raw $role:ident) => { *mut f32 };
-    (low read) => { &[u16] };
-    (low seed) => { &[u16] };
-    (low out) => { &mut [u16] };
+    (safe read) => { &[$crate::op::primitive::f32] };
+    (safe seed) => { &[$crate::op::primitive::f32] };
+    (safe keep) => { &[$crate::op::primitive::f32] };
+    (safe ints) => { &[$crate::op::primitive::i32] };
+    (safe $role:ident) => { &mut [$crate::op::primitive::f32] };
+    (raw read) => { *const $crate::op::primitive::f32 };
+    (raw seed) => { *const $crate::op::primitive::f32 };
+    (raw keep) => { *const $crate::op::primitive::f32 };
+    (raw ints) => { *const $crate::op::primitive::i32 };
+    (raw $role:ident) => { *mut $crate::op::primitive::f32 };
+    (low read) => { &[$crate::op::primitive::u16] };
+    (low seed) => { &[$crate::op::primitive::u16] };
+    (low out) => { &mut [$crate::op::primitive::u16] };
     (low $role:ident) => { $crate::__role!(safe $role) };
-    (low_raw read) => { *const u16 };
-    (low_raw seed) => { *const u16 };
-    (low_raw out) => { *mut u16 };
+    (low_raw read) => { *const $crate::op::primitive::u16 };
+    (low_raw seed) => { *const $crate::op::primitive::u16 };
+    (low_raw out) => { *mut $crate::op::primitive::u16 };
     (low_raw $role:ident) => { $crate::__role!(raw $role) };
-    (pointer out $x:ident) => { $x.as_mut_ptr() };
-    (pointer add $x:ident) => { $x.as_mut_ptr() };
-    (pointer keep_mut $x:ident) => { $x.as_mut_ptr() };
-    (pointer $role:ident $x:ident) => { $x.as_ptr() };
-    (slice out $x:ident, $length:expr) => { $crate::op::slice_mut($x, $length) };
-    (slice add $x:ident, $length:expr) => { $crate::op::slice_mut($x, $length) };
-    (slice keep_mut $x:ident, $length:expr) => { $crate::op::slice_mut($x, $length) };
-    (slice $role:ident $x:ident, $length:expr) => { $crate::op::slice($x, $length) };
+    (pointer out $x:ident) => { $crate::op::pointer_mut($x) };
+    (pointer add $x:ident) => { $crate::op::pointer_mut($x) };
+    (pointer keep_mut $x:ident) => { $crate::op::pointer_mut($x) };
+    (pointer $role:ident $x:ident) => { $crate::op::pointer($x) };
+    (slice out $x:ident, $lengths:expr) => { $crate::op::slice_mut($x, $crate::op::Lengths::next($lengths)) };
+    (slice add $x:ident, $lengths:expr) => { $crate::op::slice_mut($x, $crate::op::Lengths::next($lengths)) };
+    (slice keep_mut $x:ident, $lengths:expr) => { $crate::op::slice_mut($x, $crate::op::Lengths::next($lengths)) };
+    (slice $role:ident $x:ident, $lengths:expr) => { $crate::op::slice($x, $crate::op::Lengths::next($lengths)) };
     (schema read) => { "float" };
     (schema out) => { "float(out a!)" };
     (schema add) => { "float(a!)" };

@@ -308,7 +308,7 @@ fn lengths_are_checked() {
     let panic = catch_unwind(|| linear(&mut [0.0; N], &[1.0; N - 1], &[1.0; N], N as i32));
     assert_eq!(words(panic.unwrap_err()), "linear: x has 3 elements, not [n]: 4");
     let panic = catch_unwind(|| linear(&mut [], &[], &[], -1));
-    assert_eq!(words(panic.unwrap_err()), "extents [-1]");
+    assert_eq!(words(panic.unwrap_err()), "linear: y: [n] is negative, or too large");
     let (a, mut d) = ([1.0f32, 2.0, 3.0, 4.0], [0.0f32; 4]);
     matmul(2, 2, 2, Elements::Full(&a), Elements::Full(&a)).transpose_b().write(ElementsMut::Full(&mut d)).unwrap();
     assert_eq!(d, [5.0, 11.0, 11.0, 25.0]);
@@ -316,6 +316,66 @@ fn lengths_are_checked() {
     assert!(short.message().contains("a has 4 elements, not 2 * 3"), "{short}");
     let odd = matmul(2, 2, 2, Elements::Low(sys::AMP_FLOAT64, &[0; 4]), Elements::Full(&a));
     assert_eq!(odd.write(ElementsMut::Full(&mut d)).unwrap_err().status(), sys::AMP_ERR_INVALID_ARGUMENT);
+}
+
+/// A module whose names are not what they look like, as safe code may have it.
+mod hostile {
+    #![allow(non_camel_case_types, unused_macros, dead_code)]
+    pub type f32 = f64;
+    pub type i64 = u8;
+
+    pub trait Lies {
+        fn len(self) -> usize;
+        fn next(self) -> Option<usize>;
+    }
+    impl Lies for &mut [core::primitive::f32] {
+        fn len(self) -> usize {
+            1000
+        }
+        fn next(self) -> Option<usize> {
+            None
+        }
+    }
+    macro_rules! stringify {
+        ($($word:tt)*) => { "1000" };
+    }
+
+    libamp::op! { pub fn fill(out y: [n]; n: i32) { y.fill(1.0); } }
+    libamp::op! { pub fn odd(out y: [!n]; n: i32) { y.fill(1.0); } }
+}
+
+#[test]
+fn the_callers_names_are_not_taken_for_the_macros() {
+    let _alone = alone();
+    let panic = catch_unwind(|| hostile::fill(&mut [0.0; N], 1000));
+    assert_eq!(words(panic.unwrap_err()), "fill: y has 4 elements, not [n]: 1000");
+    let mut model = Model::new();
+    model.op(hostile::fill::op().class(sys::AMP_LOWER)).param("w", [1.0]);
+    let amp = model.initialize(&Config::new(Level::O4).emulate(true)).unwrap();
+    let mut y = [0.0; N];
+    hostile::fill(&mut y, N as i32);
+    assert_eq!(y, [1.0; N]);
+    assert_eq!(amp.op_stats().unwrap()[0].calls, 1, "with the extents that the schema has");
+}
+
+/// In C it is 0 or 1: where libamp has a copy, it would have that many elements.
+#[test]
+fn extents_that_are_not_c_are_refused() {
+    let panic = catch_unwind(hostile::odd::op).err().unwrap();
+    assert_eq!(words(panic), "odd: y[!n]: extents are made of + - * / % and ()");
+}
+
+#[test]
+fn a_parameter_is_listed_once() {
+    let _alone = alone();
+    let mut model = Model::new();
+    let w = model.param("w", [1.0; N]);
+    model.optimizer(&[w, w]); // `masters` would have it twice, to be written
+    let error = model.initialize(&Config::new(Level::O0)).err().unwrap();
+    assert!(error.message().contains('w'), "{error}");
+    let (a, mut d) = ([1.0f32], [0.0f32]);
+    let negative = matmul(-1, -1, -1, Elements::Full(&a), Elements::Full(&a)).write(ElementsMut::Full(&mut d));
+    assert_eq!(negative.unwrap_err().status(), sys::AMP_ERR_INVALID_ARGUMENT);
 }
 
 #[test]
