@@ -410,36 +410,6 @@ def test_a_module_of_a_script_may_have_a_name_of_pythons(monkeypatch):
     assert module.softmax is F.softmax
 
 
-def test_registrars_wait_for_initialize_and_are_forgotten():
-    module = types.ModuleType("users_module")
-    module.lower = module.full = module.widest = one_of_mine
-    originals = dict(vars(module))
-    single, half = torch.ones(2), torch.ones(2, dtype=HALF)
-    with pytest.raises(ValueError, match="no_such"):
-        amp.register_half_function(module, "no_such")
-    amp.register_half_function(module, "lower")
-    amp.register_float_function(module, "full")
-    amp.register_promote_function(module, "widest")
-    assert module.lower is one_of_mine
-    with policy():
-        assert module.lower(single).dtype == HALF and module.full(half).dtype == SINGLE
-        assert module.widest(half, single).dtype == SINGLE
-    assert all(vars(module)[name] is originals[name] for name in ("lower", "full", "widest"))
-    with policy():
-        assert module.lower is one_of_mine
-
-
-def test_a_registration_replaces_what_the_list_says():
-    original, single = F.softmax, torch.ones(2)
-    amp.register_half_function(F, "softmax")
-    amp.register_float_function(torch, "sigmoid")
-    with policy():
-        assert F.softmax(single, 0).dtype == HALF and torch.sigmoid(single.half()).dtype == SINGLE
-    assert F.softmax is original
-    with policy():
-        assert F.softmax(single.half(), 0).dtype == SINGLE and torch.sigmoid(single.half()).dtype == HALF
-
-
 class Double(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

@@ -8,6 +8,7 @@ replaced belongs to all contexts together: the first that patches puts it there,
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import sys
@@ -21,6 +22,7 @@ import torch
 
 from ... import _core
 from . import autocast_rules, guards, registry
+from .compiling import apart
 from .sweep import Sweep
 
 LISTS = {"apex": 1, "torch": 2}
@@ -49,17 +51,36 @@ _ABSENT = object()
 
 
 class Site:
-    """An attribute of a module or class, and what stood there."""
+    """An attribute of a module or class, and what stood there. A class keeps a function as an entry of its own kind
+    (a classmethod): `raw` before, `entry` now."""
 
-    def __init__(self, owner: Any, name: str, patched: Any) -> None:
+    def __init__(self, owner: Any, name: str, patched: Any, entry: Any = None, raw: Any = None) -> None:
         self.owner, self.name, self.patched = owner, name, patched
+        self.entry = patched if entry is None else entry
+        self.raw = patched.__wrapped__ if raw is None else raw
         self.own = vars(owner).get(name, _ABSENT)  # a class may have it from its base
+        self.registration: registry.Registration | None = None
+        self.listed: Site | None = None  # the one of the lists, below a registration
+        self.beside: Site | None = None
 
     def put(self) -> None:
-        setattr(self.owner, self.name, self.patched)
+        setattr(self.owner, self.name, self.entry)
+        if self.beside is not None:
+            self.beside.put()
+
+    def bound(self) -> tuple[Any, Any] | None:
+        """(before, now) of the method bound to its class, which is another object each time; None: it has none."""
+        if not isinstance(self.entry, classmethod):
+            return None
+        original = self.patched.__wrapped__
+        in_c = isinstance(original, types.ClassMethodDescriptorType)
+        before = original.__get__(None, self.owner) if in_c else types.MethodType(original, self.owner)
+        return before, types.MethodType(self.patched, self.owner)
 
     def put_back(self) -> None:
-        if vars(self.owner).get(self.name) is not self.patched:
+        if self.beside is not None:
+            self.beside.put_back()
+        if vars(self.owner).get(self.name) is not self.entry:
             return  # somebody wrapped on top: his wrapper stays, over a function that passes calls through
         if self.own is _ABSENT:
             delattr(self.owner, self.name)
@@ -151,17 +172,51 @@ def _aliases() -> Iterator[Site]:
             yield _sites.setdefault((home, name), Site(_owner(home), name, site.patched))
 
 
-def _registered(taken: Iterable[registry.Registration]) -> Iterator[Site]:
+def _taken_back(moved: list[tuple[Any, Any]]) -> Iterator[Site]:
+    """Registrations that are no more: the function obeys its list again. `moved`: (old, new) for the sweep."""
+    for key, site in list(_sites.items()):
+        if site.registration is None or not site.registration.removed:
+            continue
+        site.put_back()
+        del _sites[key]
+        moved.append((site.patched, site.listed.patched if site.listed else site.patched.__wrapped__))
+        if site.listed is not None:
+            yield _sites.setdefault(key, site.listed)
+
+
+def _registered(wanted: Iterable[registry.Registration], moved: list[tuple[Any, Any]]) -> Iterator[Site]:
     """The user's own, over what a list says of them."""
-    for module, name, op_class in taken:
+    for registration in wanted:
+        module, name, op_class = registration.module, registration.name, registration.op_class
         place = _place_of(module)
         before = _sites.get((place, name))
-        original = before.patched.__wrapped__ if before else _original(module, name)
-        site = Site(module, name, patched(original, place, name, name, op_class))
-        if before:
-            site.own = before.own
+        if before is not None and before.owner is not module:  # another class of this name
+            place = f"{place}#{id(module)}"
+            before = _sites.get((place, name))
+        if before is not None and before.registration is not None and before.registration.op_class == op_class:
+            continue
+        raw = before.raw if before is not None else _original(module, name)
+        make = functools.partial(patched, place=place, name=name, op=name, op_class=op_class)
+        site = Site(module, name, *registry.stand_in(raw, make), raw)
+        site.registration = registration
+        if before is not None:
+            site.own, site.listed = before.own, before.listed if before.registration else before
+            moved.append((before.patched, site.patched))
+        if name == "apply" and isinstance(module, type) and issubclass(module, torch.autograd.Function):
+            site.beside = _break_graphs(module)
         _sites[place, name] = site
         yield site
+
+
+def _break_graphs(function: type[torch.autograd.Function]) -> Site:
+    """torch.compile reads a Function's forward past its apply: it shall call apply, which casts, between two graphs."""
+    own = function.forward
+
+    @functools.wraps(own)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return own(*args, **kwargs)
+
+    return Site(function, "forward", apart(forward), staticmethod(forward))
 
 
 def _place_of(module: Any) -> str:
@@ -178,12 +233,18 @@ def _forward_map() -> dict[int, tuple[Any, Any]]:
     swap: dict[int, tuple[Any, Any]] = {}
     for site in _sites.values():
         original = site.patched.__wrapped__
-        swap.setdefault(id(original), (original, site.patched))
+        inherited = site.own is _ABSENT and isinstance(site.owner, type)  # other classes have it too
+        if not inherited or site.registration is None:
+            swap.setdefault(id(original), (original, site.patched))
     return swap
 
 
 def _backward_map() -> dict[int, tuple[Any, Any]]:
     return {id(site.patched): (site.patched, site.patched.__wrapped__) for site in _sites.values()}
+
+
+def _bound() -> list[tuple[Any, Any]]:
+    return [pair for site in _sites.values() if (pair := site.bound()) is not None]
 
 
 def _report(op: str, before: int, after: int) -> None:
@@ -227,13 +288,15 @@ def install(
         if not _sites:
             _present = frozenset(sys.modules)
         lists = lists or "apex"
-        for sites in (_listed(lists), _registered(registry.take(lists)), _aliases()):
+        moved: list[tuple[Any, Any]] = []
+        wanted = registry.wanted(lists)
+        for sites in (_taken_back(moved), _listed(lists), _registered(wanted, moved), _aliases()):
             for site in list(sites):
                 site.put()
         for guard in _guards:
             guard.put()
         _models.update(models)
-        sweep = Sweep(_forward_map())
+        sweep = Sweep(_forward_map() | {id(old): (old, new) for old, new in moved}, _bound())
         sweep.modules()
         sweep.torch_modules(_models)
         _core.add_policy(context, _report if verbosity >= 2 else None, allow_banned)
@@ -270,7 +333,7 @@ def _restore() -> None:
         site.put_back()
     for guard in _guards:
         guard.put_back()
-    sweep = Sweep(_backward_map())
+    sweep = Sweep(_backward_map(), [(now, before) for before, now in _bound()])
     sweep.modules(back=True, present=_present)
     sweep.torch_modules(_models)
     _models.clear()
@@ -287,7 +350,7 @@ def originals() -> Iterator[None]:
     """torch's own functions in their places for a while, for compilers that read them: for the whole process."""
     with _alone():
         present: list[Any] = [guard for guard in _guards if guard.new is not None]
-        present += [site for site in _sites.values() if vars(site.owner).get(site.name) is site.patched]
+        present += [site for site in _sites.values() if vars(site.owner).get(site.name) is site.entry]
         for site in reversed(present):
             site.put_back()
         try:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's own functions: decorators that give one a class at once, and registrars that wait for the next initialize.
+"""The user's own functions: decorators that give one a class at once, and registrars for every initialize to come.
 
-A decorated function obeys whichever context holds when it is called, and runs as it comes where none does. What is
-registered by name is replaced in its module as torch's own functions are, and put back with them; over what a list says
-of it.
+A decorated function obeys whichever context holds when it is called, and runs as it comes where none does. A function
+that is registered by name is replaced in its module or class as torch's own functions are, and put back with them; over
+the class that a list gives it.
 """
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ... import _core
 from .lists import changes
@@ -18,13 +19,21 @@ LOWER, FP32, PROMOTE = 1, 2, 3
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Registration(NamedTuple):
-    module: Any
-    name: str
-    op_class: int
+class Registration:
+    """What a registrar returns: `remove()` takes it back, from the next initialize on."""
+
+    def __init__(self, module: Any, name: str, op_class: int) -> None:
+        self.module, self.name, self.op_class = module, name, op_class
+        self.removed = False
+
+    def remove(self) -> None:
+        """The function has the class that it had before, or none."""
+        self.removed = True
+        if self in _registered:
+            _registered.remove(self)
 
 
-_waiting: list[Registration] = []
+_registered: list[Registration] = []
 
 
 def _decorate(function: Any, op_class: int) -> Any:
@@ -59,35 +68,53 @@ def promote_function(fn: F) -> F:
     return decorated
 
 
-def _register(module: Any, name: str, op_class: int) -> None:
+def _register(module: Any, name: str, op_class: int) -> Registration:
     if not hasattr(module, name):
         raise ValueError(f"No function named {name} in module {module}.")
     if not callable(getattr(module, name)):
         raise ValueError(f"{name} in {module} is a {type(getattr(module, name)).__name__}, and no function.")
-    _waiting.append(Registration(module, name, op_class))
+    _registered.append(Registration(module, name, op_class))
+    return _registered[-1]
 
 
-def register_half_function(module: Any, name: str) -> None:
-    """half_function for `module.name`, from the next initialize on."""
-    _register(module, name, LOWER)
+def register_half_function(module: Any, name: str) -> Registration:
+    """half_function for `module.name`, from the next initialize on; `module` may be a class."""
+    return _register(module, name, LOWER)
 
 
 register_bfloat16_function = register_half_function
 
 
-def register_float_function(module: Any, name: str) -> None:
+def register_float_function(module: Any, name: str) -> Registration:
     """float_function for `module.name`, from the next initialize on."""
-    _register(module, name, FP32)
+    return _register(module, name, FP32)
 
 
-def register_promote_function(module: Any, name: str) -> None:
+def register_promote_function(module: Any, name: str) -> Registration:
     """promote_function for `module.name`, from the next initialize on."""
-    _register(module, name, PROMOTE)
+    return _register(module, name, PROMOTE)
 
 
-def take(lists: str) -> list[Registration]:
-    """What is waiting, which is then forgotten: initialize asks once. Before it what a script changed in amp.lists."""
+def wanted(lists: str) -> list[Registration]:
+    """Those in force, one for each name, the last one; before them the changes that a script made in amp.lists."""
     edited = [Registration(*change) for change in changes()] if lists == "apex" else []
-    taken = [*edited, *_waiting]
-    _waiting.clear()
-    return taken
+    return list({(id(each.module), each.name): each for each in (*edited, *_registered)}.values())
+
+
+def stand_in(raw: Any, make: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """(the function that `make` makes for a class's or module's entry `raw`, the entry that takes the place of raw)."""
+    if isinstance(raw, (staticmethod, classmethod)):
+        made = make(raw.__func__)
+        return made, type(raw)(made)
+    if isinstance(raw, types.ClassMethodDescriptorType):  # in C: torch's Function.apply
+        made = make(raw)
+        return made, classmethod(made)
+    if not callable(raw):  # functools.partialmethod and its kin
+
+        def bound(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return raw.__get__(self, type(self))(*args, **kwargs)
+
+        made = make(bound)
+        return made, made
+    made = make(raw)
+    return made, made

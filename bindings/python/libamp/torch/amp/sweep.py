@@ -19,6 +19,7 @@ _LEFT_ALONE = ("torch", "libamp", "numpy", "builtins", "sys")
 _STRANGERS = ("sympy", "mpmath")  # torch brings them: they know nothing of it, and are half of what a script imports
 _PYTHON = os.path.join(os.path.dirname(os.__file__), "")
 _MISSING = object()
+_BOUND = (types.MethodType, types.BuiltinMethodType)
 
 
 def _is_stranger(root: str, module: types.ModuleType) -> bool:
@@ -30,20 +31,27 @@ def _is_stranger(root: str, module: types.ModuleType) -> bool:
 
 
 class Sweep:
-    """One pass: `swap` maps id(old) to (old, new)."""
+    """One pass: `swap` maps id(old) to (old, new); `bound`: (old, new) methods that are bound to classes, which are
+    equal, but never the same object twice."""
 
-    def __init__(self, swap: dict[int, tuple[Any, Any]]) -> None:
+    def __init__(self, swap: dict[int, tuple[Any, Any]], bound: Iterable[tuple[Any, Any]] = ()) -> None:
         self.swap = swap
+        self.bound = {(id(old.__self__), old): new for old, new in bound}
         self.seen: set[int] = set()
         # A program keeps half a million values, and few of them are of a type that can be meant.
-        self.kinds = frozenset(type(old) for old, _new in swap.values())
+        kinds = [type(old) for old, _new in swap.values()]
+        self.kinds = frozenset([*kinds, *(type(old) for _id, old in self.bound)])
         self.kinds_within = self.kinds | {functools.partial}  # of values in dicts and lists
         self.plain = {str, int, float, bool, type(None), tuple, types.ModuleType}  # no class, nothing inside; grows
 
     def new(self, value: Any) -> Any:
         """What goes in the place of `value`, or _MISSING."""
         found = self.swap.get(id(value))
-        return found[1] if found is not None and found[0] is value else _MISSING
+        if found is not None and found[0] is value:
+            return found[1]
+        if self.bound and type(value) in _BOUND and isinstance(value.__self__, type):
+            return self.bound.get((id(value.__self__), value), _MISSING)
+        return _MISSING
 
     def modules(self, back: bool = False, present: Container[str] = ()) -> None:
         """`back`: in the modules that are left alone too, which may have been imported meanwhile; of those that were
