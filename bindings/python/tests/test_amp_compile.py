@@ -285,3 +285,93 @@ def test_a_compiled_step_breaks_as_torchs_and_at_the_model(level):
     assert 0 < ours <= theirs + 1  # the model's call
     breaks = "".join(torch._dynamo.utils.counters["graph_break"])
     assert "Context." not in breaks
+
+
+class Counted:
+    """A compiler that traces as inductor does and counts its graphs."""
+
+    def __init__(self):
+        self.graphs = 0
+
+    def __call__(self, graph, inputs):
+        self.graphs += 1
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    def of(self, function):
+        return torch.compile(function, backend=self)
+
+
+def functions(x):
+    return F.linear(x, x[:4])
+
+
+def operators(x):
+    return x @ x.T
+
+
+class Unrelated(torch.nn.Module):
+    def forward(self, x):
+        x = F.linear(x, x[:4])
+        torch._dynamo.graph_break()
+        return x @ x.T
+
+
+@pytest.mark.parametrize("other", [functions, operators, Unrelated()], ids=["functions", "operators", "module"])
+def test_graphs_of_others_stay(other):
+    counted = Counted()
+    compiled = counted.of(other)
+    assert compiled(X).dtype == torch.float32
+    before = counted.graphs
+    for level in ("O4", "O1"):
+        kept = made(level)
+        amp.shutdown()
+        assert compiled(X).dtype == torch.float32 and counted.graphs == before, level
+        kept = made(level)
+        compiled(X)
+        during = counted.graphs
+        amp.shutdown()
+        assert compiled(X).dtype == torch.float32 and counted.graphs == during, level
+        before = counted.graphs
+        del kept
+
+
+@pytest.mark.parametrize("other", [functions, operators, Unrelated()], ids=["functions", "operators", "module"])
+def test_a_graph_does_not_outlive_its_policy(other):
+    """Also where nothing that torch.compile checks has changed: patched functions are the same ones in each session.
+    Graphs of operators alone that were compiled without a policy stay, and have no casts."""
+    compiled = Counted().of(other)
+    for level, dtype in (("O4", torch.bfloat16), ("O1", torch.float16), ("O0", torch.float32), ("O4", torch.bfloat16)):
+        kept = made(level)
+        assert compiled(X).dtype in ((dtype,) if other is functions else (dtype, torch.float32)), level
+        amp.shutdown()
+        assert compiled(X).dtype == torch.float32, level
+        del kept
+
+
+class Broken(torch.nn.Module):
+    """Behind the break a frame of its own goes on, without a function that torch.compile would check."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x):
+        torch._dynamo.graph_break()
+        return x @ self.weight
+
+
+def test_a_model_that_ran_compiled_before_initialize_is_compiled_anew():
+    counted = Counted()
+    plain = torch.nn.Sequential(Broken())
+    assert counted.of(plain)(X).dtype == torch.float32
+    model, _ = amp.initialize(plain, torch.optim.SGD(plain.parameters(), lr=0.1), opt_level="O4", verbosity=0)
+    assert counted.of(model)(X).dtype == torch.bfloat16
+
+
+def test_the_graphs_of_a_session_stay_when_another_begins_and_ends():
+    counted = Counted()
+    first, _ = made("O4", of_torch)
+    compiled = counted.of(first)
+    assert compiled(X).dtype == torch.bfloat16 and counted.graphs == 1
+    second, optimizer = made("O1", of_torch)
+    assert compiled(X).dtype == torch.bfloat16 and counted.graphs == 1

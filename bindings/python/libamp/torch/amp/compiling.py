@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.compile is told of the library's own frames, without an import of torch._dynamo, which takes seconds."""
+"""torch.compile: which frames of the library it leaves alone, and which of its graphs a session makes stale. Nothing here
+imports torch._dynamo, which takes seconds."""
 from __future__ import annotations
 
+import sys
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -38,3 +41,96 @@ def apart(function: _Function, calls: bool = False) -> _Function:
 def outside(function: _Function) -> _Function:
     """Never part of a graph, nor is what it calls: brackets and the like."""
     return apart(function, calls=True)
+
+
+def _call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return forward(*args, **kwargs)
+
+
+def root() -> Callable[..., Any]:
+    """The first frame of a graph. torch.compile keeps graphs by the frame's code, does not know levels, and skips forwards
+    of torch.nn's own modules. With code of its own a model finds the graphs of its own level."""
+    code = _call.__code__
+    return types.FunctionType(code.replace(co_name="forward"), globals())
+
+
+class Graphs:
+    """The graphs that were compiled while torch's functions were patched. Such a graph holds the casts of the policy that
+    it was traced under. torch.compile checks the identity of the functions that it has traced, so a graph from before the
+    patches is not used in their place, and is used again after them. It checks neither the methods and operators of
+    tensors nor the policy: graphs that were compiled under a policy are dropped when one begins or ends. All other graphs
+    of the process stay; those with methods and operators alone are also used, without casts, while functions are
+    patched."""
+
+    _before: dict[int, weakref.ref[types.CodeType]] | None = None
+
+    def begin(self) -> None:
+        """Before the first context patches."""
+        self.forget()  # a context that the garbage collector ended has dropped none
+        self._before = {id(entry.code): weakref.ref(entry.code) for _, entry in _entries()}
+
+    def end(self) -> None:
+        """After the last context's end."""
+        self.forget()
+        self._before = None
+
+    def forget(self, code: Collection[types.CodeType] = ()) -> None:
+        """Drops the graphs compiled since `begin`, and older ones of these code objects and of what follows a graph break
+        in them."""
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is None or self._before is None:
+            return
+        if not hasattr(_frames, "_debug_get_cache_entry_list"):  # torch 2.0
+            dynamo.reset()
+            return
+        own = {id(each) for each in code}
+        stale: dict[int, tuple[types.CodeType, list[Any], int]] = {}
+        for frame, entry in _entries():
+            of_code = stale.setdefault(id(frame), (frame, [], 0))
+            wired = frame.co_filename == _call.__code__.co_filename  # by one session, under its policy alone
+            if not wired and (self._since(entry.code) or _origin(frame) in own):
+                of_code[1].append(entry)
+            else:
+                stale[id(frame)] = (*of_code[:2], of_code[2] + 1)
+        for frame, entries, kept in stale.values():
+            if entries:
+                _drop(frame, entries, kept)
+
+    def _since(self, compiled: types.CodeType) -> bool:
+        known = (self._before or {}).get(id(compiled))
+        return known is None or known() is not compiled
+
+
+def _entries() -> Iterator[tuple[types.CodeType, Any]]:
+    """The code of each compiled frame, with each of its graphs."""
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    if frames is None or not hasattr(_frames, "_debug_get_cache_entry_list"):
+        return
+    for known in list(frames.input_codes.seen):
+        code = known()
+        if code is not None:
+            for entry in _frames._debug_get_cache_entry_list(code):
+                if entry.code is not None:  # else dropped
+                    yield code, entry
+
+
+def _origin(code: types.CodeType) -> int:
+    """The code that a frame was cut out of at a graph break; its own, if it was not."""
+    resumed: Any = sys.modules["torch._dynamo.resume_execution"]
+    made = resumed.ContinueExecutionCache.generated_code_metadata
+    while code in made:
+        code = made[code].code
+    return id(code)
+
+
+def _drop(code: types.CodeType, entries: list[Any], kept: int) -> None:
+    """These graphs of a frame; all of its graphs where torch cannot drop one by itself."""
+    from torch._dynamo import guards
+
+    deleted = getattr(guards, "DeletedGuardManagerWrapper", None)
+    managers = [getattr(entry, "guard_manager", None) for entry in entries]
+    if not kept or deleted is None or not all(getattr(each, "extra_state", None) for each in managers):
+        _frames.reset_code(code)
+        return
+    for entry, manager in zip(entries, managers, strict=True):
+        manager.extra_state.invalidate(entry, deleted("libamp: the policy that it was compiled under has changed"))

@@ -16,21 +16,8 @@ from torch import nn
 from ... import _core
 from . import states
 from ._casting import cast_tree
-from .compiling import run_as_it_is, set_compiler
+from .compiling import root, run_as_it_is, set_compiler
 from .session import Session
-
-# ---- torch.compile ----
-
-
-def _call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return forward(*args, **kwargs)
-
-
-def _root() -> Callable[..., Any]:
-    """The first frame of a graph. torch keeps graphs with the frame's code, knows nothing of levels, and takes no
-    forward of torch.nn's own for it: with code of its own a model finds the graphs of its own level."""
-    code = _call.__code__
-    return types.FunctionType(code.replace(co_name="forward"), globals())
 
 
 class Forward:
@@ -39,7 +26,7 @@ class Forward:
     def __init__(self, inputs: torch.dtype | None, outputs: torch.dtype | None, session: Session | None = None) -> None:
         self.inputs, self.outputs, self.session = inputs, outputs, session
         self.own: Callable[..., Any] | None = None  # a forward that lay on the instance
-        self._roots = (_root(), _root())  # with casts, and where casts are disabled
+        self._roots = (root(), root())  # with casts, and where casts are disabled
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Forward:
         return self  # a copy of the model obeys the same context

@@ -22,7 +22,7 @@ import torch
 
 from ... import _core
 from . import autocast_rules, guards, registry
-from .compiling import apart
+from .compiling import Graphs, apart
 from .sweep import Sweep
 
 LISTS = {"apex": 1, "torch": 2}
@@ -95,6 +95,7 @@ _contexts: list[Any] = []
 _models: weakref.WeakSet[Any] = weakref.WeakSet()
 _sites: dict[tuple[str, str], Site] = {}
 _present: frozenset[str] = frozenset()  # modules that were there before anything was patched
+_graphs = Graphs()
 _known: dict[tuple[str, str, int], Any] = {}  # patched functions live for ever: one for each place and class
 
 
@@ -287,6 +288,7 @@ def install(
     with _alone():
         if not _sites:
             _present = frozenset(sys.modules)
+            _graphs.begin()
         lists = lists or "apex"
         moved: list[tuple[Any, Any]] = []
         wanted = registry.wanted(lists)
@@ -301,7 +303,7 @@ def install(
         sweep.torch_modules(_models)
         _core.add_policy(context, _report if verbosity >= 2 else None, allow_banned)
         _contexts.append(context)
-    _forget_compiled()
+        _graphs.forget(_code_of(models))
 
 
 def uninstall(context: Any, collected: bool = False) -> None:
@@ -318,14 +320,13 @@ def uninstall(context: Any, collected: bool = False) -> None:
     finally:
         _lock.release()
     if not collected:
-        _forget_compiled()
+        (_graphs.forget if _contexts else _graphs.end)()
 
 
-def _forget_compiled() -> None:
-    """What torch.compile has made knows the policy that held when it was traced."""
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is not None:
-        dynamo.reset()
+def _code_of(models: Iterable[Any]) -> list[types.CodeType]:
+    """Of the forwards of these models and of the modules inside them."""
+    modules = {type(module) for model in models for module in model.modules()}
+    return [cls.forward.__code__ for cls in modules if hasattr(cls.forward, "__code__")]
 
 
 def _restore() -> None:
