@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import pathlib
 import site
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import venv
 import forks
 import pytest
 from libamp import _leave
+from libamp.run import STARTUP
 
 PROBE = """
     import sys, os
@@ -246,6 +248,24 @@ def test_a_sitecustomize_of_the_users_runs_too(tmp_path):
     env = {"PYTHONPATH": str(tmp_path / "own")}
     run = python(*RUN, "-c", "import sys, apex; print(sys.from_sitecustomize)", env=env)
     assert run.stdout == "mine\n", run.stderr
+
+
+@pytest.mark.parametrize("error", ["RuntimeError('of mine')", "ImportError('half installed')", "SyntaxError('too old')"])
+def test_a_process_that_cannot_be_prepared_runs_alone(tmp_path, error):
+    """One line for a script and all the processes that it starts, and the user's own sitecustomize."""
+    write(tmp_path / "own" / "sitecustomize.py", "import sys; sys.from_sitecustomize = 'mine'")
+    write(tmp_path / "own" / "libamp" / "__init__.py", f"raise {error}")
+    code = "import subprocess, sys; print(sys.from_sitecustomize)"
+    again = f"{code}; sys.stdout.flush(); subprocess.run([sys.executable, '-c', {code!r}], check=True)"
+    run = python("-c", again, env={"PYTHONPATH": os.pathsep.join([STARTUP, str(tmp_path / "own")])})
+    assert run.returncode == 0 and run.stdout == "mine\nmine\n", run.stderr
+    assert run.stderr.count("libamp: this Python") == 1 and eval(error).args[0] in run.stderr
+
+
+def test_a_python_without_libamp_says_nothing(tmp_path):
+    copy = write(tmp_path / "sitecustomize.py", pathlib.Path(STARTUP, "sitecustomize.py").read_text())
+    run = python("-S", "-c", f"exec(open({str(copy)!r}).read(), {{'__file__': {str(copy)!r}}})", env={"PYTHONPATH": ""})
+    assert run.returncode == 0 and run.stderr == ""
 
 
 def test_replace_reaches_children(tmp_path):

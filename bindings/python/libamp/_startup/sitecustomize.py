@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m libamp.run` puts this file's folder on PYTHONPATH, so that Python itself runs it at the start of the
-script's process and of every process that the script starts: workers, spawned children, the ranks of a launcher."""
+script's process and of every process that the script starts: workers, spawned children, the ranks of a launcher. No
+failure here keeps such a process from its own work."""
 
 import os
 import sys
@@ -10,11 +11,10 @@ from importlib.util import module_from_spec
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _here]
 
-try:
+
+def _prepare():
     from libamp import _cpu, _offer, apex_shim
-except ImportError:
-    pass  # the child is another Python, one without libamp: it runs as it would alone
-else:
+
     apex_shim.install(replace=os.environ.get("LIBAMP_APEX") == "replace")
     if os.environ.get(_cpu.VARIABLE) == "1":
         _cpu.when_imported()
@@ -24,6 +24,27 @@ else:
         from libamp import _launch
 
         _launch.prepare()
+
+
+def _warn_once(error):
+    """Once for all processes of a script: they inherit the variable."""
+    if os.environ.get("LIBAMP_STARTUP_WARNED") == "1":
+        return
+    os.environ["LIBAMP_STARTUP_WARNED"] = "1"
+    print(
+        f"libamp: this Python ({sys.executable}) could not be prepared and runs as it would alone, without libamp: "
+        f"{type(error).__name__}: {error}. Reinstall libamp for it, or start it without `python -m libamp.run`.",
+        file=sys.stderr,
+    )
+
+
+try:
+    _prepare()
+except ModuleNotFoundError as error:
+    if error.name != "libamp":  # without libamp: another Python that the script starts
+        _warn_once(error)
+except Exception as error:
+    _warn_once(error)
 
 # The sitecustomize that this one stands before.
 _spec = PathFinder.find_spec("sitecustomize", sys.path)
