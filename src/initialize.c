@@ -448,6 +448,7 @@ static void commit(amp_context *context) {
     for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].user->amp = context;
     amp__retype_commit(context);
     for (size_t i = 0; i < context->n_models; i++) check_norm(context, &context->models[i]);
+    amp__find_copies(context);
 }
 
 static bool wants_verify(amp_switch configured) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "context/findings.h"
+#include "common/copies.h"
 #include "context/context.h"
 #include "context/report.h"
 
@@ -99,6 +100,13 @@ amp_status amp__refuse(enum amp__finding_kind kind, amp_status status, const cha
     write_message(text, sizeof text, kind, format, arguments);
     va_end(arguments);
     return amp__fail(status, "%s", text);
+}
+
+void amp__find_copies(amp_context *context) {
+    struct amp__copies copies;
+    if (amp__find_copy(&copies))
+        amp__find(context, AMP__TWO_COPIES, "", "this is the libamp of %s, and another one is loaded from %s",
+                  copies.own, copies.other);
 }
 
 void amp__findings_free(amp_context *context) {

@@ -35,6 +35,7 @@ amp_status amp__find_error(amp_context *context, enum amp__finding_kind kind, am
 amp_status amp__refuse(enum amp__finding_kind kind, amp_status status, const char *format, ...) AMP_PRINTF(3, 4);
 /* Was this kind found, of whatever subject? */
 bool amp__found(amp_context *context, enum amp__finding_kind kind);
+void amp__find_copies(amp_context *context); /* AMP-M88 */
 void amp__findings_free(amp_context *context);
 
 #endif

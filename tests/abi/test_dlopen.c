@@ -190,6 +190,89 @@ TEST(wraps_live_on_after_dlclose) {
     }
 }
 
+/* ---- two copies ---- */
+
+static int heard; /* AMP-M88, with both files */
+static char second_file[64];
+
+static void listen(void *self, const amp_event *event) {
+    (void)self;
+    if (event->kind == AMP_EVENT_WARNING && !strcmp(event->code ? event->code : "", "AMP-M88"))
+        heard += strstr(event->message, library) && strstr(event->message, second_file);
+}
+
+static void copy_library(void) {
+    char buffer[65536];
+    size_t n;
+    snprintf(second_file, sizeof second_file, "/tmp/libamp-second-XXXXXX");
+    const int file = mkstemp(second_file);
+    FILE *from = fopen(library, "rb"), *to = fdopen(file, "wb");
+    ck_assert(from && to);
+    while ((n = fread(buffer, 1, sizeof buffer, from)) > 0) ck_assert_uint_eq(fwrite(buffer, 1, n, to), n);
+    ck_assert(!ferror(from) && !fclose(from) && !fclose(to));
+}
+
+static int linear_calls;
+static int counted_linear(struct tensor *x) {
+    linear_calls++;
+    return linear(x);
+}
+
+static void calls_once(linear_fn slot, int dtype) {
+    struct tensor x = { AMP_FLOAT32 };
+    linear_calls = 0;
+    ck_assert_int_eq(slot(&x), dtype);
+    ck_assert_int_eq(linear_calls, 1);
+}
+
+/* Both wire the same slot and end in either order; a third time the first copy wires over what is left. The function is
+ * called once by each call, and the second copy's initialize names both files. */
+TEST(two_copies_are_heard_and_end_in_any_order) {
+    copy_library();
+    const amp_api *api[2] = { get_api(open_library())(AMP_API_VERSION) };
+    linear_fn slot = counted_linear;
+    struct setup setups[2];
+    for (int i = 0; i < 2; i++) {
+        describe(&setups[i], &slot);
+        setups[i].host.event = listen;
+    }
+    ck_assert_int_eq(api[0]->initialize(&setups[0].model, NULL, AMP_O1), AMP_OK);
+    ck_assert_int_eq(heard, 0);
+    void *second = dlopen(second_file, RTLD_NOW | RTLD_LOCAL);
+    ck_assert_msg(second != NULL, "%s", dlerror());
+    ck_assert_int_eq(remove(second_file), 0);
+    api[1] = get_api(second)(AMP_API_VERSION);
+    ck_assert_ptr_ne((void *)(uintptr_t)api[0], (void *)(uintptr_t)api[1]);
+    ck_assert_int_eq(api[1]->initialize(&setups[1].model, NULL, AMP_O1), AMP_OK);
+    ck_assert_int_eq(heard, 1);
+    calls_once(slot, AMP_FLOAT16);
+
+    /* the one below first: it leaves the slot, which is the other's, and says so */
+    ck_assert_int_eq(api[0]->shutdown(setups[0].model.amp), AMP_ERR_SLOT_TAKEN);
+    calls_once(slot, AMP_FLOAT16);
+    ck_assert_int_eq(api[1]->shutdown(setups[1].model.amp), AMP_OK);
+    calls_once(slot, AMP_FLOAT32);
+
+    /* over what that left, and now the upper one first */
+    ck_assert_int_eq(api[0]->initialize(&setups[0].model, NULL, AMP_O1), AMP_OK);
+    ck_assert_int_eq(heard, 2);
+    ck_assert_int_eq(api[1]->initialize(&setups[1].model, NULL, AMP_O1), AMP_OK);
+    calls_once(slot, AMP_FLOAT16);
+    ck_assert_int_eq(api[1]->shutdown(setups[1].model.amp), AMP_OK);
+    calls_once(slot, AMP_FLOAT16);
+    ck_assert_int_eq(api[0]->shutdown(setups[0].model.amp), AMP_OK);
+    calls_once(slot, AMP_FLOAT32);
+
+    slot = counted_linear; /* a slot of its own: every pointer is put back */
+    for (int round = 0; round < 2; round++) {
+        ck_assert_int_eq(api[round]->initialize(&setups[round].model, NULL, AMP_O1), AMP_OK);
+        ck_assert_int_eq(api[!round]->initialize(&setups[!round].model, NULL, AMP_O1), AMP_OK);
+        ck_assert_int_eq(api[!round]->shutdown(setups[!round].model.amp), AMP_OK);
+        ck_assert_int_eq(api[round]->shutdown(setups[round].model.amp), AMP_OK);
+        ck_assert(slot == counted_linear);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) return EXIT_FAILURE;
     library = argv[1];

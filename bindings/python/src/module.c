@@ -2,6 +2,31 @@
 /* libamp._core: what of libamp's C is seen from Python. The files beside this one each add a part. */
 #include "py.h"
 
+#include <dlfcn.h>
+#include <string.h>
+
+#define TEXT_(text) #text
+#define TEXT(text) TEXT_(text)
+#define BUILT_FOR TEXT(AMP_VERSION_MAJOR) "." TEXT(AMP_VERSION_MINOR) "." TEXT(AMP_VERSION_PATCH)
+
+/* A libamp.so.0 that a preload or the program brought in earlier stands before the package's own. */
+static int check_library(void)
+{
+    Dl_info info;
+    union {
+        const char *(*function)(void);
+        void *object;
+    } version = { amp_version };
+    if (strcmp(amp_version(), BUILT_FOR) == 0) {
+        return 0;
+    }
+    const char *file = dladdr(version.object, &info) && info.dli_fname ? info.dli_fname : "a file that has no name";
+    PyErr_Format(PyExc_ImportError, "libamp._core was built for libamp " BUILT_FOR ", and this process has loaded %s "
+                 "from %s: take that library out of LD_PRELOAD or LD_LIBRARY_PATH, or install both in one version",
+                 amp_version(), file);
+    return -1;
+}
+
 static int (*const parts[])(PyObject *) = {
     amp_py_add_errors, /* first: the others raise */
     amp_py_add_view,
@@ -20,7 +45,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__core(void);
 PyMODINIT_FUNC PyInit__core(void)
 {
-    PyObject *module = PyModule_Create(&definition);
+    PyObject *module = check_library() ? NULL : PyModule_Create(&definition);
     if (module == NULL) {
         return NULL;
     }

@@ -3,6 +3,7 @@
 import ast
 import importlib.metadata
 import inspect
+import os
 import pathlib
 import re
 import shutil
@@ -128,3 +129,15 @@ def test_stubs_and_functions_have_the_same_arguments():
             name
         )
         assert getattr(kernels, name).__doc__
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_another_version_of_the_library_is_refused_by_its_file(tmp_path):
+    """As a preload brings it in."""
+    (tmp_path / "old.c").write_text('const char *amp_version(void) { return "0.0.9"; }\n')
+    old = tmp_path / "libold.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", old, tmp_path / "old.c"], check=True)
+    env = {**os.environ, "LD_PRELOAD": str(old)}
+    run = subprocess.run([sys.executable, "-c", "import libamp"], env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 1 and "ImportError" in run.stderr, run.stderr
+    assert "0.0.9" in run.stderr and str(old) in run.stderr and "LD_PRELOAD" in run.stderr

@@ -12,7 +12,7 @@ _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _here]
 
 
-def _prepare():
+def _prepare() -> None:
     from libamp import _cpu, _offer, apex_shim
 
     apex_shim.install(replace=os.environ.get("LIBAMP_APEX") == "replace")
@@ -26,7 +26,7 @@ def _prepare():
         _launch.prepare()
 
 
-def _warn_once(error):
+def _warn_once(error: Exception) -> None:
     """Once for all processes of a script: they inherit the variable."""
     if os.environ.get("LIBAMP_STARTUP_WARNED") == "1":
         return

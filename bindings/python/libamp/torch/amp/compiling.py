@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.compile: which frames of the library it leaves alone, and which of its graphs a session makes stale. Nothing here
-imports torch._dynamo, which takes seconds."""
+"""torch.compile: which frames of the library it leaves alone, and which of its graphs a session makes stale. Nothing
+here imports torch._dynamo, which takes seconds."""
 from __future__ import annotations
 
 import sys
@@ -48,19 +48,19 @@ def _call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def root() -> Callable[..., Any]:
-    """The first frame of a graph. torch.compile keeps graphs by the frame's code, does not know levels, and skips forwards
-    of torch.nn's own modules. With code of its own a model finds the graphs of its own level."""
+    """The first frame of a graph. torch.compile keeps graphs by the frame's code, does not know levels, and skips
+    forwards of torch.nn's own modules. With code of its own a model finds the graphs of its own level."""
     code = _call.__code__
     return types.FunctionType(code.replace(co_name="forward"), globals())
 
 
 class Graphs:
-    """The graphs that were compiled while torch's functions were patched. Such a graph holds the casts of the policy that
-    it was traced under. torch.compile checks the identity of the functions that it has traced, so a graph from before the
-    patches is not used in their place, and is used again after them. It checks neither the methods and operators of
-    tensors nor the policy: graphs that were compiled under a policy are dropped when one begins or ends. All other graphs
-    of the process stay; those with methods and operators alone are also used, without casts, while functions are
-    patched."""
+    """The graphs that were compiled while torch's functions were patched. Such a graph holds the casts of the policy
+    that it was traced under. torch.compile checks the identity of the functions that it has traced, so a graph from
+    before the patches is not used in their place, and is used again after them. It checks neither the methods and
+    operators of tensors nor the policy: graphs that were compiled under a policy are dropped when one begins or ends.
+    All other graphs of the process stay; those with methods and operators alone are also used, without casts, while
+    functions are patched."""
 
     _before: dict[int, weakref.ref[types.CodeType]] | None = None
 
@@ -75,8 +75,8 @@ class Graphs:
         self._before = None
 
     def forget(self, code: Collection[types.CodeType] = ()) -> None:
-        """Drops the graphs compiled since `begin`, and older ones of these code objects and of what follows a graph break
-        in them."""
+        """Drops the graphs compiled since `begin`, and older ones of these code objects and of what follows a graph
+        break in them."""
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is None or self._before is None:
             return
@@ -128,7 +128,7 @@ def _drop(code: types.CodeType, entries: list[Any], kept: int) -> None:
     from torch._dynamo import guards
 
     deleted = getattr(guards, "DeletedGuardManagerWrapper", None)
-    managers = [getattr(entry, "guard_manager", None) for entry in entries]
+    managers: list[Any] = [getattr(entry, "guard_manager", None) for entry in entries]
     if not kept or deleted is None or not all(getattr(each, "extra_state", None) for each in managers):
         _frames.reset_code(code)
         return
