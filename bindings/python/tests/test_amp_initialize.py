@@ -181,10 +181,10 @@ def test_bad_models_and_optimizers():
         amp.initialize(model, (optimizer,), verbosity=0)
     with pytest.raises(TypeError):
         amp.initialize(model, "optimizer", verbosity=0)
-    with pytest.raises(RuntimeError, match="once"):
+    with pytest.raises(RuntimeError, match="initialized already, or listed twice"):
         amp.initialize(model, [optimizer, optimizer], opt_level="O0", verbosity=0)
     amp.initialize(model, optimizer, opt_level="O0", verbosity=0)
-    with pytest.raises(RuntimeError, match="once"):
+    with pytest.raises(RuntimeError, match="initialized already, or listed twice"):
         amp.initialize(model, optimizer, opt_level="O0", verbosity=0)
     optimizer = torch.optim.SGD(_pair()[0].parameters(), lr=0.1)
     optimizer._post_amp_backward = None

@@ -114,8 +114,8 @@ def check_models(models: list[nn.Module]) -> None:
             raise TypeError(f"models must be torch.nn.Modules, not {type(item).__name__}")
         if type(item).__name__ in ("DistributedDataParallel", "DataParallel"):
             raise RuntimeError(
-                f"Incoming model is an instance of {type(item).__module__}.{type(item).__name__}. Parallel wrappers "
-                "should only be applied to the model(s) AFTER \nthe model(s) have been returned from amp.initialize."
+                f"the model is wrapped in {type(item).__module__}.{type(item).__name__}: give amp.initialize the bare "
+                "model, and wrap it AFTER that"
             )
         for name, module in item.named_modules():
             if graphs.is_graphed(module):
@@ -134,13 +134,13 @@ def check_models(models: list[nn.Module]) -> None:
 def check_optimizers(optimizers: list[Any]) -> None:
     for i, optimizer in enumerate(optimizers):
         if type(optimizer).__name__ == "FP16_Optimizer":
-            raise RuntimeError("An incoming optimizer is an FP16_Optimizer: amp.initialize wants the bare optimizer.")
+            raise RuntimeError("the optimizer is an FP16_Optimizer, which scales by itself: give the bare optimizer")
         if not wrapped.is_optimizer(optimizer):
             raise TypeError(f"an optimizer has param_groups, step and zero_grad; {type(optimizer).__name__} has not")
         if hasattr(optimizer, "_amp_stash") or any(optimizer is other for other in optimizers[:i]):
             raise RuntimeError(
-                "A given optimizer should only be passed through amp.initialize once: call amp.shutdown first to do so "
-                "again."
+                f"{type(optimizer).__name__} is initialized already, or listed twice: amp.shutdown(optimizer) comes "
+                "before another amp.initialize"
             )
         for name in process.PRIVATE:
             if hasattr(optimizer, name):

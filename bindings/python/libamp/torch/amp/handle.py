@@ -63,8 +63,8 @@ class ScaledLoss:
         self._entered = False
         if not hasattr(_amp_state, "opt_properties"):
             raise RuntimeError(
-                "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized.  model, optimizer = "
-                "amp.initialize(model, optimizer, opt_level=...) must be called before `with amp.scale_loss`."
+                "amp.scale_loss came before amp.initialize, which makes the scaler: call model, optimizer = "
+                'amp.initialize(model, optimizer, opt_level="O1") first'
             )
         self._optimizers = _optimizers_of(optimizers)
         self._session: Session | None = None
@@ -228,8 +228,8 @@ class AmpHandle:
     def scale_loss(self, loss: Any, optimizer: Any) -> Any:
         """Gone already in Apex."""
         raise RuntimeError(
-            "The old Amp API is no longer supported.  Please move to the new API: amp.initialize, and with "
-            "amp.scale_loss(loss, optimizer) as scaled_loss."
+            "handle.scale_loss is gone, as it is in Apex: call amp.initialize once, and with amp.scale_loss(loss, "
+            "optimizer) as scaled_loss: scaled_loss.backward()"
         )
 
     def wrap_optimizer(self, optimizer: Any, num_loss: int = 1) -> Any:

@@ -249,12 +249,12 @@ def _make_zero_grad(old: Callable[..., Any], owner: Callable[..., Any]) -> Calla
 
 def _list_params(group: Any) -> list[torch.Tensor]:
     if not isinstance(group, dict):
-        raise TypeError(f"param group must be a dict, but got {type(group)}")
+        raise TypeError(f"a param group is a dict with params, not a {type(group).__name__}")
     params = group["params"]
     if isinstance(params, torch.Tensor):
         return [params]
     if isinstance(params, (set, frozenset)):
-        raise TypeError("optimizer parameters need to be organized in ordered collections: use a list instead of a set")
+        raise TypeError("a param group's params are a set, which has no order: give a list")
     return list(params)
 
 

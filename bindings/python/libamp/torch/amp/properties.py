@@ -54,7 +54,7 @@ class Properties:
     def _update_options_dict(self, new_options: dict[str, Any]) -> None:
         for name, value in new_options.items():
             if name not in self.options:
-                raise ValueError(f"Tried to set unexpected option {name}")
+                raise ValueError(f"{name} is no option of amp.initialize: there are {', '.join(self.options)}")
             self.options[name] = value
 
 
@@ -72,7 +72,7 @@ def _bool_of(name: str, value: Any) -> Any:
     value = {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
     split = ", 'split'" if name == "master_weights" else ""
     assert isinstance(value, bool), (
-        f"{name} must be a boolean, the string 'True' or 'False'{split}, or None; found {name}={value}"
+        f"{name} is True or False, as a bool or as a string{split}, or None; not {value!r}"
     )
     return value
 

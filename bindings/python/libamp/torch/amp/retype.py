@@ -98,9 +98,9 @@ def check_incoming(models: Iterable[nn.Module], refuse: Callable[[str], Any]) ->
         for what, name, tensor in named:
             if tensor.dtype is torch.float16:
                 refuse(
-                    f"Found {what} {name} with type {tensor.type()}, expected torch.FloatTensor.\nWhen using "
-                    "amp.initialize, you do not need to call .half() on your model before passing it, no matter what "
-                    "optimization level you choose. A model that another initialize made half: amp.shutdown it first."
+                    f"{what} {name} is {tensor.type()} already: amp.initialize takes the model in FP32 and gives it "
+                    "the level's types itself, so leave .half() out. If another initialize made it half, call "
+                    "amp.shutdown first"
                 )
 
 
