@@ -97,24 +97,37 @@ typedef struct amp_seen_argument {
 /* So many of a call are remembered. */
 #define AMP_SEEN_ARGUMENTS 12
 
+/* What an overflow came from. */
+enum {
+    AMP_CAUSE_UNKNOWN = 0, /* no op was seen to make it */
+    AMP_CAUSE_OP = 1,      /* the op made it of finite values */
+    AMP_CAUSE_CAST = 2,    /* the op's input was finite before it was cast to 16 bits */
+    AMP_CAUSE_INPUT = 3,   /* the op's input was not finite, and no op that was seen made it: the batch, a constant, an
+                              op that libamp does not see */
+    AMP_CAUSE_WEIGHT = 4   /* a parameter itself is not finite: amp_culprit.weight */
+};
+
 /* Where an overflow began, in an observed iteration: the first op, in the order of execution, forward or backward, that
- * made what is not finite from what was. One that got what is not finite from nobody who was seen counts as well; one
- * whose values are -infinity alone, as in a mask, where there is no other. */
+ * made NaN or infinity from finite values, or got them from outside and passed them on. -infinity counts where an op
+ * made NaN of it, if arithmetic made it; one that was filled in, as in a mask, only where there is no other culprit. */
 typedef struct amp_culprit {
     uint32_t struct_size;
     uint32_t index;        /* of the op */
     const char *op;        /* NULL: no op was seen to make it: it is one that libamp does not know */
     uint64_t bracket;      /* that overflowed, counted from 1 as in the trace; 0: none was observed */
     uint64_t call;         /* among the iteration's wrapped calls, from 1 on */
-    int32_t was_cast;      /* 1: what it got was finite before libamp cast it to 16 bits */
+    int32_t was_cast;      /* 1: AMP_CAUSE_CAST */
     int32_t in_backward;   /* 1: it is the backward of that call, as the order of forward tells: the host's backward has
                               no ops of its own, `parameter` was used there last, and arguments are not known */
-    int32_t reserved;
+    int32_t cause;         /* AMP_CAUSE_* */
     uint32_t n_arguments;  /* of arguments */
     const char *parameter; /* whose gradient was the first, in the order of backward, not to be finite: the order in
                               which ops wrote gradients or the host told of them (amp_observe_call), else the reverse of
                               that in which forward used the parameters, else of the optimizer's list; NULL: unknown */
     amp_seen_argument arguments[AMP_SEEN_ARGUMENTS]; /* what it got, then what it made */
+    const char *weight;    /* AMP_CAUSE_WEIGHT: the first parameter that is not finite; else NULL */
+    uint64_t since;        /* the bracket from which on it is not finite: the last that it can be, */
+    uint64_t since_least;  /* and the first. They are equal where each bracket was checked */
 } amp_culprit;
 
 #define AMP_CULPRIT_INIT AMP_SIZED_(amp_culprit)
@@ -142,6 +155,9 @@ typedef struct amp_observed_call {
     const char *where;    /* before it, ("encoder.layers.3": "encoder.layers.3: linear"); NULL: nothing */
     const amp_observed_value *values; /* in any order */
     uint64_t n_values;    /* of values */
+    int32_t is_cast;      /* 1: a conversion to another type, no op of its own: an infinity that it made is told as the
+                             cast of the next op's input */
+    int32_t reserved;
 } amp_observed_call;
 
 #define AMP_OBSERVED_CALL_INIT AMP_SIZED_(amp_observed_call)

@@ -391,12 +391,11 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
         close_bracket(bracket, scaled);
         return AMP_OK;
     }
-    const bool overflow_here = result.found_inf;
-    amp__wiring_check_finite(bracket, &result);
+    const bool overflow_here = result.found_inf, stepped_on = amp__wiring_check_finite(bracket, &result);
     status = amp__bracket_conclude(bracket, &result, &scaled->action);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, true);
     count_packed(&context->packed);
-    if (context->observer && !context->verifying) observe(bracket, overflow_here, scaled->action);
+    if (context->observer && !context->verifying) observe(bracket, overflow_here || stepped_on, scaled->action);
     close_bracket(bracket, scaled);
     amp__wiring_check_ops(context);
     if (bracket->device.last == AMP__DECISION_ON_DEVICE) return AMP_OK; /* amp_check asks it */

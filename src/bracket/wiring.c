@@ -322,12 +322,6 @@ void amp__wiring_check_ops(amp_context *context) {
 
 /* ---- what is not finite ---- */
 
-static bool nonfinite(void *data, uint64_t size, amp_dtype dtype) {
-    const amp_span span = { data, size, dtype, 0 };
-    int64_t at = -1;
-    return data && size && amp_first_nonfinite(&span, 1, &at) == AMP_OK && at >= 0;
-}
-
 /* By the CPU, where it can read them. */
 static bool gradient_is_finite(amp_context *context, const struct amp__param *param) {
     struct amp__elements now;
@@ -336,7 +330,7 @@ static bool gradient_is_finite(amp_context *context, const struct amp__param *pa
     amp_status status = amp__host_grad(param->host, param->tensor, param->name, &grad);
     if (status == AMP_OK && grad) status = amp__param_layout(param, grad, param->name, &now);
     if (status != AMP_OK) tell_failure(context);
-    return status != AMP_OK || !grad || now.strides || !nonfinite(now.data, now.size, now.dtype);
+    return status != AMP_OK || !grad || now.strides || amp__is_finite(now.data, now.size, now.dtype);
 }
 
 static const struct amp__param *nonfinite_gradient(const struct amp__bracket *bracket) {
@@ -347,28 +341,23 @@ static const struct amp__param *nonfinite_gradient(const struct amp__bracket *br
     return NULL;
 }
 
-void amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__grads_result *result) {
+bool amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__grads_result *result) {
     const struct amp__properties *properties = &bracket->context->properties;
     const struct amp__param *param = result->found_inf ? result->first_nonfinite : NULL;
-    if (amp__scaler_skips(&properties->scaler)) return;
+    if (amp__scaler_skips(&properties->scaler)) return false;
     if (amp__scaling_is_trivial(properties)) { /* nobody looks at gradients: every now and then somebody does */
         const uint64_t n = bracket->record.brackets + 1;
-        if (n & (n - 1)) return;
+        if (n & (n - 1)) return false;
         param = nonfinite_gradient(bracket);
     }
     if (param) amp__bracket_tell_nonfinite(bracket, param->name);
+    return param != NULL;
 }
 
 const struct amp__param *amp__wiring_nonfinite_param(const amp_context *context) {
     for (size_t i = 0; i < context->n_params; i++) {
         const struct amp__param *param = context->params[i];
-        struct amp__elements now;
-        if (!param->in_optimizer || param->on_device) continue;
-        if (param->has_master && param->master.fp32.data &&
-            nonfinite(param->master.fp32.data, param->size, AMP_FLOAT32))
-            return param;
-        if (!param->host->view || amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK) continue;
-        if (!now.strides && nonfinite(now.data, now.size, now.dtype)) return param;
+        if (param->in_optimizer && !amp__param_is_finite(param)) return param;
     }
     return NULL;
 }

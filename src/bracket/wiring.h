@@ -15,8 +15,9 @@ amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket);
 void amp__wiring_check_ops(amp_context *context);
 /* zero_grad inside a bracket, before it runs. */
 void amp__wiring_check_clearing(struct amp__optimizer *optimizer);
-/* At a static scale of 1, where no step is skipped: told now and then. */
-void amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__grads_result *result);
+/* At a static scale of 1, where no step is skipped: told now and then. True: gradients that are not finite will be
+ * stepped on. */
+bool amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__grads_result *result);
 /* Where skips do not end: a parameter that is itself not finite; NULL: none is. */
 const struct amp__param *amp__wiring_nonfinite_param(const amp_context *context);
 

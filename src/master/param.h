@@ -144,6 +144,10 @@ static inline void amp__param_prefetch_ahead(struct amp__param *const *params, s
 
 /* The parameter's elements, or those of its gradient, on the device that they were on at initialize. */
 amp_status amp__param_layout(const struct amp__param *param, void *tensor, const char *name, struct amp__elements *out);
+/* By the CPU; true where it cannot read them. */
+bool amp__is_finite(void *data, uint64_t size, amp_dtype dtype);
+/* The parameter and its master. */
+bool amp__param_is_finite(const struct amp__param *param);
 /* The same as one compact block. */
 amp_status amp__param_block(const struct amp__param *param, void *tensor, const char *name, struct amp__elements *out);
 /* How many weights became infinite when its type changed, which is read piece by piece; waits. */

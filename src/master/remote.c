@@ -28,6 +28,20 @@ amp_status amp__param_block(const struct amp__param *param, void *tensor, const 
                             : amp__host_elements(param->host, tensor, name, out);
 }
 
+bool amp__is_finite(void *data, uint64_t size, amp_dtype dtype) {
+    const amp_span span = { data, size, dtype, 0 };
+    int64_t at = -1;
+    return !data || !size || amp_first_nonfinite(&span, 1, &at) != AMP_OK || at < 0;
+}
+
+bool amp__param_is_finite(const struct amp__param *param) {
+    struct amp__elements now;
+    if (param->on_device) return true;
+    if (param->has_master && !amp__is_finite(param->master.fp32.data, param->size, AMP_FLOAT32)) return false;
+    if (!param->host->view || amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK) return true;
+    return now.strides || amp__is_finite(now.data, now.size, now.dtype);
+}
+
 amp_status amp__param_alloc_size(const struct amp__param *param, uint64_t size, amp_dtype dtype, amp_purpose purpose,
                                  amp_storage *out) {
     if (!param->on_device || amp__host_owns_memory(param->host))

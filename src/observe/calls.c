@@ -7,17 +7,30 @@
 
 /* ---- one tensor ---- */
 
-/* May libamp's cast have made this from what is finite? It makes infinities of 16 bits; emulated ones lie in FP32. */
+/* May libamp's cast have made this of finite values? It makes infinities of 16 bits; emulated ones lie in FP32. What
+ * the host has is asked for later. */
 static bool is_of_a_cast(const struct amp__seen_call *call, amp_dtype dtype, const amp_statistics *s) {
-    return !s->nans && (amp__is_low(dtype) || call->op->context->properties.emulate);
+    return call->may_be_cast && !s->nans && (amp__is_low(dtype) || call->op->context->properties.emulate);
+}
+
+static void note_nonfinite(struct amp__seen_call *call, bool is_output, amp_dtype dtype, const amp_statistics *s,
+                           const void *memory) {
+    const bool bad = s->nans || s->plus_infinities;
+    if (is_output) {
+        call->made_bad |= bad;
+        if (!call->made) call->made = memory;
+        return;
+    }
+    call->finite = false;
+    call->got_bad |= bad;
+    if (!call->got) call->got = memory;
+    if (!is_of_a_cast(call, dtype, s)) call->came_finite = false;
 }
 
 void amp__observe_remember(struct amp__seen_call *call, const char *name, bool is_output, amp_dtype dtype,
-                           const amp_statistics *s) {
+                           const amp_statistics *s, const void *memory) {
     const uint64_t nonfinite = amp__nonfinite(s);
-    if (!is_output && nonfinite) call->finite = false;
-    if (!is_output && nonfinite && !is_of_a_cast(call, dtype, s)) call->came_finite = false;
-    call->is_bad |= s->nans || s->plus_infinities;
+    if (nonfinite) note_nonfinite(call, is_output, dtype, s, memory);
     for (uint32_t i = 0; i < call->n; i++) { /* of a list, or in another field of one name */
         amp_seen_argument *known = &call->arguments[i];
         if (known->is_output != is_output || strcmp(known->name, name) != 0) continue;
@@ -35,13 +48,14 @@ void amp__observe_remember(struct amp__seen_call *call, const char *name, bool i
 
 /* Counted, and in the call's memory. `name` is copied into the entry: the host's own may be of the moment. */
 static void take(struct amp__seen_call *call, const char *name, bool is_output, amp_dtype dtype,
-                 const amp_statistics *statistics, int64_t odd) {
+                 const amp_statistics *statistics, const void *memory, int64_t odd) {
     struct amp__observer *observer = call->op->context->observer;
     const uint32_t what = is_output ? AMP_SEE_OUTPUTS : AMP_SEE_INPUTS;
     if (!statistics->elements) return;
     struct amp__seen *seen = amp__observe_op(observer, call->op, name, what);
     if (!seen) return;
-    amp__observe_remember(call, seen->name, is_output, dtype, statistics);
+    amp__observe_remember(call, seen->name, is_output, dtype, statistics, memory);
+    if (call->is_cast) return;
     if (observer->options.what & what) amp__observe_add(observer, seen, dtype, statistics);
     if (odd) atomic_store_explicit(&seen->odd, odd, memory_order_relaxed);
 }
@@ -83,8 +97,10 @@ static void take_buffer(struct amp__seen_call *call, const struct amp__raw_buffe
     amp_statistics statistics = AMP_STATISTICS_INIT;
     if (!is_here(call->op->context, memory)) return;
     count_rows(memory, dtype, &buffer->extents, &statistics);
-    take(call, named(buffer->name), is_output, dtype, &statistics,
+    call->may_be_cast = true;
+    take(call, named(buffer->name), is_output, dtype, &statistics, buffer->host,
          odd_dimension(buffer->extents.shape, buffer->extents.ndim));
+    call->may_be_cast = false;
     if (is_output && amp__nonfinite(&statistics)) amp__observe_gradient(call->op->context, memory);
 }
 
@@ -169,7 +185,7 @@ void amp__observe_handle(struct amp__seen_call *call, void *handle, const char *
     const amp_span span = span_of(elements);
     const int64_t odd = odd_dimension(elements->shape, elements->ndim);
     if (counted.place) take_later(call, counted.place, &span, named(name), is_output, handle, odd);
-    else take(call, named(name), is_output, elements->dtype, &counted.statistics, odd);
+    else take(call, named(name), is_output, elements->dtype, &counted.statistics, elements->data, odd);
 }
 
 void amp__observe_span(struct amp__seen_call *call, const amp_span *span, const char *name, bool is_output) {
@@ -178,7 +194,7 @@ void amp__observe_span(struct amp__seen_call *call, const amp_span *span, const 
     if (!span->data || !amp__observe_find(call->op->context, span->data, &place)) return;
     if (place) take_later(call, place, span, name, is_output, span->data, 0);
     else if (amp_statistics_list(span, 1, &statistics) == AMP_OK)
-        take(call, name, is_output, span->dtype, &statistics, 0);
+        take(call, name, is_output, span->dtype, &statistics, span->data, 0);
 }
 
 /* The handles of argument i, where they stand now. */
@@ -270,7 +286,8 @@ static void look_before_casts(struct amp__seen_call *seen, const struct amp__cal
             if (!count_handle(seen->op, handles[j], "an argument", &counted)) continue;
             const amp_span span = span_of(&counted.elements);
             if (counted.place) amp__later_before_cast(seen, counted.place, &span, handles[j]);
-            else if (!seen->finite && amp__nonfinite(&counted.statistics)) seen->came_finite = false;
+            else if (!seen->finite && amp__nonfinite(&counted.statistics))
+                seen->came_finite = false, seen->got = span.data;
         }
     }
 }
@@ -281,7 +298,8 @@ void amp__seen_begin(struct amp__seen_call *seen, struct amp__op *op) {
     seen->n = 0;
     seen->later = NULL;
     seen->finite = seen->came_finite = true;
-    seen->is_bad = false;
+    seen->is_cast = seen->may_be_cast = seen->got_bad = seen->made_bad = false;
+    seen->got = seen->made = NULL;
 }
 
 void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
@@ -293,9 +311,11 @@ void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const s
     take_buffers(seen, raw, false);
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         const struct amp__arg *arg = &call->schema->args[i];
+        seen->may_be_cast = amp__is_operand(arg);
         if (is_seen(arg, false)) take_argument(seen, call, argv, i, false);
         else if (arg->kind == AMP__FLOAT || arg->kind == AMP__DOUBLE) take_number(seen, arg, argv[i]);
     }
+    seen->may_be_cast = false;
     take_fields(seen, op, call, false);
     look_before_casts(seen, call);
 }

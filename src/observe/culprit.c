@@ -1,34 +1,93 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where an overflow began: the first call of an observed iteration that made what is not finite from what was. */
+/*
+ * Where an overflow began: the first call of an observed iteration that made NaN or infinity, or got them from outside
+ * and passed them on; and whether a weight itself is not finite.
+ */
 #include "context/report.h"
 #include "observe/observe.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static bool has_nonfinite(const struct amp__seen_call *seen) {
-    for (uint32_t i = 0; i < seen->n; i++)
-        if (seen->arguments[i].nonfinite) return true;
-    return false;
+/* ---- who made it ---- */
+
+static void keep_first(struct amp__suspect *first, const struct amp__seen_call *call, uint64_t at) {
+    if (!first->at || at < first->at) *first = (struct amp__suspect){ *call, at };
 }
 
-static void keep_first(struct amp__seen_call *first, const struct amp__seen_call *seen) {
-    if (!first->number || seen->number < first->number) *first = *seen;
+/* The last that was left there. */
+static struct amp__trail trail_of(const struct amp__observer *observer, const void *memory) {
+    for (size_t i = observer->n_trails; i && i + AMP__TRAILS > observer->n_trails; i--)
+        if (observer->trails[(i - 1) % AMP__TRAILS].memory == memory) return observer->trails[(i - 1) % AMP__TRAILS];
+    return (struct amp__trail){ NULL, false, AMP__NO_ROOT };
+}
+
+static void leave_trail(struct amp__observer *observer, const void *memory, bool was_cast, uint32_t root) {
+    if (memory) observer->trails[observer->n_trails++ % AMP__TRAILS] = (struct amp__trail){ memory, was_cast, root };
+}
+
+static uint32_t new_root(struct amp__observer *observer, const struct amp__seen_call *call) {
+    if (observer->n_roots == AMP__ROOTS) return AMP__NO_ROOT;
+    observer->roots[observer->n_roots] = *call;
+    return (uint32_t)observer->n_roots++;
+}
+
+/* Ops that write a number that the model's author chose. */
+static bool fills(const struct amp__op *op) {
+    static const char *const names[] = { "masked_fill", "fill", "full", "full_like", "new_full", "where", "pad",
+                                         "index_fill", "masked_scatter", "scatter" };
+    return amp__op_is_one_of(op->name, names, AMP_COUNT(names));
+}
+
+/* -infinity and no NaN: a mask, or what arithmetic made where -1e9 was meant. The latter is remembered, for an op may
+ * make NaN of it. */
+static void judge_mask(struct amp__observer *observer, const struct amp__seen_call *call, uint32_t root) {
+    if (call->came_finite && (!call->finite || !fills(call->op))) root = new_root(observer, call);
+    leave_trail(observer, call->made, false, root);
+    keep_first(&observer->suspects[AMP__MASKED], call, call->number);
+}
+
+/* Its saved tensors are the inputs and outputs of the forward. */
+static bool is_backward_of(const struct amp__op *op, const struct amp__op *forward) {
+    const size_t length = strlen(forward->name);
+    return op->is_backward && !strncmp(op->name, forward->name, length) && !strcmp(op->name + length, " (backward)");
+}
+
+/* NaN that an op made of -infinity is the op's, where that is another op's mask. */
+static int32_t cause_of(const struct amp__seen_call *call, bool is_known) {
+    if (call->finite) return AMP_CAUSE_OP;
+    if (call->came_finite) return AMP_CAUSE_CAST;
+    return is_known && !call->got_bad ? AMP_CAUSE_OP : AMP_CAUSE_INPUT;
 }
 
 void amp__observe_judge(struct amp__observer *observer, const struct amp__seen_call *seen) {
-    struct amp__seen_call *remembered = &observer->ring[seen->number % AMP__RING];
-    if (remembered->number == seen->number) *remembered = *seen;
-    if (!has_nonfinite(seen)) return;
-    const int kind = !seen->is_bad ? AMP__MASKED : seen->came_finite ? AMP__MADE : AMP__PASSED_ON;
-    keep_first(&observer->suspects[kind], seen);
+    struct amp__seen_call call = *seen, *remembered = &observer->ring[call.number % AMP__RING];
+    struct amp__suspect *absorbed = &observer->suspects[AMP__ABSORBED];
+    if (!call.is_cast && remembered->number == call.number) *remembered = call;
+    if (call.finite && !call.made) return;
+    const struct amp__trail known = trail_of(observer, call.got);
+    if (call.is_cast) {
+        leave_trail(observer, call.made, call.finite || known.was_cast, known.root);
+        return;
+    }
+    call.came_finite |= known.was_cast;
+    call.cause = cause_of(&call, known.memory != NULL);
+    if (!call.got_bad && !call.made_bad) {
+        judge_mask(observer, &call, known.root);
+        return;
+    }
+    leave_trail(observer, call.made, false, AMP__NO_ROOT);
+    const struct amp__seen_call *first = &call;
+    if (!call.got_bad && known.root < AMP__ROOTS) first = &observer->roots[known.root];
+    else if (call.finite && absorbed->at && is_backward_of(call.op, absorbed->call.op)) first = &absorbed->call;
+    keep_first(&observer->suspects[call.made ? AMP__MADE : AMP__ABSORBED], first, call.number);
 }
 
 void amp__observe_call(amp_context *context, struct amp__seen_call *seen) {
     struct amp__observer *observer = context->observer;
     pthread_mutex_lock(observer->lock);
-    seen->number = ++observer->calls;
-    observer->ring[seen->number % AMP__RING] = *seen;
+    seen->number = observer->calls + 1;
+    if (!seen->is_cast) observer->ring[++observer->calls % AMP__RING] = *seen;
     if (seen->later) amp__later_call_ended(seen);
     else amp__observe_judge(observer, seen);
     pthread_mutex_unlock(observer->lock);
@@ -64,7 +123,8 @@ static struct amp__use known_of(const struct amp__observer *observer, const stru
 void amp__observe_forget_uses(struct amp__observer *observer) {
     observer->made = 0;
     for (size_t i = 0; i < observer->n_uses; i++)
-        observer->uses[i] = (struct amp__use){ .accused = observer->uses[i].accused };
+        observer->uses[i] = (struct amp__use){ .accused = observer->uses[i].accused,
+                                               .accused_cause = observer->uses[i].accused_cause };
 }
 
 void amp__observe_use(const struct amp__seen_call *seen, const struct amp__param *param) {
@@ -98,6 +158,51 @@ void amp__observe_suspect(struct amp__observer *observer, const struct amp__para
     if (!known || is_made_before(observer, param, known)) observer->suspect_param = param;
 }
 
+/* ---- weights ---- */
+
+/* As it was seen at the observed bracket's end; read now where that was not asked for. */
+static bool is_finite(const struct amp__observer *observer, const struct amp__param *param, bool is_observed) {
+    bool seen = false, finite = true;
+    const struct amp__seen *s = is_observed ? amp__map_get(&observer->by_owner, (uintptr_t)param) : NULL;
+    for (; s; s = s->sibling) {
+        if (s->iteration != observer->observed || !(s->what & (AMP_SEE_WEIGHTS | AMP_SEE_MASTERS))) continue;
+        seen = true;
+        finite &= !amp__nonfinite(&s->last);
+    }
+    return seen ? finite : amp__param_is_finite(param);
+}
+
+static const struct amp__param *find_bad(const amp_context *context, bool is_observed) {
+    for (size_t i = 0; i < context->n_params; i++)
+        if (context->params[i]->in_optimizer && !is_finite(context->observer, context->params[i], is_observed))
+            return context->params[i];
+    return NULL;
+}
+
+const struct amp__param *amp__observe_bad_weight(const amp_context *context, uint64_t bracket, bool is_observed) {
+    struct amp__observer *observer = context->observer;
+    const struct amp__param *bad = find_bad(context, is_observed);
+    const uint64_t stepped_on = observer->stepped_on;
+    if (!bad) {
+        observer->finite_in = bracket;
+        observer->since = observer->since_least = 0;
+        if (stepped_on < bracket) observer->stepped_on = 0;
+    } else if (!observer->since) {
+        observer->since = stepped_on && stepped_on < bracket ? stepped_on + 1 : bracket;
+        observer->since_least = observer->finite_in + 1;
+    }
+    return bad;
+}
+
+void amp__observe_follow_weights(const amp_context *context, const struct amp__decided_bracket *bracket) {
+    struct amp__observer *observer = context->observer;
+    const bool breaks = bracket->overflowed && !bracket->skips && !observer->stepped_on;
+    const bool is_rare = amp__scaling_is_trivial(&context->properties) && !(bracket->number & (bracket->number - 1));
+    if (breaks) observer->stepped_on = bracket->number;
+    if ((breaks || is_rare) && !observer->since && !amp__observing(context))
+        (void)amp__observe_bad_weight(context, bracket->number, false);
+}
+
 /* ---- told ---- */
 
 static void add_argument(amp__text *text, const amp_seen_argument *argument) {
@@ -109,54 +214,99 @@ static void add_argument(amp__text *text, const amp_seen_argument *argument) {
     else amp__text_add(text, "up to %.4g", argument->largest);
 }
 
+static void add_op(amp__text *text, const amp_culprit *culprit) {
+    amp__text_add(text, "%sop %s", culprit->in_backward ? "backward of " : "", culprit->op);
+    if (culprit->index) amp__text_add(text, "#%u", (unsigned)culprit->index);
+    amp__text_add(text, ", call %llu of the iteration", (unsigned long long)culprit->call);
+}
+
+static void add_weight(amp__text *text, const amp_culprit *culprit) {
+    amp__text_add(text, "began in no op: the parameter %s itself is not finite since ", culprit->weight);
+    if (culprit->since == culprit->since_least)
+        amp__text_add(text, "bracket %llu", (unsigned long long)culprit->since);
+    else
+        amp__text_add(text, "one of the brackets %llu to %llu", (unsigned long long)culprit->since_least,
+                      (unsigned long long)culprit->since);
+}
+
+static void add_cause(amp__text *text, const amp_culprit *culprit) {
+    switch (culprit->cause) {
+    case AMP_CAUSE_WEIGHT:
+        add_weight(text, culprit);
+        return;
+    case AMP_CAUSE_INPUT:
+        amp__text_add(text, "came from outside (the batch, a constant, an op that libamp does not see), into ");
+        add_op(text, culprit);
+        break;
+    case AMP_CAUSE_UNKNOWN:
+        if (!culprit->op) {
+            amp__text_add(text, "began in no op that was seen");
+            return;
+        } /* fall through */
+    default:
+        amp__text_add(text, "began in ");
+        add_op(text, culprit);
+        if (culprit->was_cast) amp__text_add(text, ", in the cast of what it got");
+        break;
+    }
+    for (uint32_t i = 0; i < culprit->n_arguments; i++) {
+        amp__text_add(text, i ? ";" : ":");
+        add_argument(text, &culprit->arguments[i]);
+    }
+}
+
 static void tell(amp_context *context, const amp_culprit *culprit) {
     char line[1024];
     amp__text text = { line, sizeof line, 0 };
-    if (culprit->op) {
-        amp__text_add(&text, "the overflow of bracket %llu began in %sop %s", (unsigned long long)culprit->bracket,
-                      culprit->in_backward ? "backward of " : "", culprit->op);
-        if (culprit->index) amp__text_add(&text, "#%u", (unsigned)culprit->index);
-        amp__text_add(&text, ", call %llu of the iteration%s%s", (unsigned long long)culprit->call,
-                      culprit->was_cast ? ", in the cast of what it got" : "", culprit->n_arguments ? ":" : "");
-        for (uint32_t i = 0; i < culprit->n_arguments; i++) {
-            if (i) amp__text_add(&text, ";");
-            add_argument(&text, &culprit->arguments[i]);
-        }
-    } else {
-        amp__text_add(&text, "the overflow of bracket %llu began in no op that was seen",
-                      (unsigned long long)culprit->bracket);
-    }
+    amp__text_add(&text, "the overflow of bracket %llu ", (unsigned long long)culprit->bracket);
+    add_cause(&text, culprit);
     if (culprit->parameter)
         amp__text_add(&text, "; the first gradient that was not finite is that of %s", culprit->parameter);
+    amp__text_add(&text, " (told once; amp_get_culprit has the last one)");
     amp__event(context, amp__any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
 
-void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket, uint64_t number) {
+static void describe(amp_culprit *culprit, const struct amp__seen_call *call) {
+    culprit->op = call->op->name;
+    culprit->index = call->op->index;
+    culprit->call = call->number;
+    culprit->cause = call->cause;
+    culprit->n_arguments = call->n;
+    memcpy(culprit->arguments, call->arguments, sizeof culprit->arguments);
+}
+
+void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket, uint64_t number,
+                         const struct amp__param *weight) {
     struct amp__observer *observer = context->observer;
-    const struct amp__seen_call *suspect = observer->suspects;
-    while (!suspect->number && suspect < &observer->suspects[AMP__MASKED]) suspect++;
+    const struct amp__suspect *suspect = observer->suspects;
+    while (!suspect->at && suspect < &observer->suspects[AMP__MASKED]) suspect++;
     amp_culprit culprit = AMP_CULPRIT_INIT;
     pthread_mutex_lock(observer->lock);
     struct amp__use none = { 0 }, *use = use_of(observer, observer->suspect_param);
     if (!use) use = &none;
     culprit.bracket = bracket->number;
     culprit.parameter = observer->suspect_param ? observer->suspect_param->name : NULL;
-    if (suspect->number) {
-        culprit.op = suspect->op->name;
-        culprit.index = suspect->op->index;
-        culprit.call = suspect->number;
-        culprit.was_cast = suspect->came_finite && !suspect->finite;
-        culprit.n_arguments = suspect->n;
-        memcpy(culprit.arguments, suspect->arguments, sizeof culprit.arguments);
+    const struct amp__op *op = suspect->at ? suspect->call.op : use->op;
+    if (suspect->at) {
+        describe(&culprit, &suspect->call);
     } else if (use->call) {
         culprit.op = use->op->name;
         culprit.index = use->op->index;
         culprit.call = use->call;
         culprit.in_backward = 1;
     }
+    if (weight) {
+        culprit.cause = AMP_CAUSE_WEIGHT;
+        culprit.weight = weight->name;
+        culprit.since = observer->since;
+        culprit.since_least = observer->since_least;
+    }
+    culprit.was_cast = culprit.cause == AMP_CAUSE_CAST;
     observer->culprit = culprit;
-    const bool is_new = !use->accused;
-    use->accused = true;
+    const int32_t cause = culprit.cause + 1;
+    const bool is_new = use->accused_cause != cause || (!weight && use->accused != op);
+    use->accused = op;
+    use->accused_cause = cause;
     pthread_mutex_unlock(observer->lock);
     if (is_new) tell(context, &culprit);
     amp__observe_tell_culprit(context, number);

@@ -33,8 +33,9 @@ struct amp__pending {
     bool adds;              /* to the entry; else it is looked at for the call alone */
     struct amp__later_call *call; /* of the first two */
     const char *name;      /* TENSOR: of the argument; */
-    bool is_output;
+    bool is_output, may_be_cast;
     const void *handle;    /* the host's */
+    const void *memory;
     amp_dtype dtype;
 };
 
@@ -96,9 +97,10 @@ static struct amp__later_call *call_of(struct amp__observer *observer, struct am
     struct amp__later_call *call = amp__alloc(1, sizeof *call);
     if (!call) return NULL;
     pthread_mutex_lock(observer->lock);
-    call->next = observer->later.calls;
+    struct amp__later_call **end = &observer->later.calls;
+    if (observer->later.last) end = &observer->later.last->next;
     call->first = observer->later.n;
-    observer->later.calls = call;
+    *end = observer->later.last = call;
     pthread_mutex_unlock(observer->lock);
     return seen->later = call;
 }
@@ -109,8 +111,9 @@ bool amp__later_tensor(struct amp__seen_call *call, struct amp__place *place, co
     struct amp__counts *counts = counts_on(observer, place);
     struct amp__pending pending = {
         .kind = TENSOR, .counts = counts, .seen = entry, .name = entry->name, .is_output = is_output,
-        .adds = observer->options.what & entry->what, .call = counts ? call_of(observer, call) : NULL,
-        .handle = handle, .dtype = span->dtype,
+        .adds = !call->is_cast && observer->options.what & entry->what,
+        .call = counts ? call_of(observer, call) : NULL, .may_be_cast = call->may_be_cast, .handle = handle,
+        .memory = span->data, .dtype = span->dtype,
     };
     return pending.call && amp__counts_add(counts, span, NULL, 0, &pending.slots[0]) == AMP_OK &&
         push(observer, &pending);
@@ -120,7 +123,8 @@ bool amp__later_tensor(struct amp__seen_call *call, struct amp__place *place, co
 void amp__later_before_cast(struct amp__seen_call *call, struct amp__place *place, const amp_span *span,
                             const void *handle) {
     struct amp__observer *observer = call->op->context->observer;
-    struct amp__pending pending = { .kind = BEFORE_CAST, .call = call->later, .dtype = span->dtype };
+    struct amp__pending pending = { .kind = BEFORE_CAST, .call = call->later, .memory = span->data,
+                                    .dtype = span->dtype };
     if (!call->later) return; /* nothing of it is to come */
     pthread_mutex_lock(observer->lock);
     for (size_t i = call->later->first; i < observer->later.n && !pending.counts; i++) {
@@ -194,12 +198,14 @@ static void apply(struct amp__observer *observer, const struct amp__pending *pen
     const amp_statistics *statistics = amp__counts_at(pending->counts, pending->slots[0]);
     const bool nonfinite = amp__nonfinite(statistics) != 0;
     struct amp__seen *seen = pending->seen;
+    struct amp__seen_call *call = pending->call ? &pending->call->seen : NULL;
     switch (pending->kind) {
     case TENSOR:
-        amp__observe_remember(&pending->call->seen, pending->name, pending->is_output, pending->dtype, statistics);
+        call->may_be_cast = pending->may_be_cast;
+        amp__observe_remember(call, pending->name, pending->is_output, pending->dtype, statistics, pending->memory);
         break;
     case BEFORE_CAST:
-        if (nonfinite) pending->call->seen.came_finite = false;
+        if (nonfinite) call->came_finite = false, call->got = pending->memory;
         break;
     case PARAMETER:
         if (skipped && seen->what == AMP_SEE_GRADIENTS) return;
@@ -239,6 +245,7 @@ void amp__later_forget(struct amp__observer *observer) {
         later->calls = call->next;
         amp__free(call);
     }
+    later->last = NULL;
     for (struct amp__counted_stream *s = later->streams; s; s = s->next) amp__counts_clear(s->counts);
 }
 

@@ -93,7 +93,8 @@ AMP_API amp_status amp_observe_stop(amp_context *context) {
 
 static void forget_calls(struct amp__observer *observer) {
     observer->calls = 0;
-    for (int i = 0; i < AMP__SUSPECTS; i++) observer->suspects[i].number = 0;
+    observer->n_trails = observer->n_roots = 0;
+    for (int i = 0; i < AMP__SUSPECTS; i++) observer->suspects[i].at = 0;
     observer->suspect_param = NULL;
     observer->suspect_written = false;
     amp__observe_forget_uses(observer);
@@ -111,8 +112,10 @@ void amp__observe_collect(amp_context *context) {
     if (!due.bracket) return;
     amp__observe_tell(context, due.number, ~(uint32_t)AMP_SEE_UPDATES);
     amp__observe_tell_memory(context, due.number);
+    const struct amp__param *weight = amp__observe_bad_weight(context, due.decided.number, true);
     /* gradients that were not finite and stepped on have a culprit too */
-    if (due.decided.overflowed || observer->suspect_param) amp__observe_accuse(context, &due.decided, due.number);
+    if (due.decided.overflowed || observer->suspect_param)
+        amp__observe_accuse(context, &due.decided, due.number, weight);
     forget_calls(observer);
 }
 

@@ -36,8 +36,12 @@ struct amp__seen {
 struct amp__seen_call {
     const struct amp__op *op;
     uint64_t number; /* in the iteration, from 1 on */
-    bool finite, came_finite; /* what it got, and that before libamp's casts */
-    bool is_bad; /* it got or made NaN or +infinity: -infinity alone is how masks are written */
+    bool is_cast; /* a conversion that the host told of */
+    bool may_be_cast; /* the input that is counted now may be libamp's cast of the host's */
+    bool finite, came_finite; /* its inputs, and the same before they were cast */
+    bool got_bad, made_bad; /* NaN or +infinity: -infinity alone is how masks are written */
+    int32_t cause; /* AMP_CAUSE_*, once it was judged */
+    const void *got, *made; /* memory, as the host has it, of the first input and output that are not finite */
     struct amp__later_call *later; /* a device counts some of its tensors; NULL: none */
     uint32_t n;      /* arguments; those beyond the room are not remembered */
     amp_seen_argument arguments[AMP_SEEN_ARGUMENTS];
@@ -55,7 +59,7 @@ struct amp__before {
 struct amp__later {
     struct amp__pending *pending;
     size_t n, capacity;
-    struct amp__later_call *calls;
+    struct amp__later_call *calls, *last; /* in the order in which they began */
     struct amp__counted_stream *streams;
 };
 
@@ -78,9 +82,22 @@ struct amp__coming_decision {
 
 enum { AMP__RING = 20 };
 
-/* Calls with what is not finite, the most likely culprits first: who made it; who got it, from an op that was seen or
- * from elsewhere; who has -infinity alone. */
-enum { AMP__MADE, AMP__PASSED_ON, AMP__MASKED, AMP__SUSPECTS };
+/* Calls with values that are not finite, the most likely culprits first: made or passed on, got alone, -infinity. */
+enum { AMP__MADE, AMP__ABSORBED, AMP__MASKED, AMP__SUSPECTS };
+
+struct amp__suspect {
+    struct amp__seen_call call;
+    uint64_t at; /* number of the call that showed it; a later one, where that made NaN of this one's -infinity */
+};
+
+/* Tensors of this iteration that are not finite, by their memory: enough of them to follow an infinity for a layer. */
+enum { AMP__TRAILS = 64, AMP__ROOTS = 8, AMP__NO_ROOT = AMP__ROOTS };
+
+struct amp__trail {
+    const void *memory;
+    bool was_cast; /* finite before a cast */
+    uint32_t root; /* of -infinity: the call that made it, in observer->roots; AMP__NO_ROOT: nobody, or a mask */
+};
 
 struct amp__observer {
     amp_observe_options options; /* its names are copies */
@@ -111,10 +128,17 @@ struct amp__observer {
         const struct amp__op *op;
         uint64_t call;
         uint64_t made; /* the place of its gradient among those that were made, from 1 on; 0: the host did not tell */
-        bool accused;  /* told as the first of a culprit's, once */
+        const struct amp__op *accused; /* of the last culprit that was told with it, */
+        int32_t accused_cause;         /* and its cause; 0: none */
     } *uses, nobody;   /* of an overflow without a parameter */
     size_t n_uses;
-    struct amp__seen_call suspects[AMP__SUSPECTS]; /* the first of each kind; number 0: none */
+    struct amp__suspect suspects[AMP__SUSPECTS]; /* the first of each kind */
+    struct amp__trail trails[AMP__TRAILS]; /* trail i at i % AMP__TRAILS */
+    size_t n_trails, n_roots; /* of this iteration; roots: those that found room */
+    struct amp__seen_call roots[AMP__ROOTS]; /* arithmetic that made -infinity of finite values */
+    uint64_t finite_in;  /* the last bracket in which all observed weights were finite; 0: none */
+    uint64_t stepped_on; /* the first bracket after it whose gradients were not finite and were stepped on; 0: none */
+    uint64_t since, since_least; /* the bracket from which on a weight is not finite, and the first it can be; 0 */
     bool suspect_written;          /* by an op that was seen */
     const struct amp__param *suspect_param; /* the first in the order of backward whose gradient is not finite */
     amp_culprit culprit;
@@ -229,9 +253,9 @@ void amp__observe_free_told(struct amp__observer *observer);
 
 void amp__seen_begin(struct amp__seen_call *seen, struct amp__op *op);
 bool amp__observe_wants_op(const struct amp__op *op);
-/* Adds to the call's memory of this argument. */
+/* Adds one tensor to the call's memory of this argument. `memory`: where the op has it. */
 void amp__observe_remember(struct amp__seen_call *seen, const char *name, bool is_output, amp_dtype dtype,
-                           const amp_statistics *statistics);
+                           const amp_statistics *statistics, const void *memory);
 /* One tensor of the call. */
 void amp__observe_handle(struct amp__seen_call *seen, void *handle, const char *name, bool is_output);
 void amp__observe_span(struct amp__seen_call *seen, const amp_span *span, const char *name, bool is_output);
@@ -265,8 +289,15 @@ void amp__observe_gradient(amp_context *context, const void *memory);
 void amp__observe_use(const struct amp__seen_call *seen, const struct amp__param *param);
 void amp__observe_made(amp_context *context, const struct amp__param *param);
 void amp__observe_suspect(struct amp__observer *observer, const struct amp__param *param);
-/* The overflowed bracket's culprit is the suspect; told, with the trace's number of the bracket. */
-void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket, uint64_t number);
+/* The first weight that is not finite in this bracket, NULL: none; and since when. is_observed: they were seen. */
+const struct amp__param *amp__observe_bad_weight(const amp_context *context, uint64_t bracket, bool is_observed);
+/* A bracket that is not observed: where gradients that are not finite were stepped on, and where wiring.c looks at
+ * gradients (at a scale that is always 1: brackets 1, 2, 4, 8, ...), weights are looked at once. */
+void amp__observe_follow_weights(const amp_context *context, const struct amp__decided_bracket *bracket);
+/* The overflowed bracket's culprit is the suspect, or the weight that is not finite; told, with the trace's number of
+ * the bracket. */
+void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket, uint64_t number,
+                         const struct amp__param *weight);
 
 /* ---- tell.c ---- */
 

@@ -236,6 +236,7 @@ void amp__observe_decided(amp_context *context, struct amp__optimizer *const *op
     struct amp__due *due = &observer->due;
     amp__observe_collect(context); /* of the bracket before */
     take_updates(context);
+    amp__observe_follow_weights(context, bracket);
     if (amp__observing(context)) {
         for (size_t i = 0; i < n; i++) take_params(context, optimizers[i], !bracket->skips);
         observer->before_of = amp__trace_brackets(context);

@@ -14,14 +14,6 @@ static amp_losses losses_at(const amp_statistics *s, float scale) {
     return losses;
 }
 
-static bool is_one_of(const char *name, const char *const *names, size_t n) {
-    char base[AMP__OP_NAME_MAX + 1];
-    amp__op_base_name(name, base);
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(base, names[i])) return true;
-    return false;
-}
-
 static double percent(uint64_t part, uint64_t whole) { return whole ? 100.0 * (double)part / (double)whole : 0.0; }
 
 /* Levels of this type that cast ops, or the model. */
@@ -99,7 +91,8 @@ static void look_for_inverse(struct amp__advice_list *list, const struct amp__se
     static const char *const inverses[] = { "log", "log2", "log10", "div", "true_divide", "reciprocal", "rsqrt",
                                             "__div__", "__truediv__", "__rdiv__", "__rtruediv__" };
     const uint64_t zeros = losses_at(&seen->total, 1.0f).zeros;
-    if (seen->what != AMP_SEE_INPUTS || !zeros || !is_one_of(seen->op->name, inverses, AMP_COUNT(inverses))) return;
+    if (seen->what != AMP_SEE_INPUTS || !zeros) return;
+    if (!amp__op_is_one_of(seen->op->name, inverses, AMP_COUNT(inverses))) return;
     const struct amp__about about = { seen, low_levels(seen), zeros, seen->total.elements };
     amp__advise(list, AMP__INVERSE_OF_ZERO, &about, "op %s, %s: %.3g %% of %llu elements are 0 in fp16, the "
                 "smallest is %.4g", seen->op->name, seen->name, percent(zeros, seen->total.elements),
@@ -111,8 +104,8 @@ static void look_for_sums(struct amp__advice_list *list, const struct amp__seen 
     static const char *const sums[] = { "sum", "mean", "cumsum", "logsumexp" };
     static const char *const squares[] = { "norm", "var", "std", "mse_loss", "layer_norm", "group_norm", "rms_norm",
                                            "instance_norm" };
-    const bool squared = is_one_of(seen->op->name, squares, AMP_COUNT(squares));
-    if (seen->what != AMP_SEE_INPUTS || !(squared || is_one_of(seen->op->name, sums, AMP_COUNT(sums)))) return;
+    const bool squared = amp__op_is_one_of(seen->op->name, squares, AMP_COUNT(squares));
+    if (seen->what != AMP_SEE_INPUTS || !(squared || amp__op_is_one_of(seen->op->name, sums, AMP_COUNT(sums)))) return;
     const double total = squared ? seen->last.sum_squares : fabs(seen->last.sum);
     const double each = seen->tensors ? total / (double)seen->tensors : 0.0;
     if (!(each > 65504.0) || isinf(each)) return;

@@ -129,6 +129,9 @@ static void tell_ring(amp_context *context, uint64_t bracket) {
 }
 
 void amp__observe_tell_culprit(amp_context *context, uint64_t bracket) {
+    static const char *const causes[] = { [AMP_CAUSE_UNKNOWN] = "unknown", [AMP_CAUSE_OP] = "op",
+                                          [AMP_CAUSE_CAST] = "cast", [AMP_CAUSE_INPUT] = "input",
+                                          [AMP_CAUSE_WEIGHT] = "weight" };
     const amp_culprit *culprit = &context->observer->culprit;
     if (!amp__trace_follows(context)) return;
     tell_ring(context, bracket);
@@ -141,6 +144,10 @@ void amp__observe_tell_culprit(amp_context *context, uint64_t bracket) {
     amp__text_add(&line, ",\"was_cast\":%s", culprit->was_cast ? "true" : "false");
     amp__text_add(&line, ",\"in_backward\":%s", culprit->in_backward ? "true" : "false");
     amp__line_string(&line, "parameter", culprit->parameter);
+    amp__line_string(&line, "cause", causes[culprit->cause]);
+    amp__line_string(&line, "weight", culprit->weight);
+    amp__line_number(&line, "since", culprit->since);
+    amp__line_number(&line, "since_least", culprit->since_least);
     amp__text_add(&line, ",\"arguments\":[");
     for (uint32_t i = 0; i < culprit->n_arguments; i++) add_argument(&line, &culprit->arguments[i], !i);
     amp__text_add(&line, "]");

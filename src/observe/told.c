@@ -102,7 +102,8 @@ AMP_API amp_status amp_observe_call(amp_context *context, const amp_observed_cal
     struct amp__op *op = told_op(context, call);
     if (!op) return AMP_OK;
     amp__seen_begin(&seen, op);
-    if (!amp__observe_wants_op(op)) return AMP_OK;
+    seen.is_cast = call->is_cast;
+    if (!seen.is_cast && !amp__observe_wants_op(op)) return AMP_OK;
     for (int outputs = 0; outputs < 2; outputs++)
         for (uint64_t i = 0; i < call->n_values; i++) {
             const amp_observed_value *value = &call->values[i];

@@ -80,6 +80,14 @@ void amp__op_base_name(const char *name, char base[AMP__OP_NAME_MAX + 1]) {
     base[length] = '\0';
 }
 
+bool amp__op_is_one_of(const char *name, const char *const *names, size_t n) {
+    char base[AMP__OP_NAME_MAX + 1];
+    amp__op_base_name(name, base);
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(base, names[i])) return true;
+    return false;
+}
+
 amp_class amp__list_class(int32_t lists, amp_dtype low, const char *base_name) {
     const struct list *list = &lists_table[lists];
     for (size_t i = 0; i < AMP_COUNT(synonyms); i++)

@@ -14,6 +14,8 @@
  * those of an operator ("__add__").
  */
 void amp__op_base_name(const char *name, char base[AMP__OP_NAME_MAX + 1]);
+/* Is its bare name one of these? */
+bool amp__op_is_one_of(const char *name, const char *const *names, size_t n);
 
 /* The class of a base name in a set for a 16-bit type; AMP_BY_LIST if it is in none. */
 amp_class amp__list_class(int32_t lists, amp_dtype low, const char *base_name);

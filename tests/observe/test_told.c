@@ -81,23 +81,31 @@ TEST(a_mask_is_no_culprit) {
     ck_assert_str_eq(culprit_of(&rig).op, "masked_fill");
 }
 
-/* NaN is what no cast makes, and what is FP32 was not cast. */
-TEST_TIMES(only_casts_are_blamed_on_casts, 3) {
+/* Only one that was told, and only of what was finite before it: a batch in 16 bits may have infinities too. */
+TEST_TIMES(only_casts_are_blamed_on_casts, 4) {
     static const struct {
         float value;
-        amp_dtype dtype;
-    } got[] = { { INFINITY, AMP_FLOAT16 }, { NAN, AMP_FLOAT16 }, { INFINITY, AMP_FLOAT32 } };
+        bool tells_of_cast;
+    } got[] = { { 1e6f, true }, { 1e6f, false }, { INFINITY, true }, { NAN, true } };
     RIG(rig);
     const float values[N] = { 1, got[_i].value, 2, 3 };
     uint16_t low[N];
     start(&rig, AMP_O1, NULL);
     amp_span from = { (float *)(uintptr_t)values, N, AMP_FLOAT32, 0 }, to = { low, N, AMP_FLOAT16, 0 };
     ck_ok(amp_cast_list(&to, &from, 1));
-    const amp_observed_value in = { .name = "x", .span = got[_i].dtype == AMP_FLOAT16 ? to : from };
+    const amp_observed_value cast[] = { { .name = "x", .span = from }, { .name = "y", .span = to, .is_output = 1 } };
+    const amp_observed_value in = { .name = "x", .span = to };
     amp_observed_call call = AMP_OBSERVED_CALL_INIT;
-    call.op = "linear", call.values = &in, call.n_values = 1;
+    call.op = "cast", call.values = cast, call.n_values = 2, call.is_cast = 1;
+    if (got[_i].tells_of_cast) ck_ok(amp_observe_call(rig.context, &call));
+    call.op = "linear", call.values = &in, call.n_values = 1, call.is_cast = 0;
     ck_ok(amp_observe_call(rig.context, &call));
-    ck_assert_int_eq(culprit_of(&rig).was_cast, !_i);
+    const amp_culprit culprit = culprit_of(&rig);
+    ck_assert_str_eq(culprit.op, "linear");
+    ck_assert_uint_eq(culprit.call, 1); /* a cast is no op */
+    ck_assert_int_eq(culprit.was_cast, !_i);
+    ck_assert_int_eq(culprit.cause, _i ? AMP_CAUSE_INPUT : AMP_CAUSE_CAST);
+    ck_assert_ptr_null(find(rig.context, AMP_SEE_INPUTS, "cast", "x"));
 }
 
 /* Handles are read by the host's hook, and a parameter's is one. */

@@ -308,7 +308,7 @@ static PyMethodDef methods[] = {
     { "observe_stop", amp_py_Context_observe_stop, METH_NOARGS, "observe_stop(): and forget what was seen." },
     { "observing", amp_py_Context_observing, METH_NOARGS, "observing(): is this iteration observed?" },
     { "observe_call", amp_py_Context_observe_call, METH_VARARGS,
-      "observe_call(op, where, in_backward, [(name, tensor, is_output)])" },
+      "observe_call(op, where, in_backward, [(name, tensor, is_output)], is_cast=False)" },
     { "observations", amp_py_Context_observations, METH_NOARGS, "observations(): a list of tuples." },
     { "culprit", amp_py_Context_culprit, METH_NOARGS, "culprit(): a tuple, or None." },
     { "memory", amp_py_Context_memory, METH_VARARGS, "memory(level=None): a tuple; now, or as predicted." },

@@ -70,15 +70,15 @@ PyObject *amp_py_Context_observing(PyObject *self, PyObject *unused)
 
 /* ---- a call ---- */
 
-/* `values`: a list of (name, tensor, is_output). */
+/* `values`: a list of (name, tensor, is_output). is_cast: a conversion, of which the call is no op. */
 PyObject *amp_py_Context_observe_call(PyObject *self, PyObject *args)
 {
     amp_py_Context *context = amp_py_live(self);
     amp_observed_call call = AMP_OBSERVED_CALL_INIT;
     PyObject *list;
-    int in_backward;
-    if (context == NULL || !PyArg_ParseTuple(args, "szpO!:observe_call", &call.op, &call.where, &in_backward,
-                                             &PyList_Type, &list)) {
+    int in_backward, is_cast = 0;
+    if (context == NULL || !PyArg_ParseTuple(args, "szpO!|p:observe_call", &call.op, &call.where, &in_backward,
+                                             &PyList_Type, &list, &is_cast)) {
         return NULL;
     }
     const Py_ssize_t n = PyList_Size(list);
@@ -97,6 +97,7 @@ PyObject *amp_py_Context_observe_call(PyObject *self, PyObject *args)
         values[i].is_output = is_output;
     }
     call.in_backward = in_backward;
+    call.is_cast = is_cast;
     call.values = values;
     call.n_values = (uint64_t)n;
     const amp_status status = amp_observe_call(context->amp, &call);
@@ -169,9 +170,11 @@ PyObject *amp_py_Context_culprit(PyObject *self, PyObject *unused)
     if (culprit.bracket == 0) {
         return Py_NewRef(Py_None);
     }
-    return Py_BuildValue("(zKKNNzN)", culprit.op, (unsigned long long)culprit.bracket, (unsigned long long)culprit.call,
-                         PyBool_FromLong(culprit.was_cast), PyBool_FromLong(culprit.in_backward), culprit.parameter,
-                         arguments_of(&culprit));
+    return Py_BuildValue("(zKKNNzNizKK)", culprit.op, (unsigned long long)culprit.bracket,
+                         (unsigned long long)culprit.call, PyBool_FromLong(culprit.was_cast),
+                         PyBool_FromLong(culprit.in_backward), culprit.parameter, arguments_of(&culprit),
+                         (int)culprit.cause, culprit.weight, (unsigned long long)culprit.since,
+                         (unsigned long long)culprit.since_least);
 }
 
 /* ---- memory and the survey ---- */

@@ -429,3 +429,18 @@ def test_it_runs_without_the_package_around_it():
     code = f"import sys; sys.path.insert(0, {str(folder)!r}); from _report.program import main; main(['--help'])"
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "--tensorboard" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"cause": "input"}, "softmax#2, call 4 of the iteration, whose input was not finite: the batch"),
+        ({"cause": "weight", "weight": "a.w", "since": 4, "since_least": 4}, "the parameter a.w itself is not finite "
+         "since bracket 4"),
+        ({"cause": "weight", "weight": "a.w", "since": 9, "since_least": 3}, "since one of the brackets 3 to 9"),
+    ],
+)  # fmt: skip
+def test_a_culprit_is_told_with_its_cause(make, told, says):
+    line = {"kind": "culprit", "context": 1, "n": 2, "op": "softmax", "index": 1, "call": 4, "was_cast": False,
+            "in_backward": False, "parameter": None, "arguments": [], **told}  # fmt: skip
+    assert says in text.report(chosen(make(more=[line])))

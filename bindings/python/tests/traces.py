@@ -96,6 +96,10 @@ def lines(level="O1", skips=(2,), more=()):
                 "was_cast": True,
                 "in_backward": False,
                 "parameter": "w",
+                "cause": "cast",
+                "weight": None,
+                "since": 0,
+                "since_least": 0,
                 "arguments": [argument],
             }
         yield {

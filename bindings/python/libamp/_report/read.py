@@ -23,11 +23,11 @@ COUNTS = words(
     """version models optimizers ops params elements trained low masters n loss index left_out zeros nans
     plus_infinities minus_infinities call calls passed casts cache_hits failures brackets skipped lost lost_fp16
     lost_bf16 nonfinite context fits advice weights gradients outputs master_gradients moments casts most_casts of
-    iterations packed_from packed masters_split"""
+    iterations packed_from packed masters_split since since_least"""
 )
 NUMBERS = words("scale next largest least sum sum_squares init_scale")
-TEXTS = words("level type action what name as message class")
-NULLABLE = words("op overflow parameter code status")
+TEXTS = words("level type action what name as message class cause")
+NULLABLE = words("op overflow parameter code status weight")
 SURVEYED = words("level fits advice weights gradients masters outputs")
 MEMBERS = {  # that a line of the kind must have
     "start": words("version level type scale"),

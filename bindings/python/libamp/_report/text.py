@@ -121,12 +121,19 @@ def arguments(line: Line) -> list[str]:
 
 def where(line: Line) -> str:
     """A culprit in a sentence."""
-    if line.get("op") is None:
+    cause = line.get("cause")
+    if cause == "weight":
+        least, since = line.get("since_least"), line.get("since")
+        when = f"bracket {since}" if least == since else f"one of the brackets {least} to {since}"
+        text = f"the parameter {line.get('weight')} itself is not finite since {when}"
+    elif line.get("op") is None:
         text = "no op was seen to begin it"
     else:
         op = f"{line['op']}#{line['index'] + 1}" if line["index"] else line["op"]
         text = f"{'backward of ' if line.get('in_backward') else ''}{op}, call {line['call']} of the iteration"
         text += ", by the cast of what it got" if line.get("was_cast") else ""
+        if cause == "input":
+            text += ", whose input was not finite: the batch, a constant, or an op that libamp does not see"
     return text + (f"; first gradient: {line['parameter']}" if line.get("parameter") else "")
 
 
@@ -134,7 +141,7 @@ def each_once(culprits: list[Line]) -> list[tuple[Line, str]]:
     """The first of those that are the same, and words for the others."""
     alike: dict[tuple[object, ...], list[Line]] = {}
     for line in culprits:
-        key = [line.get(name) for name in ("op", "index", "parameter", "was_cast", "in_backward")]
+        key = [line.get(name) for name in ("op", "index", "parameter", "cause", "was_cast", "weight")]
         alike.setdefault(tuple(key), []).append(line)
     return [(first, f"; the same in {len(others)} more" if others else "") for first, *others in alike.values()]
 

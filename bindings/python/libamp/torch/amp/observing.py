@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from ... import _findings, _html, _survey
 from ...kernels import Statistics
-from . import graphs
+from . import calls, graphs
 from ._amp_state import maybe_print
 from .session import Session, last
 
@@ -61,9 +61,16 @@ class Argument(NamedTuple):
     least: float
 
 
+# In the order of AMP_CAUSE_*.
+CAUSES = ("unknown", "op", "cast", "input", "weight")
+
+
 class Culprit(NamedTuple):
     """Where the last observed overflow began. op: None where no op was seen to make it. parameter: whose gradient was
-    the first, in the order of backward, not to be finite. filename, lineno: the script's line that called the op."""
+    the first, in the order of backward, not to be finite. filename, lineno: the script's line that called the op.
+    cause: "op" made it of finite values; "cast": the op's input was finite before its cast; "input": the op's input was
+    not finite, and no op that was seen made it: look at the batch; "weight": the parameter `weight` itself is not
+    finite, since the bracket `since` (since_least: the first that it can be)."""
 
     op: str | None
     bracket: int
@@ -74,6 +81,10 @@ class Culprit(NamedTuple):
     arguments: list[Argument]
     filename: str
     lineno: int
+    cause: str = "unknown"
+    weight: str | None = None
+    since: int = 0
+    since_least: int = 0
 
 
 class Memory(NamedTuple):
@@ -142,56 +153,7 @@ class Survey(NamedTuple):
         return _html.table(title, head, rows) + _html.table("", ("code", "levels", "advice"), told)
 
 
-# ---- one call of torch's ----
-
-# What moves or describes elements, and computes nothing with them.
-_MOVES = """to type type_as float half bfloat16 double cpu cuda clone contiguous detach detach_ requires_grad_ backward
-    register_hook zero_ fill_ copy_ item tolist numpy unbind empty_like zeros_like ones_like full_like rand_like
-    randn_like new_zeros new_ones new_empty new_full new_tensor
-    __get__ __set__ __delete__ __setitem__ __deepcopy__ __repr__ __format__ __iter__"""
-_NO_OPS = frozenset(_MOVES.split())
-_ARGUMENTS = {0: "input", 1: "other", 2: "argument 2"}
-_WEIGHTED = {1: "weight", 2: "bias"}
-_HAS_WEIGHT = ("linear", "bilinear", "conv", "prelu", "embedding")
-
-
-def _never(value: Any) -> bool:
-    return False
-
-
-# In vmap and grad of torch.func: these have no elements of their own.
-_is_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", _never)
-
-
-def _is_readable(value: Any) -> bool:
-    """Elements that the library can read: anything else (sparse, sharded, transformed) is left out."""
-    return (
-        type(value) in (torch.Tensor, torch.nn.Parameter)
-        and value.layout is torch.strided
-        and value.device.type in ("cpu", "cuda")
-        and value.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-        and not _is_wrapped(value)
-    )
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        if _is_readable(value):
-            yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
-
-
-def _named(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    weighted = op.startswith(_HAS_WEIGHT)
-    for i, arg in enumerate(args):
-        name = _WEIGHTED.get(i) if weighted else None
-        for tensor in _tensors(arg):
-            yield name or _ARGUMENTS.get(i, f"argument {i}"), tensor
-    for key, arg in kwargs.items():
-        for tensor in _tensors(arg):
-            yield key, tensor
+# ---- calls of torch's ----
 
 
 class _Mode(TorchFunctionMode):
@@ -204,10 +166,12 @@ class _Mode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
         watch = self._watch()
-        if watch is not None and os.getpid() == self._process and not torch.jit.is_tracing():
-            watch.called(func, args, kwargs, out)
+        if watch is None or os.getpid() != self._process or torch.jit.is_tracing():
+            return func(*args, **kwargs)
+        before = watch.before(func, args, kwargs)
+        out = func(*args, **kwargs)
+        watch.called(func, args, kwargs, out, before)
         return out
 
 
@@ -266,28 +230,55 @@ class Watch:
             frame = frame.f_back  # type: ignore[assignment]
         return None
 
-    def called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+        """What an op is about to overwrite: a copy, for it may not be finite already."""
+        session = self._session()
+        op = getattr(func, "__name__", "")
+        if op in calls.NO_OPS or not args or not calls.is_in_place(op, kwargs) or not calls.is_readable(args[0]):
+            return None
+        return args[0].detach().clone() if session is not None and session.context.observing() else None
+
+    def _cast(self, session: Session, args: tuple[Any, ...], out: Any) -> None:
+        """A conversion, libamp's or the script's: it may make infinities, there and on the way back."""
+        if not args or not calls.is_readable(args[0]) or not calls.is_readable(out) or args[0].dtype is out.dtype:
+            return
+        session.context.observe_call("cast", None, False, [("input", args[0], False), ("output", out, True)], True)
+        if out.grad_fn is not None and out.grad_fn is not args[0].grad_fn:
+            self._hook(out.grad_fn, "cast", None, True)
+
+    def called(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, before: torch.Tensor | None
+    ) -> None:
         """One call of torch's has returned."""
         session = self._session()
         op = getattr(func, "__name__", "")
-        if session is None or not op or op in _NO_OPS or not session.context.observing():
+        if session is None or not op or not session.context.observing():
             return
-        made = list(_tensors(out))
-        got = [(name, tensor) for name, tensor in _named(op, args, kwargs) if all(tensor is not one for one in made)]
+        if op in calls.CASTS:
+            self._cast(session, args, out)
+        if op in calls.NO_OPS:
+            return
+        made = list(calls.tensors(out))
+        named = calls.named(op, args, kwargs)
+        got = [(name, tensor) for name, tensor in named if all(tensor is not one for one in made)]
+        if before is not None:
+            got.insert(0, (calls.ARGUMENTS[0], before))
         in_place = op.endswith("_") and not op.endswith("__")
         places = {tensor.data_ptr() for _, tensor in got}
         if not made or (not in_place and any(one.data_ptr() in places for one in made)):  # a view, or what it got
             return
         where = self._place()
         self.lines[f"{where}: {op}" if where else op] = _findings.place()
-        session.context.observe_call(
-            op, where, False, [(name, tensor, False) for name, tensor in got] + [("output", one, True) for one in made]
-        )
+        values = [(name, tensor, False) for name, tensor in (*got, *calls.constants(op, args, kwargs))]
+        session.context.observe_call(op, where, False, values + [("output", one, True) for one in made])
         nodes = {tensor.grad_fn for _, tensor in got}
         for node in {one.grad_fn for one in made} - nodes - {None}:
-            node.register_hook(self._backward_of(op, where))
+            self._hook(node, op, where)
 
-    def _backward_of(self, op: str, where: str | None) -> Any:
+    def _hook(self, node: Any, op: str, where: str | None, is_cast: bool = False) -> None:
+        node.register_hook(self._backward_of(op, where, is_cast))
+
+    def _backward_of(self, op: str, where: str | None, is_cast: bool) -> Any:
         watching = weakref.ref(self)
 
         def hook(made: Any, got: Any) -> None:
@@ -295,10 +286,10 @@ class Watch:
             session = watch._session() if watch is not None else None
             if session is None or not session.alive or not session.context.observing():
                 return
-            values = [("gradient of output", tensor, False) for tensor in _tensors(got)]
-            values += [("gradient of input", tensor, True) for tensor in _tensors(made)]
+            values = [("gradient of output", tensor, False) for tensor in calls.tensors(got)]
+            values += [("gradient of input", tensor, True) for tensor in calls.tensors(made)]
             if values:
-                session.context.observe_call(op, where, True, values)
+                session.context.observe_call(op, where, True, values, is_cast)
 
         return hook
 
@@ -310,15 +301,25 @@ class Watch:
         self._unhook()
         if session is None or not session.context.observing() or graphs.is_capturing():
             return
-        waiting = [tensor.grad_fn for tensor in _tensors(loss) if tensor.grad_fn is not None]
+        waiting = [tensor.grad_fn for tensor in calls.tensors(loss) if tensor.grad_fn is not None]
         known = set(waiting)
         while waiting:
             node = waiting.pop()
             if type(node).__name__ == "AccumulateGrad":
                 self._hooks.append(node.register_hook(self._gradient_of(node.variable)))
+            elif isinstance(node, torch.autograd.function.BackwardCFunction):
+                self._hook_function(node)
             new = {one for one, _ in node.next_functions if one is not None} - known
             known |= new
             waiting += new
+
+    def _hook_function(self, node: Any) -> None:
+        """A Function of the script's, whose backward is no op of torch's."""
+        op = type(node).__name__.removesuffix("Backward")
+        code = getattr(getattr(getattr(node, "_forward_cls", None), "backward", None), "__code__", None)
+        if code is not None:
+            self.lines[op] = _findings.Place(code.co_filename, code.co_firstlineno)
+        self._hooks.append(node.register_hook(self._backward_of(op, None, False)))
 
     def _gradient_of(self, param: torch.Tensor) -> Any:
         watching, param_of = weakref.ref(self), weakref.ref(param)
@@ -453,14 +454,18 @@ def _culprit(session: Session) -> Culprit | None:
     told = session.context.culprit()
     if told is None:
         return None
-    op, bracket, call, was_cast, in_backward, parameter, arguments = told
+    op, bracket, call, was_cast, in_backward, parameter, arguments, cause, weight, since, since_least = told
     watch = session.observer
     at = watch.lines.get(str(op).removesuffix(" (backward)")) if watch is not None else None
     listed = [
         Argument(name, is_output, _NAMES_OF_TYPES.get(dtype, "other"), *rest)
         for name, is_output, dtype, *rest in arguments
     ]
-    return Culprit(op, bracket, call, was_cast, in_backward, parameter, listed, *(at or ("", 0))[:2])
+    place = at or _findings.Place("", 0)
+    return Culprit(
+        op, bracket, call, was_cast, in_backward, parameter, listed, place.filename, place.lineno, CAUSES[cause],
+        weight, since, since_least
+    )  # fmt: skip
 
 
 def culprit(of: Any = None) -> Culprit | None:

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""amp.culprit: who is blamed for an overflow, by what was broken, at each level, seen at once and an epoch later."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from half import LACKS_HALF  # noqa: E402
+
+if LACKS_HALF:
+    pytest.skip("observing is a mode, and so is what computes half for this torch here", allow_module_level=True)
+
+from libamp.torch import amp  # noqa: E402
+from torch import nn  # noqa: E402
+from training import LEVELS  # noqa: E402
+
+INF, NAN = float("inf"), float("nan")
+SKIPS = ("O1", "O2")  # the others step on, at a loss scale that is always 1
+FP16 = ("O1", "O2", "O3")
+
+
+class Bad(torch.autograd.Function):
+    """A Function of the script's, whose backward is wrong."""
+
+    factor = 1.0
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * Bad.factor
+
+
+class Net(nn.Module):
+    """Each thing that may break in a forward: `breaks` says which one does, and gives `bad`."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.out = nn.Linear(8, 8), nn.Linear(8, 2)
+        self.breaks, self.bad = None, 1.0
+
+    def forward(self, x):
+        Bad.factor = self.bad if self.breaks == "Function" else 1.0
+        h = Bad.apply(torch.relu(self.fc(x)))
+        if self.breaks == "op":
+            h = h + (torch.reciprocal(h * 0.0) if self.bad == INF else torch.log(h * 0.0 - 1.0))
+        if self.breaks == "in place":
+            h = torch.sub(h, 1.0).sqrt_() if self.bad != INF else torch.add(h * 0.0, 1.0).div_(0.0)
+        if self.breaks == "mask":
+            scores = h @ h.t()
+            hidden = torch.ones_like(scores)
+            h = torch.softmax(scores + hidden * -1e9, -1).to(h.dtype) @ h
+        return self.out(h)
+
+
+# what is broken: who is blamed, why; the levels at which it breaks
+GUILTY = {
+    "batch": ("fc: linear", "input", LEVELS),
+    "weight": ("fc: linear", "weight", LEVELS),
+    "op": (None, "op", LEVELS),
+    "in place": (None, "op", LEVELS),
+    "cast": ("fc: linear", "cast", FP16),
+    "Function": ("Bad (backward)", "op", LEVELS),
+    "mask": ("mul", "op", FP16),
+    "loss": ("mul", "op", LEVELS),
+}
+OPS = {
+    ("op", INF): "reciprocal",
+    ("op", NAN): "log",
+    ("in place", INF): "div_",
+    ("in place", NAN): "sqrt_",
+}
+
+
+@pytest.fixture(autouse=True)
+def _shutdown():
+    yield
+    amp.shutdown()
+
+
+def step(model, optimizer, breaks, bad):
+    x = torch.rand(4, 8) + 0.5
+    model.breaks, model.bad, factor = breaks, bad, 1.0
+    if breaks == "batch":
+        x[1, 2] = bad
+    elif breaks == "weight":
+        with torch.no_grad():
+            model.fc.weight[0, 0] = bad
+    elif breaks == "cast":
+        x[1, 2] = 1e6
+    elif breaks == "loss":
+        factor = bad
+    optimizer.zero_grad()
+    with amp.scale_loss(model(x).float().pow(2).mean() * factor, optimizer) as scaled:
+        scaled.backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("every", [1, 20])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("bad", [INF, NAN])
+@pytest.mark.parametrize("breaks", GUILTY)
+def test_the_guilty_is_named(breaks, bad, level, every):
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0, init_scale=16.0)
+    amp.observe(model, every=every)
+    for _ in range(2):
+        step(model, optimizer, None, bad)
+    assert amp.culprit() is None
+    steps = 0
+    while amp.culprit() is None and steps < 19:
+        step(model, optimizer, breaks, bad)
+        steps += 1
+    found = amp.culprit()
+    op, cause, levels = GUILTY[breaks]
+    if level not in levels:
+        assert found is None
+        return
+    assert found is not None
+    if every == 20 and level not in SKIPS:  # the first such step broke the weights
+        assert (found.bracket, found.cause) == (21, "weight")
+        assert found.since_least <= (3 if breaks == "weight" else 4) <= found.since <= 5
+        return
+    op = op or OPS[breaks, bad]
+    assert (found.cause, found.was_cast) == (cause, cause == "cast")
+    assert found.op == op or found.op == f"Net: {op}"
+    assert found.bracket == (3 if every == 1 else 4)
+    if breaks == "weight":
+        assert (found.weight, found.since) == ("fc.weight", found.bracket)
+        assert found.since_least == (3 if every == 1 else 2)
+    else:
+        assert found.weight is None
+        assert not (found.filename or "").startswith("<")
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_the_mask_is_advised_on(level):
+    """-1e9 is infinite in fp16, and a number by value."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    amp.observe(model, every=1)
+    step(model, optimizer, "mask", 1.0)
+    told = [advice for advice in amp.survey(model).advice if advice.code == "AMP-A08"]
+    assert [(advice.op.removeprefix("Net: "), advice.largest) for advice in told] == [("mul", 1e9)]
