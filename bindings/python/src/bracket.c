@@ -263,6 +263,7 @@ PyObject *amp_py_Context_begin(PyObject *self, PyObject *args)
         return amp_py_context_raise(context, status);
     }
     bracket->context = (amp_py_Context *)Py_NewRef(self);
+    context->brackets++;
     return (PyObject *)bracket;
 }
 
@@ -315,6 +316,7 @@ static PyObject *finish(Bracket *bracket, bool cancel)
         bad |= unscaled && !bad ? amp_py_show_gradients(context, bracket->optimizers[i]) : 0;
     }
     bracket->context = NULL;
+    context->brackets--;
     PyObject *result = NULL;
     if (!bad && status == AMP_OK) {
         result = PyLong_FromLong(bracket->scaled.action);

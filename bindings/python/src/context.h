@@ -63,6 +63,7 @@ typedef struct {
     bool scales_by_one; /* the scale is 1 and stays 1 */
     bool permutes; /* the elements of some parameter do not lie row-major */
     size_t inside;      /* scopes of this context, on all threads */
+    size_t brackets;    /* open ones */
     uint64_t looks;     /* at parameters that are not trained: see hook_version */
     PyObject *error[3]; /* what a hook raised first */
 } amp_py_Context;

@@ -135,30 +135,29 @@ static int bring_home(amp_py_Context *context, const struct amp_py_param *param)
     return block ? call_storage(context, "bring_home", block, param->master, param->tensor) : -1;
 }
 
-/* 1: it has a gradient, 0: it has none. */
-static int has_grad(PyObject *tensor)
-{
-    PyObject *grad = PyObject_GetAttr(tensor, amp_py_names.grad);
-    Py_XDECREF(grad);
-    return grad ? grad != Py_None : -1;
-}
-
-/* The master lies as its parameter does. Gradients in the old order are not moved: then the parameter goes back. */
+/* The master lies as its parameter does, and so do their gradients. In a bracket, and while gradients are scaled,
+ * libamp may have set some aside in the old order: then the parameter goes back. */
 static int follow_order(amp_py_Context *context, struct amp_py_param *param, const struct amp_py_order *now)
 {
-    const int grads[] = { has_grad(param->master), has_grad(param->tensor) };
-    if (grads[0] < 0 || grads[1] < 0) {
-        return -1;
-    }
-    if (grads[0] || grads[1]) {
+    if (param->scaled || context->brackets) {
         PyObject *dtype = amp_py_torch_dtype(amp_py_dtype(param->tensor));
         return dtype ? call_storage(context, "lay_out", param->tensor, param->master, dtype) : -1;
     }
     if (bring_home(context, param)) {
         return -1;
     }
-    Py_CLEAR(param->gradient); /* a view of its block in the old order */
     param->order = *now;
+    PyObject *block = param->gradient ? owner_of(context, amp_py_address(param->gradient)) : Py_None;
+    PyObject *old = param->gradient ? param->gradient : Py_None;
+    PyObject *moved = block ? PyObject_CallMethod(context->storage, "move_gradients", "OOOO", block, old, param->master,
+                                                  param->tensor)
+                            : NULL;
+    if (moved == NULL) {
+        return -1;
+    }
+    Py_XDECREF(param->gradient);
+    param->gradient = moved == Py_None ? NULL : Py_NewRef(moved);
+    Py_DECREF(moved);
     return 0;
 }
 

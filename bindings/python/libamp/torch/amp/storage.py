@@ -88,6 +88,22 @@ def bring_home(block: Tensor, master: Tensor, param: Tensor) -> None:
         master.data = home.copy_(values)
 
 
+@torch.no_grad()
+def move_gradients(block: Tensor, old: Tensor | None, master: Tensor, param: Tensor) -> Tensor | None:
+    """A parameter was laid out anew: its gradient and its master's lie as it does. Returns the new tensor over the
+    library's block, whose elements were `old`."""
+    if param.grad is not None and param.grad.stride() != param.stride():
+        param.grad.data = torch.empty_like(param, dtype=param.grad.dtype).copy_(param.grad)
+    if old is None:
+        return None
+    values = old.clone()
+    moved = gradient(block, master)
+    moved.copy_(values)
+    if master.grad is old or (master.grad is not None and master.grad.data_ptr() == old.data_ptr()):
+        master.grad = moved
+    return moved
+
+
 def lay_out(tensor: Tensor, like: Tensor, dtype: torch.dtype) -> None:
     """The tensor with its values in a type, its elements in the order of `like`'s."""
     data = torch.empty_like(like, dtype=dtype, requires_grad=False)
