@@ -23,6 +23,7 @@ from . import (
     model,
     observing,
     process,
+    restoring,
     retype,
     session,
     sharding,
@@ -178,7 +179,11 @@ def _prepare_models(current: Session, models: list[nn.Module]) -> None:
     if cast == "unchanged":
         return
     keep = cast != "float32" and bool(current.resolved["keep_batchnorm_fp32"])
+    if cast != "float32":
+        current.restoring = restoring.Restoring(models, torch_type(cast))
     current.undo.append(retype.to_fp32(models, keep, torch_type(cast)))
+    if current.restoring is not None:
+        current.undo.append(current.restoring.after)
 
 
 def _wire_models(current: Session, models: list[nn.Module]) -> None:
@@ -219,6 +224,8 @@ def _build(
         current.adopt(_make_context(current, level, settings, models, optimizers))
         if current.split is not None:
             current.split.after()
+        if current.restoring is not None:
+            current.restoring.taken()
         _wire_models(current, models)
         for index, optimizer in enumerate(optimizers):
             process.wire(optimizer, current, index, optimizers)

@@ -55,7 +55,8 @@ def _has_gaps(tensor: torch.Tensor) -> bool:
     return torch.empty_like(tensor, device="meta").stride() != tensor.stride()
 
 
-def _set_type(tensor: torch.Tensor, dtype: torch.dtype) -> None:
+def set_type(tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """In place, gradient included."""
     grad = tensor.grad
     tensor.grad = None
     tensor.data = tensor.data.to(dtype)
@@ -74,18 +75,18 @@ def to_fp32(models: Iterable[nn.Module], keep_batch_norm: bool, empty: torch.dty
             for tensor in [*module._parameters.values(), *module._buffers.values()]:
                 if tensor is not None and _is_empty(tensor) and tensor.dtype is not empty:
                     before.append((tensor, tensor.dtype))
-                    _set_type(tensor, empty)
+                    set_type(tensor, empty)
                 if tensor is None or not is_plain(tensor):
                     continue
                 if tensor.dtype is not torch.float32:
                     before.append((tensor, tensor.dtype))
-                    _set_type(tensor, torch.float32)
+                    set_type(tensor, torch.float32)
                 if _has_gaps(tensor):
                     tensor.data = tensor.data.contiguous()
 
     def undo() -> None:
         for tensor, dtype in before:
-            _set_type(tensor, dtype)
+            set_type(tensor, dtype)
 
     return undo
 

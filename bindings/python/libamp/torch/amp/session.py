@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import threading
 import weakref
@@ -36,6 +37,7 @@ class Session:
         self.masters: dict[int, torch.nn.Parameter] = {}  # id of a parameter that the context keeps -> its master
         self._params: dict[int, torch.Tensor] = {}  # by the same id
         self.split: Any = None  # split.Split, with master_weights="split"
+        self.restoring: Any = None  # restoring.Restoring, where models are 16-bit
         # a parameter's version and sum when it was its master's
         self._agreed: dict[int, tuple[int | None, torch.Tensor]] = {}
         self.forward_seen = self.backward_seen = False
@@ -160,19 +162,36 @@ class Session:
             self._finalizer()
 
     def shutdown(self) -> None:
-        """Functions, models and optimizers as they were before initialize."""
+        """Functions, models and optimizers as they were before initialize. What fails does not keep the rest from
+        being undone; the first error is raised at the end."""
         if not self.alive:
             return
-        if self._uninstall is not None:
-            self._uninstall(self.context, False)
+        errors: list[Exception] = []
         _findings.ends(self.context, self.record)
         _survey.keep(self.context)
-        self.context.shutdown()
+        if self.restoring is not None:
+            self._attempt(functools.partial(self.restoring.before, self.masters), errors)
+        self._attempt(self.context.shutdown, errors)
+        if self.alive:  # refused: inside a forward or a step, where everything stays in force
+            if self.restoring is not None:
+                self.restoring.refused()
+            raise errors[-1]
+        if self._uninstall is not None:
+            self._attempt(functools.partial(self._uninstall, self.context, False), errors)
         self._finalizer.detach()
         with _lock:
             _sessions[:] = [ref for ref in _sessions if ref() not in (None, self)]
         while self.undo:
-            self.undo.pop()()
+            self._attempt(self.undo.pop(), errors)
+        if errors:
+            raise errors[0]
+
+    @staticmethod
+    def _attempt(what: Callable[[], Any], errors: list[Exception]) -> None:
+        try:
+            what()
+        except Exception as error:
+            errors.append(error)
 
 
 _lock = threading.RLock()
