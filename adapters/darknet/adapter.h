@@ -7,6 +7,7 @@
  *     parts.c      which parameters a layer of which kind has
  *     product.c    gemm_cpu by amp_matmul, as ops of libamp
  *     columns.c    im2col and col2im
+ *     route.c      the entries that are exported, and whose function each call means
  *     network.c    a network described to libamp, and given back
  *     interpose.c  the functions of libdarknet.so that this library stands before
  *     program.c    what to say to a program without libdarknet.so
@@ -94,6 +95,12 @@ void leave(struct wired *w);
 void unwire_layer(const layer *l);
 
 /* ---- interpose.c ---- */
+
+/* Darknet's functions that are interposed: route.c exports them, interpose.c has ours_NAME of each. All else is hidden:
+ * a program may have a `stop` of its own. */
+#define INTERPOSED(X)                                                                                                  \
+    X(gemm_cpu) X(im2col_cpu) X(col2im_cpu) X(forward_network) X(backward_network) X(update_network)                   \
+    X(save_weights_upto) X(load_weights_upto) X(free_layer)
 
 /* darknet's own product. */
 gemm_fn *darknet_gemm(void);

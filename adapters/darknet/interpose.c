@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libdarknet.so calls these by name through its PLT, and so does the program: preloaded, ours come first. They are the
- * fewest that see everything: train_network*, network_predict*, load_weights and save_weights end in them, and every
- * product of every layer is a gemm_cpu.
+ * libdarknet.so calls darknet's functions by name through its PLT, and so does the program: preloaded, the entries of
+ * route.c come first, which lead here where darknet's were meant. These are the fewest that see everything:
+ * train_network*, network_predict*, load_weights and save_weights end in them, and every product of every layer is a
+ * gemm_cpu.
  */
 #include "adapter.h"
 
@@ -14,16 +15,12 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-/* All else is hidden: a program may have a `stop` of its own. */
-#define PUBLIC __attribute__((visibility("default")))
-
 /* ---- what comes behind us ---- */
 
 static void *search(const char *name) {
     void *function = dlsym(RTLD_NEXT, name);
     if (!function)
-        stop("%s was called, but behind this library no shared object has it: libdarknet.so that is opened with dlopen "
-             "needs RTLD_GLOBAL", name);
+        stop("%s: libdarknet.so was here, and is gone", name);
     return function;
 }
 
@@ -43,28 +40,35 @@ bool darknet_has(const char *name) { return dlsym(RTLD_DEFAULT, name) != NULL; }
 static _Thread_local struct wired *current; /* the network whose pass runs on this thread */
 
 gemm_fn gemm_cpu; /* it is not in darknet.h */
+gemm_fn ours_gemm_cpu;
 
 gemm_fn *darknet_gemm(void) { return NEXT(gemm_cpu); }
 
-PUBLIC void gemm_cpu(int TA, int TB, int M, int N, int K, float ALPHA, float *A, int lda, float *B, int ldb,
+void ours_gemm_cpu(int TA, int TB, int M, int N, int K, float ALPHA, float *A, int lda, float *B, int ldb,
                      float BETA, float *C, int ldc) {
     gemm_fn *product = current ? product_of(current, A, B, C) : darknet_gemm();
     product(TA, TB, M, N, K, ALPHA, A, lda, B, ldb, BETA, C, ldc);
 }
 
 columns_fn im2col_cpu, col2im_cpu; /* neither are these */
+columns_fn ours_im2col_cpu, ours_col2im_cpu;
 
-PUBLIC void im2col_cpu(float *image, int channels, int height, int width, int ksize, int stride, int pad,
+void ours_im2col_cpu(float *image, int channels, int height, int width, int ksize, int stride, int pad,
                        float *columns) {
     columns_fn *function = options()->fast ? im2col : NEXT(im2col_cpu);
     function(image, channels, height, width, ksize, stride, pad, columns);
 }
 
-PUBLIC void col2im_cpu(float *columns, int channels, int height, int width, int ksize, int stride, int pad,
+void ours_col2im_cpu(float *columns, int channels, int height, int width, int ksize, int stride, int pad,
                        float *image) {
     columns_fn *function = options()->fast ? col2im : NEXT(col2im_cpu);
     function(columns, channels, height, width, ksize, stride, pad, image);
 }
+
+__typeof__(forward_network) ours_forward_network, ours_backward_network, ours_update_network;
+__typeof__(save_weights_upto) ours_save_weights_upto;
+__typeof__(load_weights_upto) ours_load_weights_upto;
+__typeof__(free_layer) ours_free_layer;
 
 /* One pass over a network. In a scope weights are packed once for all images of the batch. */
 static void pass(struct wired *w, network *net, void (*function)(network *)) {
@@ -77,7 +81,7 @@ static void pass(struct wired *w, network *net, void (*function)(network *)) {
     must(amp_scope_leave(&scope), "a pass");
 }
 
-PUBLIC void forward_network(network *net) {
+void ours_forward_network(network *net) {
     if (!options()->on) {
         NEXT(forward_network)(net);
         return;
@@ -107,7 +111,7 @@ static void scale_deltas(network *net, float factor) {
     multiply(net->delta, net->inputs * net->batch, factor);
 }
 
-PUBLIC void backward_network(network *net) {
+void ours_backward_network(network *net) {
     if (!options()->on) {
         NEXT(backward_network)(net);
         return;
@@ -125,7 +129,7 @@ PUBLIC void backward_network(network *net) {
     leave(w);
 }
 
-PUBLIC void update_network(network *net) {
+void ours_update_network(network *net) {
     if (!options()->on) {
         NEXT(update_network)(net);
         return;
@@ -144,7 +148,7 @@ static void name_state(char *path, size_t size, const char *weights) {
     if ((size_t)snprintf(path, size, "%s.amp.json", weights) >= size) stop("%s: the name is too long", weights);
 }
 
-PUBLIC void save_weights_upto(network *net, char *filename, int cutoff) {
+void ours_save_weights_upto(network *net, char *filename, int cutoff) {
     char path[4096];
     if (!options()->on) {
         NEXT(save_weights_upto)(net, filename, cutoff);
@@ -159,7 +163,7 @@ PUBLIC void save_weights_upto(network *net, char *filename, int cutoff) {
     leave(w);
 }
 
-PUBLIC void load_weights_upto(network *net, char *filename, int start, int cutoff) {
+void ours_load_weights_upto(network *net, char *filename, int start, int cutoff) {
     char path[4096];
     if (!options()->on) {
         NEXT(load_weights_upto)(net, filename, start, cutoff);
@@ -173,7 +177,7 @@ PUBLIC void load_weights_upto(network *net, char *filename, int start, int cutof
     leave(w);
 }
 
-PUBLIC void free_layer(layer l) {
+void ours_free_layer(layer l) {
     if (options()->on) unwire_layer(&l);
     NEXT(free_layer)(l);
 }

@@ -230,6 +230,21 @@ def test_settings(tap, trainer):
         expect('"0.convolutional.backward"' in trace and '"kind":"end"' in trace, trace)
 
 
+def test_foreign(tap, trainer):
+    """Darknet's names in a library of another's: linked to the program, and opened by it, where no other is to be seen."""
+    source = FOLDER / "foreign.c"
+    run(*COMPILER, "-O1", "-shared", "-fPIC", "-o", trainer.folder / "libforeign.so", source)
+    run(*COMPILER, "-O1", "-DMAIN", "-o", trainer.folder / "opens", source)
+    run(*COMPILER, "-O1", "-DMAIN", "-DLINKED", "-o", trainer.folder / "linked", source, f"-L{trainer.folder}", "-lforeign",
+        f"-Wl,-rpath,{trainer.folder}")
+    for program, *arguments in [["./linked"], ["./linked", "./libforeign.so"], ["./opens", "./libforeign.so"]]:
+        plain = trainer.run(program, *arguments, preload=False)
+        expect("free 3 33" in plain and "save 250, load -2 1" in plain, plain)
+        for level in [None, "O1", "O4"]:
+            with tap.test(f"functions of another library with darknet's names: {' '.join([program, *arguments])}, {level}"):
+                expect(trainer.run(program, *arguments, level=level) == plain, "they are not left alone")
+
+
 def main():
     tap = Tap()
     if LIBRARY == "none":
@@ -237,7 +252,7 @@ def main():
     with scratch() as folder:
         trainer = Trainer(pathlib.Path(folder))
         for test in [test_equal, test_levels, test_layers, test_losses, test_resume, test_masters, test_overflow, test_programs,
-                     test_settings]:
+                     test_settings, test_foreign]:
             test(tap, trainer)
     tap.done()
 
