@@ -28,8 +28,13 @@
  * amp_torch_last_error() has the words. No C++ exception leaves a function: what torch threw is AMP_ERR_HOST_FAILED,
  * with torch's words.
  *
+ * Handles. A session and a scaler are numbers in the shape of pointers. Closed or freed a second time, or used
+ * afterwards, as a finalizer does, they are AMP_ERR_INVALID_ARGUMENT, whatever was opened since. (A tensor is torch's
+ * own object: deleted twice it is undefined, as anywhere.)
+ *
  * Threads. As in amp.h: a session's brackets and steps are the business of one thread at a time; enter and leave are
- * each thread's own. Pointers that may be NULL say so; any other that is NULL is AMP_ERR_INVALID_ARGUMENT.
+ * each thread's own. A call while another thread is in one on the same session or scaler is AMP_ERR_WRONG_STATE.
+ * Pointers that may be NULL say so; any other that is NULL is AMP_ERR_INVALID_ARGUMENT.
  */
 #ifndef AMP_TORCH_H
 #define AMP_TORCH_H
@@ -179,8 +184,8 @@ typedef struct amp_torch_scaler_state {
 
 /* state: from where it starts; NULL: Python's defaults, { 65536, 2, 0.5, 2000, 0 }. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_scaler_new(const amp_torch_scaler_state *state, amp_torch_scaler **scaler);
-/* NULL is a no-op. */
-AMP_API void amp_torch_scaler_free(amp_torch_scaler *scaler);
+/* NULL is a no-op. AMP_ERR_WRONG_STATE: in its own step's callback; nothing was done. */
+AMP_API amp_status amp_torch_scaler_free(amp_torch_scaler *scaler);
 
 /* tensor times the scale, on the tape. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_scaler_scale(amp_torch_scaler *scaler, amp_torch_tensor tensor,

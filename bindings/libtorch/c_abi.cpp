@@ -14,16 +14,20 @@ using amp::torch::scaled_loss;
 using amp::torch::scope_guard;
 namespace core = amp::torch::detail;
 
-struct amp_torch_session {
+struct session : object {
     std::shared_ptr<core::session_state> state = std::make_shared<core::session_state>();
     std::map<uint32_t, scaled_loss> brackets;     /* by loss */
     std::map<uint32_t, core::running_step> steps; /* by optimizer: those begun without a callback */
     int callbacks = 0;                            /* running */
 };
 
-struct amp_torch_scaler {
-    GradScaler scaler;
+struct scaler : object {
+    GradScaler ticks;
+    int callbacks = 0; /* running */
 };
+
+static auto &sessions = *new handles<amp_torch_session, session>("session", "amp_torch_close");
+static auto &scalers = *new handles<amp_torch_scaler, scaler>("scaler", "amp_torch_scaler_free");
 
 /* ---- What is the same for all ----------------------------------------------------------------------------------- */
 
@@ -33,13 +37,12 @@ void amp_torch_tensor_free(amp_torch_tensor tensor) { delete tensor; }
 
 /* ---- The session ------------------------------------------------------------------------------------------------- */
 
-static bool is_stepping(const amp_torch_session &session) { return session.callbacks || !session.steps.empty(); }
+static bool is_stepping(const session &s) { return s.callbacks || !s.steps.empty(); }
 
 /* With what was loaded in its place, as amp::torch::session has it; in a step tensors are FP32 that were not loaded. */
-static core::session_state &ready(amp_torch_session *session) {
-    core::session_state &state = *deref(session, "session").state;
-    if (!is_stepping(*session)) state.adopt();
-    return state;
+static core::session_state &ready(const held<session> &s) {
+    if (!is_stepping(*s)) s->state->adopt();
+    return *s->state;
 }
 
 static core::described_optimizer &optimizer_of(core::session_state &state, uint32_t number) {
@@ -94,29 +97,34 @@ static void describe(core::session_state &state, const amp_torch_tensor *tensors
 
 amp_status amp_torch_open(amp_level level, const amp_config *config, const amp_torch_tensor *tensors,
                           const char *const *names, const uint8_t *is_norm, const uint32_t *optimizers, size_t n,
-                          amp_torch_session **session) {
+                          amp_torch_session **handle) {
     return entry("amp_torch_open", [&] {
-        deref(session, "session");
+        deref(handle, "session");
         check_list(tensors, n, "tensors");
-        auto made = std::make_unique<amp_torch_session>();
+        auto made = std::make_shared<session>();
         made->state->settings.config = config_of(config);
         describe(*made->state, tensors, names, is_norm, optimizers, n);
         made->state->start(level);
-        *session = made.release();
+        *handle = sessions.give(std::move(made));
     });
 }
 
-amp_status amp_torch_close(amp_torch_session *session) {
+amp_status amp_torch_close(amp_torch_session *handle) {
     return entry("amp_torch_close", [&] {
-        if (!session) return;
-        if (is_stepping(*session)) refuse(AMP_ERR_WRONG_STATE, "a step has begun and not ended");
-        const std::unique_ptr<amp_torch_session> owned(session);
-        for (auto &bracket : session->brackets) (void)entry("cancel", [&] { bracket.second.cancel(); });
-        session->state->ended = true; /* for guards that are left */
+        if (!handle) return;
+        held<session> s = sessions.use(handle);
+        if (is_stepping(*s)) refuse(AMP_ERR_WRONG_STATE, "a step has begun and not ended");
+        sessions.forget(handle, s);
+        for (auto &bracket : s->brackets) (void)entry("cancel", [&] { bracket.second.cancel(); });
+        s->state->ended = true; /* for guards that are left */
     });
 }
 
-amp_context *amp_torch_context(const amp_torch_session *session) { return session ? session->state->context : nullptr; }
+amp_context *amp_torch_context(const amp_torch_session *handle) {
+    amp_context *context = nullptr;
+    (void)entry("amp_torch_context", [&] { context = handle ? sessions.find(handle)->state->context : nullptr; });
+    return context;
+}
 
 /* ---- Forward ----------------------------------------------------------------------------------------------------- */
 
@@ -132,13 +140,22 @@ struct entered_guards : std::vector<entered> {
 };
 static thread_local entered_guards guards;
 
-amp_status amp_torch_enter(amp_torch_session *session, amp_torch_guard *guard) {
+/* On any thread, while another is in a call: that one adopts what was loaded. */
+static std::shared_ptr<core::session_state> entered_state(const amp_torch_session *handle) {
+    if (!handle) return nullptr;
+    const std::shared_ptr<session> s = sessions.find(handle);
+    held<session> own{s, std::unique_lock<std::recursive_mutex>(s->busy, std::try_to_lock)};
+    if (own.lock) ready(own);
+    return s->state;
+}
+
+amp_status amp_torch_enter(amp_torch_session *handle, amp_torch_guard *guard) {
     return entry("amp_torch_enter", [&] {
         static std::atomic<amp_torch_guard> last{0}; /* of all threads: none takes another's for its own */
         deref(guard, "guard");
-        if (session) ready(session);
+        std::shared_ptr<core::session_state> state = entered_state(handle);
         const amp_torch_guard number = ++last;
-        guards.push_back({number, scope_guard(session ? session->state : nullptr)});
+        guards.push_back({number, scope_guard(std::move(state))});
         *guard = number;
     });
 }
@@ -157,9 +174,10 @@ amp_status amp_torch_leave(amp_torch_guard guard) {
 }
 
 /* Floating tensors in this type; AMP_DTYPE_UNCHANGED: as they are. */
-static void cast_all(amp_torch_session *session, amp_dtype amp_config::*type, const amp_torch_tensor *tensors, size_t n,
+static void cast_all(amp_torch_session *handle, amp_dtype amp_config::*type, const amp_torch_tensor *tensors, size_t n,
                      amp_torch_tensor *cast) {
-    const amp_dtype to = ready(session).resolved.*type;
+    const held<session> s = sessions.use(handle);
+    const amp_dtype to = ready(s).resolved.*type;
     std::vector<Tensor> list = list_of(tensors, n, "tensors");
     check_list(cast, n, "cast");
     const core::policy_guard off{core::policy{}};
@@ -169,76 +187,82 @@ static void cast_all(amp_torch_session *session, amp_dtype amp_config::*type, co
     give_all(list, cast);
 }
 
-amp_status amp_torch_cast_inputs(amp_torch_session *session, const amp_torch_tensor *tensors, size_t n,
+amp_status amp_torch_cast_inputs(amp_torch_session *handle, const amp_torch_tensor *tensors, size_t n,
                                  amp_torch_tensor *cast) {
     return entry("amp_torch_cast_inputs",
-                 [&] { cast_all(session, &amp_config::cast_model_type, tensors, n, cast); });
+                 [&] { cast_all(handle, &amp_config::cast_model_type, tensors, n, cast); });
 }
 
-amp_status amp_torch_cast_outputs(amp_torch_session *session, const amp_torch_tensor *tensors, size_t n,
+amp_status amp_torch_cast_outputs(amp_torch_session *handle, const amp_torch_tensor *tensors, size_t n,
                                   amp_torch_tensor *cast) {
     return entry("amp_torch_cast_outputs",
-                 [&] { cast_all(session, &amp_config::cast_model_outputs, tensors, n, cast); });
+                 [&] { cast_all(handle, &amp_config::cast_model_outputs, tensors, n, cast); });
 }
 
-amp_status amp_torch_cache_clear(amp_torch_session *session) {
-    return entry("amp_torch_cache_clear", [&] { ready(session).owner.cache_clear(); });
+amp_status amp_torch_cache_clear(amp_torch_session *handle) {
+    return entry("amp_torch_cache_clear", [&] { ready(sessions.use(handle)).owner.cache_clear(); });
 }
 
 /* ---- The bracket ------------------------------------------------------------------------------------------------- */
 
-amp_status amp_torch_begin(amp_torch_session *session, amp_torch_tensor loss, uint32_t loss_id,
+amp_status amp_torch_begin(amp_torch_session *handle, amp_torch_tensor loss, uint32_t loss_id,
                            const uint32_t *optimizers, size_t n, uint32_t flags, amp_torch_tensor *scaled) {
     return entry("amp_torch_begin", [&] {
-        core::session_state &state = ready(session);
+        const held<session> s = sessions.use(handle);
+        core::session_state &state = ready(s);
         deref(scaled, "scaled");
         check_list(optimizers, n, "optimizers");
-        if (session->brackets.count(loss_id))
+        if (s->brackets.count(loss_id))
             refuse(AMP_ERR_WRONG_STATE, "the bracket of loss " + std::to_string(loss_id) +
                                             " is open: end or cancel it first");
         std::vector<core::described_optimizer *> some;
         for (size_t i = 0; i < n; i++) some.push_back(&optimizer_of(state, optimizers[i]));
         if (!n)
             for (auto &each : state.optimizers) some.push_back(each.get());
-        scaled_loss bracket(session->state, std::move(some), tensor_of(loss, "loss"), loss_id, flags);
+        scaled_loss bracket(s->state, std::move(some), tensor_of(loss, "loss"), loss_id, flags);
         auto from = std::make_unique<Tensor>(bracket.loss());
-        session->brackets.emplace(loss_id, std::move(bracket));
+        s->brackets.emplace(loss_id, std::move(bracket));
         *scaled = from.release();
     });
 }
 
 /* Out of the session, so that it is closed whatever comes of it. */
-static scaled_loss take_bracket(amp_torch_session *session, uint32_t loss_id) {
-    ready(session);
-    auto found = session->brackets.extract(loss_id);
+static scaled_loss take_bracket(const held<session> &s, uint32_t loss_id) {
+    ready(s);
+    auto found = s->brackets.extract(loss_id);
     if (!found)
         refuse(AMP_ERR_WRONG_STATE, "no bracket of loss " + std::to_string(loss_id) +
                                         " is open: it was not begun, or has ended or been cancelled");
     return std::move(found.mapped());
 }
 
-amp_status amp_torch_end(amp_torch_session *session, uint32_t loss_id, amp_action *action) {
+amp_status amp_torch_end(amp_torch_session *handle, uint32_t loss_id, amp_action *action) {
     return entry("amp_torch_end", [&] {
-        const amp_action decided = take_bracket(session, loss_id).end();
+        const held<session> s = sessions.use(handle);
+        const amp_action decided = take_bracket(s, loss_id).end();
         if (action) *action = decided;
     });
 }
 
-amp_status amp_torch_cancel(amp_torch_session *session, uint32_t loss_id) {
-    return entry("amp_torch_cancel", [&] { take_bracket(session, loss_id).cancel(); });
+amp_status amp_torch_cancel(amp_torch_session *handle, uint32_t loss_id) {
+    return entry("amp_torch_cancel", [&] {
+        const held<session> s = sessions.use(handle);
+        take_bracket(s, loss_id).cancel();
+    });
 }
 
-amp_status amp_torch_scale(amp_torch_session *session, uint32_t loss_id, float *scale) {
+amp_status amp_torch_scale(amp_torch_session *handle, uint32_t loss_id, float *scale) {
     return entry("amp_torch_scale",
-                 [&] { deref(scale, "scale") = core::loss_scale(ready(session), loss_id); });
+                 [&] { deref(scale, "scale") = core::loss_scale(ready(sessions.use(handle)), loss_id); });
 }
 
 /* ---- The step ---------------------------------------------------------------------------------------------------- */
 
-amp_status amp_torch_masters(amp_torch_session *session, uint32_t optimizer, amp_torch_tensor *masters,
+amp_status amp_torch_masters(amp_torch_session *handle, uint32_t optimizer, amp_torch_tensor *masters,
                              size_t capacity, size_t *count) {
     return entry("amp_torch_masters", [&] {
-        core::session_state &state = ready(session);
+        const held<session> s = sessions.use(handle);
+        core::session_state &state = ready(s);
         deref(count, "count");
         check_list(masters, capacity, "masters");
         std::vector<Tensor> all = core::masters_of(state, optimizer_of(state, optimizer));
@@ -249,9 +273,10 @@ amp_status amp_torch_masters(amp_torch_session *session, uint32_t optimizer, amp
     });
 }
 
-amp_status amp_torch_clip_grad_norm(amp_torch_session *session, uint32_t optimizer, double max_norm, double *norm) {
+amp_status amp_torch_clip_grad_norm(amp_torch_session *handle, uint32_t optimizer, double max_norm, double *norm) {
     return entry("amp_torch_clip_grad_norm", [&] {
-        core::session_state &state = ready(session);
+        const held<session> s = sessions.use(handle);
+        core::session_state &state = ready(s);
         const double before = core::clip_grad_norm(state, optimizer_of(state, optimizer), max_norm);
         if (norm) *norm = before;
     });
@@ -269,27 +294,28 @@ static std::exception_ptr thrown_now() {
 
 /* The step ends as any other where the update fails; then that is told. */
 template <class Update>
-static void step(amp_torch_session *session, uint32_t optimizer, int32_t *stepped, Update &&update) {
-    core::session_state &state = ready(session);
+static void step(const held<session> &s, uint32_t optimizer, int32_t *stepped, Update &&update) {
+    core::session_state &state = ready(s);
     std::exception_ptr failed;
     const bool steps = core::step(state, optimizer_of(state, optimizer), [&] {
-        session->callbacks++;
+        s->callbacks++;
         try {
             update();
         } catch (...) {
             failed = thrown_now();
         }
-        session->callbacks--;
+        s->callbacks--;
     });
     if (failed) std::rethrow_exception(failed);
     if (stepped) *stepped = steps;
 }
 
-amp_status amp_torch_step(amp_torch_session *session, uint32_t optimizer, amp_torch_update update, void *self,
+amp_status amp_torch_step(amp_torch_session *handle, uint32_t optimizer, amp_torch_update update, void *self,
                           int32_t *stepped) {
     return entry("amp_torch_step", [&] {
+        const held<session> s = sessions.use(handle);
         deref(update, "update");
-        step(session, optimizer, stepped, [&] { call(update, self); });
+        step(s, optimizer, stepped, [&] { call(update, self); });
     });
 }
 
@@ -309,30 +335,33 @@ static void check_torch_optimizer(torch::optim::Optimizer &optimizer, const core
                                              " that amp_torch_open was told of: make it from the same tensors");
 }
 
-amp_status amp_torch_step_optimizer(amp_torch_session *session, uint32_t optimizer,
+amp_status amp_torch_step_optimizer(amp_torch_session *handle, uint32_t optimizer,
                                     amp_torch_optimizer torch_optimizer, int32_t *stepped) {
     return entry("amp_torch_step_optimizer", [&] {
-        core::session_state &state = ready(session);
+        const held<session> s = sessions.use(handle);
+        core::session_state &state = ready(s);
         check_torch_optimizer(deref(torch_optimizer, "torch_optimizer"), optimizer_of(state, optimizer));
-        step(session, optimizer, stepped, [&] { torch_optimizer->step(); });
+        step(s, optimizer, stepped, [&] { torch_optimizer->step(); });
     });
 }
 
-amp_status amp_torch_step_begin(amp_torch_session *session, uint32_t optimizer, int32_t *steps) {
+amp_status amp_torch_step_begin(amp_torch_session *handle, uint32_t optimizer, int32_t *steps) {
     return entry("amp_torch_step_begin", [&] {
-        core::session_state &state = ready(session);
+        const held<session> s = sessions.use(handle);
+        core::session_state &state = ready(s);
         deref(steps, "steps");
-        if (session->steps.count(optimizer))
+        if (s->steps.count(optimizer))
             refuse(AMP_ERR_WRONG_STATE, "the step of optimizer " + std::to_string(optimizer) +
                                             " has begun: end it first");
-        const auto begun = session->steps.try_emplace(optimizer, state, optimizer_of(state, optimizer));
+        const auto begun = s->steps.try_emplace(optimizer, state, optimizer_of(state, optimizer));
         *steps = static_cast<bool>(begun.first->second);
     });
 }
 
-amp_status amp_torch_step_end(amp_torch_session *session, uint32_t optimizer) {
+amp_status amp_torch_step_end(amp_torch_session *handle, uint32_t optimizer) {
     return entry("amp_torch_step_end", [&] {
-        auto found = deref(session, "session").steps.extract(optimizer);
+        const held<session> s = sessions.use(handle);
+        auto found = s->steps.extract(optimizer);
         if (!found)
             refuse(AMP_ERR_WRONG_STATE, "the step of optimizer " + std::to_string(optimizer) +
                                             " has not begun, or has ended");
@@ -342,16 +371,16 @@ amp_status amp_torch_step_end(amp_torch_session *session, uint32_t optimizer) {
 
 /* ---- Checkpoints ------------------------------------------------------------------------------------------------- */
 
-amp_status amp_torch_state_save(amp_torch_session *session, void *data, size_t capacity, size_t *size) {
+amp_status amp_torch_state_save(amp_torch_session *handle, void *data, size_t capacity, size_t *size) {
     return entry("amp_torch_state_save", [&] {
         core::errors::done(
-            amp_state_save_memory(ready(session).context, AMP_STATE_SAFETENSORS, data, capacity, size));
+            amp_state_save_memory(ready(sessions.use(handle)).context, AMP_STATE_SAFETENSORS, data, capacity, size));
     });
 }
 
-amp_status amp_torch_state_load(amp_torch_session *session, const void *data, size_t size) {
+amp_status amp_torch_state_load(amp_torch_session *handle, const void *data, size_t size) {
     return entry("amp_torch_state_load",
-                 [&] { core::errors::done(amp_state_load_memory(ready(session).context, data, size)); });
+                 [&] { core::errors::done(amp_state_load_memory(ready(sessions.use(handle)).context, data, size)); });
 }
 
 /* ---- GradScaler -------------------------------------------------------------------------------------------------- */
@@ -360,59 +389,69 @@ static GradScalerState state_of(const amp_torch_scaler_state &state) {
     return {state.scale, state.growth_factor, state.backoff_factor, state.growth_interval, state.growth_tracker};
 }
 
-amp_status amp_torch_scaler_new(const amp_torch_scaler_state *state, amp_torch_scaler **scaler) {
+amp_status amp_torch_scaler_new(const amp_torch_scaler_state *state, amp_torch_scaler **handle) {
     return entry("amp_torch_scaler_new", [&] {
-        deref(scaler, "scaler");
-        auto made = std::make_unique<amp_torch_scaler>();
-        if (state) made->scaler.load_state_dict(state_of(*state));
-        *scaler = made.release();
+        deref(handle, "scaler");
+        auto made = std::make_shared<scaler>();
+        if (state) made->ticks.load_state_dict(state_of(*state));
+        *handle = scalers.give(std::move(made));
     });
 }
 
-void amp_torch_scaler_free(amp_torch_scaler *scaler) { delete scaler; }
+amp_status amp_torch_scaler_free(amp_torch_scaler *handle) {
+    return entry("amp_torch_scaler_free", [&] {
+        if (!handle) return;
+        held<scaler> s = scalers.use(handle);
+        if (s->callbacks) refuse(AMP_ERR_WRONG_STATE, "its step is running");
+        scalers.forget(handle, s);
+    });
+}
 
-amp_status amp_torch_scaler_scale(amp_torch_scaler *scaler, amp_torch_tensor tensor, amp_torch_tensor *scaled) {
+amp_status amp_torch_scaler_scale(amp_torch_scaler *handle, amp_torch_tensor tensor, amp_torch_tensor *scaled) {
     return entry("amp_torch_scaler_scale", [&] {
         deref(scaled, "scaled");
-        *scaled = given(deref(scaler, "scaler").scaler.scale(tensor_of(tensor, "tensor")));
+        *scaled = given(scalers.use(handle)->ticks.scale(tensor_of(tensor, "tensor")));
     });
 }
 
-amp_status amp_torch_scaler_unscale(amp_torch_scaler *scaler, uint64_t optimizer, const amp_torch_tensor *gradients,
+amp_status amp_torch_scaler_unscale(amp_torch_scaler *handle, uint64_t optimizer, const amp_torch_tensor *gradients,
                                     size_t n, int32_t *found_inf) {
     return entry("amp_torch_scaler_unscale", [&] {
         const auto list = [&] { return list_of(gradients, n, "gradients"); };
-        const bool found = deref(scaler, "scaler").scaler.unscale(optimizer, list);
+        const bool found = scalers.use(handle)->ticks.unscale(optimizer, list);
         if (found_inf) *found_inf = found;
     });
 }
 
-amp_status amp_torch_scaler_step(amp_torch_scaler *scaler, uint64_t optimizer, const amp_torch_tensor *gradients,
+amp_status amp_torch_scaler_step(amp_torch_scaler *handle, uint64_t optimizer, const amp_torch_tensor *gradients,
                                  size_t n, amp_torch_update update, void *self, int32_t *stepped) {
     return entry("amp_torch_scaler_step", [&] {
         const auto list = [&] { return list_of(gradients, n, "gradients"); };
         deref(update, "update");
-        const bool steps = deref(scaler, "scaler").scaler.step(optimizer, list, [&] { call(update, self); });
+        const held<scaler> s = scalers.use(handle);
+        s->callbacks++;
+        const std::unique_ptr<int, void (*)(int *)> over(&s->callbacks, [](int *callbacks) { --*callbacks; });
+        const bool steps = s->ticks.step(optimizer, list, [&] { call(update, self); });
         if (stepped) *stepped = steps;
     });
 }
 
-amp_status amp_torch_scaler_update(amp_torch_scaler *scaler, double new_scale) {
+amp_status amp_torch_scaler_update(amp_torch_scaler *handle, double new_scale) {
     return entry("amp_torch_scaler_update", [&] {
-        deref(scaler, "scaler").scaler.update(new_scale == 0.0 ? std::nullopt : std::optional(new_scale));
+        scalers.use(handle)->ticks.update(new_scale == 0.0 ? std::nullopt : std::optional(new_scale));
     });
 }
 
-amp_status amp_torch_scaler_get_state(amp_torch_scaler *scaler, amp_torch_scaler_state *state) {
+amp_status amp_torch_scaler_get_state(amp_torch_scaler *handle, amp_torch_scaler_state *state) {
     return entry("amp_torch_scaler_get_state", [&] {
-        const GradScalerState now = deref(scaler, "scaler").scaler.state_dict();
+        const GradScalerState now = scalers.use(handle)->ticks.state_dict();
         deref(state, "state") = {now.scale, now.growth_factor, now.backoff_factor, now.growth_interval,
                                  now.growth_tracker};
     });
 }
 
-amp_status amp_torch_scaler_set_state(amp_torch_scaler *scaler, const amp_torch_scaler_state *state) {
+amp_status amp_torch_scaler_set_state(amp_torch_scaler *handle, const amp_torch_scaler_state *state) {
     return entry("amp_torch_scaler_set_state", [&] {
-        deref(scaler, "scaler").scaler.load_state_dict(state_of(deref(state, "state")));
+        scalers.use(handle)->ticks.load_state_dict(state_of(deref(state, "state")));
     });
 }

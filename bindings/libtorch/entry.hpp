@@ -10,8 +10,11 @@
 #include <amp.hpp>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <cstdio>
 #include <memory>
+#include <mutex>
+#include <unordered_map>
 
 using at::Tensor;
 
@@ -52,6 +55,77 @@ template <class T> T &deref(T *pointer, const char *what) {
 template <class T> void check_list(const T *list, size_t n, const char *what) {
     if (n) deref(list, what);
 }
+
+/* ---- Handles ----------------------------------------------------------------------------------------------------- */
+
+/* What a handle stands for. */
+struct object {
+    std::recursive_mutex busy; /* held by a call; callbacks call again */
+    bool freed = false;        /* under busy */
+};
+
+/* An object that this call has for itself. */
+template <class Object> struct held {
+    std::shared_ptr<Object> object;
+    std::unique_lock<std::recursive_mutex> lock; /* released first */
+    Object *operator->() const { return object.get(); }
+    Object &operator*() const { return *object; }
+};
+
+/* The numbers of all handles: none is given twice, of whatever kind. */
+inline uintptr_t next_handle() {
+    static std::atomic<uintptr_t> last{0};
+    return 16 * ++last;
+}
+
+/* A handle is a number in the shape of a pointer. One that was freed is unknown from then on, whatever has been made
+ * since: finalizers free twice, and late. Never destroyed: they run behind static destructors too. */
+template <class Handle, class Object> class handles {
+  public:
+    explicit handles(const char *kind, const char *ends) : kind_(kind), ends_(ends) {}
+
+    Handle *give(std::shared_ptr<Object> object) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const uintptr_t number = next_handle();
+        all_.emplace(number, std::move(object));
+        return reinterpret_cast<Handle *>(number);
+    }
+
+    std::shared_ptr<Object> find(const Handle *handle) {
+        if (!handle) refuse(AMP_ERR_INVALID_ARGUMENT, std::string(kind_) + " is NULL");
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const auto found = all_.find(reinterpret_cast<uintptr_t>(handle));
+        if (found == all_.end()) refuse_freed();
+        return found->second;
+    }
+
+    held<Object> use(const Handle *handle) {
+        std::shared_ptr<Object> object = find(handle);
+        std::unique_lock<std::recursive_mutex> lock(object->busy, std::try_to_lock);
+        if (!lock)
+            refuse(AMP_ERR_WRONG_STATE, std::string("another thread is in a call on this ") + kind_ +
+                                            ": it is one thread's at a time");
+        if (object->freed) refuse_freed(); /* since it was found */
+        return {std::move(object), std::move(lock)};
+    }
+
+    /* Its memory goes with the last call that has it. */
+    void forget(const Handle *handle, held<Object> &object) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        object->freed = true;
+        all_.erase(reinterpret_cast<uintptr_t>(handle));
+    }
+
+  private:
+    [[noreturn]] void refuse_freed() const {
+        refuse(AMP_ERR_INVALID_ARGUMENT, std::string("this is no ") + kind_ + ", or no longer one: it ends with " +
+                                             ends_ + ", once, and is not used behind it");
+    }
+
+    const char *kind_, *ends_;
+    std::mutex mutex_;
+    std::unordered_map<uintptr_t, std::shared_ptr<Object>> all_;
+};
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 

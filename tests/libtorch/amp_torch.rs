@@ -37,7 +37,7 @@ extern "C" {
     fn amp_torch_end(session: Raw, loss_id: u32, action: *mut i32) -> Status;
     fn amp_torch_step(session: Raw, optimizer: u32, update: Update, own: *mut c_void, stepped: *mut i32) -> Status;
     fn amp_torch_scaler_new(state: *const ScalerState, scaler: *mut Raw) -> Status;
-    fn amp_torch_scaler_free(scaler: Raw);
+    fn amp_torch_scaler_free(scaler: Raw) -> Status;
     fn amp_torch_scaler_scale(scaler: Raw, tensor: Raw, scaled: *mut Raw) -> Status;
     fn amp_torch_scaler_unscale(
         scaler: Raw, optimizer: u64, gradients: *const Raw, n: usize, found_inf: *mut i32,
@@ -232,7 +232,7 @@ struct Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        unsafe { amp_torch_scaler_free(self.scaler) }
+        unsafe { amp_torch_scaler_free(self.scaler) };
     }
 }
 

@@ -344,4 +344,128 @@ TEST(scalers_order) {
     torch_free(infinite);
 }
 
+/* ---- handles ---- */
+
+#define IS_GONE(call, what) REFUSED(call, AMP_ERR_INVALID_ARGUMENT, "no longer one: it ends with " what)
+
+static void all_refuse_session(amp_torch_session *gone) {
+    amp_torch_guard guard = 0;
+    amp_torch_tensor out = NULL;
+    amp_action action;
+    size_t size = 0;
+    int32_t steps;
+    float scale;
+    IS_GONE(amp_torch_close(gone), "amp_torch_close");
+    IS_GONE(amp_torch_enter(gone, &guard), "amp_torch_close");
+    IS_GONE(amp_torch_cast_inputs(gone, &x, 1, &out), "amp_torch_close");
+    IS_GONE(amp_torch_cast_outputs(gone, &x, 1, &out), "amp_torch_close");
+    IS_GONE(amp_torch_cache_clear(gone), "amp_torch_close");
+    IS_GONE(amp_torch_begin(gone, x, 0, NULL, 0, 0, &out), "amp_torch_close");
+    IS_GONE(amp_torch_end(gone, 0, &action), "amp_torch_close");
+    IS_GONE(amp_torch_cancel(gone, 0), "amp_torch_close");
+    IS_GONE(amp_torch_scale(gone, 0, &scale), "amp_torch_close");
+    IS_GONE(amp_torch_masters(gone, 0, &out, 1, &size), "amp_torch_close");
+    IS_GONE(amp_torch_clip_grad_norm(gone, 0, 1.0, NULL), "amp_torch_close");
+    IS_GONE(amp_torch_step(gone, 0, nothing, NULL, NULL), "amp_torch_close");
+    IS_GONE(amp_torch_step_begin(gone, 0, &steps), "amp_torch_close");
+    IS_GONE(amp_torch_step_end(gone, 0), "amp_torch_close");
+    IS_GONE(amp_torch_state_save(gone, NULL, 0, &size), "amp_torch_close");
+    IS_GONE(amp_torch_state_load(gone, "", 0), "amp_torch_close");
+    ck_assert_ptr_null(amp_torch_context(gone));
+    ck_assert(guard == 0 && out == NULL);
+}
+
+/* Closed, and others opened in its place, as memory is given again; a number that never was one; another kind's. */
+TEST(sessions_that_are_gone) {
+    const amp_torch_tensor weight = torch_param(2, 2, 1.0);
+    amp_torch_session *gone[2] = { NULL, NULL }, *session = NULL;
+    amp_torch_scaler *scaler = NULL;
+    char memory[4096] = "";
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(amp_torch_open(AMP_O3, NULL, &weight, NULL, NULL, NULL, 1, &gone[i]), AMP_OK);
+        ck_assert_ptr_nonnull(amp_torch_context(gone[i]));
+        ck_assert_int_eq(amp_torch_close(gone[i]), AMP_OK);
+    }
+    ck_assert_int_eq(amp_torch_open(AMP_O3, NULL, &weight, NULL, NULL, NULL, 1, &session), AMP_OK);
+    ck_assert_int_eq(amp_torch_scaler_new(NULL, &scaler), AMP_OK);
+    for (int i = 0; i < 2; i++) all_refuse_session(gone[i]);
+    all_refuse_session((amp_torch_session *)(void *)memory);
+    all_refuse_session((amp_torch_session *)(void *)scaler);
+    ck_assert_int_eq(torch_type(weight), AMP_FLOAT16); /* the one that is open has heard nothing of it */
+    ck_assert_int_eq(amp_torch_close(session), AMP_OK);
+    ck_assert_int_eq(torch_type(weight), AMP_FLOAT32);
+    ck_assert_int_eq(amp_torch_scaler_free(scaler), AMP_OK);
+    torch_free(weight);
+}
+
+static void all_refuse_scaler(amp_torch_scaler *gone) {
+    amp_torch_scaler_state state = { 8.0, 2.0, 0.5, 2, 0 };
+    amp_torch_tensor out = NULL;
+    IS_GONE(amp_torch_scaler_free(gone), "amp_torch_scaler_free");
+    IS_GONE(amp_torch_scaler_scale(gone, x, &out), "amp_torch_scaler_free");
+    IS_GONE(amp_torch_scaler_unscale(gone, 0, &x, 1, NULL), "amp_torch_scaler_free");
+    IS_GONE(amp_torch_scaler_step(gone, 0, &x, 1, nothing, NULL, NULL), "amp_torch_scaler_free");
+    IS_GONE(amp_torch_scaler_update(gone, 0.0), "amp_torch_scaler_free");
+    IS_GONE(amp_torch_scaler_get_state(gone, &state), "amp_torch_scaler_free");
+    IS_GONE(amp_torch_scaler_set_state(gone, &state), "amp_torch_scaler_free");
+    ck_assert(out == NULL && state.scale == 8.0);
+}
+
+static amp_torch_scaler *ticking;
+
+static int32_t frees(void *self) {
+    (void)self;
+    REFUSED(amp_torch_scaler_free(ticking), AMP_ERR_WRONG_STATE, "its step is running");
+    return 0;
+}
+
+TEST(scalers_that_are_gone) {
+    const amp_torch_tensor gradient = torch_full(2, 0, 1.0);
+    amp_torch_scaler *gone = NULL;
+    int32_t stepped = 0;
+    ck_assert_int_eq(amp_torch_scaler_new(NULL, &gone), AMP_OK);
+    ck_assert_int_eq(amp_torch_scaler_free(gone), AMP_OK);
+    ck_assert_int_eq(amp_torch_scaler_new(NULL, &ticking), AMP_OK);
+    all_refuse_scaler(gone);
+    all_refuse_scaler((amp_torch_scaler *)(void *)net.session);
+    REFUSED(amp_torch_scaler_update(ticking, NAN), AMP_ERR_INVALID_ARGUMENT, "scale");
+    ck_assert_int_eq(amp_torch_scaler_step(ticking, 0, &gradient, 1, frees, NULL, &stepped), AMP_OK);
+    ck_assert_int_eq(stepped, 1);
+    REFUSED(amp_torch_scaler_step(ticking, 1, &gradient, 1, torch_throw, NULL, NULL), AMP_ERR_HOST_FAILED, "broke");
+    ck_assert_int_eq(amp_torch_scaler_free(ticking), AMP_OK); /* the update that threw is over */
+    ck_assert_int_eq(amp_torch_scaler_free(NULL), AMP_OK);
+    torch_free(gradient);
+}
+
+/* A finalizer's thread. */
+static void *closes_elsewhere(void *status) {
+    *(amp_status *)status = amp_torch_close(net.session);
+    return NULL;
+}
+
+static int32_t meanwhile(void *status) {
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, closes_elsewhere, status), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    return 0;
+}
+
+TEST(closed_by_another_thread) {
+    const amp_torch_tensor weight = torch_param(2, 2, 1.0);
+    amp_torch_session *const own = net.session;
+    amp_status status[2] = { AMP_OK, AMP_OK };
+    pthread_t threads[2];
+    ck_assert_int_eq(net_backward(&net, x, y), AMP_STEP);
+    ck_assert_int_eq(amp_torch_step(net.session, 0, meanwhile, status, NULL), AMP_OK);
+    ck_assert_int_eq(status[0], AMP_ERR_WRONG_STATE);
+    ck_assert_int_eq(amp_torch_open(AMP_O3, NULL, &weight, NULL, NULL, NULL, 1, &net.session), AMP_OK);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, closes_elsewhere, &status[i]), 0);
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    ck_assert_msg((status[0] == AMP_OK) != (status[1] == AMP_OK), "one of two closes it");
+    ck_assert_int_eq(torch_type(weight), AMP_FLOAT32);
+    net.session = own;
+    torch_free(weight);
+}
+
 int main(void) { return suite_run_here(NULL); }
