@@ -210,18 +210,12 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static bool is_old(const struct algorithm *made) { return (int)made->id - 40 < F.old; }
-
 EXPORT cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
                                                            cublasLtMatmulAlgoConfigAttributes_t which, void *value,
                                                            size_t size, size_t *written) {
     struct algorithm made;
     memcpy(&made, algorithm, sizeof made);
     *written = size;
-    if (which == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID && size == sizeof(uint16_t)) {
-        *(uint16_t *)value = is_old(&made) ? CUBLASLT_CLUSTER_SHAPE_AUTO : CUBLASLT_CLUSTER_SHAPE_2x1x1;
-        return CUBLAS_STATUS_SUCCESS;
-    }
     if (which != CUBLASLT_ALGO_CONFIG_ID || size != sizeof(int32_t)) return CUBLAS_STATUS_INVALID_VALUE;
     *(int32_t *)value = (int32_t)made.id;
     return CUBLAS_STATUS_SUCCESS;
@@ -380,9 +374,9 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
     CALLED();
     memcpy(&made, algorithm, sizeof made);
     p.aux = p.op.aux, p.bytes = made.workspace;
-    /* as some of cuBLASLt 13.1 on an H200: where they may split the sum, or with a c, or before GELU */
+    /* as algorithms of cuBLASLt 13.1 on an H200: where they may split the sum, with a c, and before a GELU */
     p.rounds_sums = made.schemes != CUBLASLT_REDUCTION_SCHEME_NONE || p.beta != 0.0f ||
-        (is_old(&made) && p.op.epilogue & CUBLASLT_EPILOGUE_GELU);
+        p.op.epilogue & CUBLASLT_EPILOGUE_GELU;
     if (handle != (cublasLtHandle_t)(void *)&amp_fake_blas || !stream || !is_fit(&p, &made) || bytes < made.workspace)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (refuses(&p.op)) return CUBLAS_STATUS_NOT_SUPPORTED;

@@ -16,7 +16,6 @@ struct fake_blas {
     int refuses_all;             /* there is no algorithm for anything */
     int refuses_late;            /* what is refused is proposed, and not run */
     int candidates, fastest;     /* how many algorithms there are, and which one takes half the others' time */
-    int old;                     /* so many of them, the first ones, are of no thread block clusters */
     uint64_t workspace;          /* that each algorithm needs, if it may */
     float *clock;                /* a product's time is added here */
     /* the stream; NULL: at once */

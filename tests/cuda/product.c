@@ -3,7 +3,7 @@
  * The bound is that of docs/numerics.md, as in tests/kernels/product.c: before the activation an element is off by at
  * most E = g(k + 4) * M, M = |alpha| sum |a||b| + |beta c| + |bias|, and 2^-10 of M more where tf32 rounds both
  * operands to 11 bits; tensor cores cut sums off where others round, so that u is 2^-23 there. The slopes of the GELUs
- * are below 1.13, and those slopes' own slopes too: evaluating them adds 2^-20 of x, and cuBLASLt's tanh 2^-10.
+ * are below 1.13, and those slopes' own slopes too: evaluating them adds 2^-20 of x.
  */
 #include "product.h"
 
@@ -149,7 +149,7 @@ static amp_device_epilogue distances(const struct device_product *p) {
 static double wanted(const struct device_product *p, const amp_device_epilogue *e, int64_t item, int64_t i, int64_t j,
                      double *bound) {
     const amp_matmul_args *g = &p->args;
-    const double x = before(p, item, i, j, bound), tanh_error = p->fused_gelu ? 0x1p-10 : 0x1p-20;
+    const double x = before(p, item, i, j, bound), tanh_error = 0x1p-20;
     if (g->activation == AMP_ACTIVATION_NONE) return x;
     if (g->activation == AMP_ACTIVATION_RELU && e->backward) return mask_at(e, item, i, j) ? x : (*bound = 0.0, 0.0);
     if (g->activation != AMP_ACTIVATION_RELU) *bound = 1.13 * *bound + tanh_error * (fabs(x) + *bound);

@@ -12,7 +12,7 @@ enum product_layout { FOLLOWING, SIDE_BY_SIDE, SHARED_A, SHARED_B, PRODUCT_LAYOU
 struct device_product {
     amp_matmul_args args;       /* sizes, types, flags, factors, activation; the rest is filled in */
     amp_device_epilogue epilogue;
-    bool with_c, with_bias, with_aux, in_place, gaps, fused_gelu; /* fused_gelu: cuBLASLt's tanh */
+    bool with_c, with_bias, with_aux, in_place, gaps;
     enum product_layout layout;
 };
 

@@ -17,7 +17,7 @@ const struct share shares[] = {
     { H, H, 0, H, 0, AMP_ACTIVATION_RELU, 0, 0, 0, AMP_MATMUL_FAST_RELU, RELU | E_BIAS, 0, 0 },
     { W, S, 0, 0, 0, AMP_ACTIVATION_RELU, 0, 1, 0, AMP_MATMUL_FAST_RELU, RELU | AUX, 0, 0 },
     { W, W, W, W, 0, AMP_ACTIVATION_GELU_TANH, 0, 1, 0, 0, PLAIN, 1, 1 },
-    { W, W, 0, 0, 0, AMP_ACTIVATION_GELU_TANH, 0, 0, 0, 0, GELU, 0, 0 },
+    { W, W, 0, 0, 0, AMP_ACTIVATION_GELU_TANH, 0, 0, 0, 0, PLAIN, 1, 1 },
     { S, S, 0, S, 0, AMP_ACTIVATION_GELU_TANH, 0, 0, 0, 0, E_BIAS, 1, 0 },
     { H, H, 0, H, 0, AMP_ACTIVATION_GELU, 0, 1, 0, 0, PLAIN, 1, 1 },
     { H, H, H, 0, H, AMP_ACTIVATION_RELU, 1, 1, AMP_BIAS_GRAD_D, 0, DRELU | BGRAD, 0, 0 },
@@ -31,8 +31,8 @@ const struct share shares[] = {
     { H, H, 0, 0, S, 0, 0, 0, AMP_BIAS_GRAD_B, 0, PLAIN, 1, 0 },
     { H, H, 0, H, H, 0, 0, 0, AMP_BIAS_GRAD_A, 0, E_BIAS, 1, 0 },
     { W, W, 0, W, 0, 0, 0, 0, 0, 0, E_BIAS, 0, 0 },
-    { W, W, 0, W, 0, AMP_ACTIVATION_GELU_TANH, 0, 0, 0, 0, GELU | E_BIAS, 0, 0 },
-    { W, W, 0, W, 0, AMP_ACTIVATION_GELU_TANH, 0, 1, 0, 0, PLAIN, 1, 1 }, /* it would be one of aux */
+    { W, W, 0, W, 0, AMP_ACTIVATION_GELU_TANH, 0, 0, 0, 0, PLAIN, 1, 1 },
+    { W, W, 0, W, 0, AMP_ACTIVATION_GELU_TANH, 0, 1, 0, 0, PLAIN, 1, 1 },
     { H, H, H, 0, 0, 0, 0, 0, 0, 0, PLAIN, 0, 0 },
 };
 

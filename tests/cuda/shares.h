@@ -10,7 +10,6 @@ enum {
     PLAIN = 1,
     RELU = 2,
     E_BIAS = 4,
-    GELU = 32,
     AUX = 128,
     DRELU = 136,
     BGRAD = 16,

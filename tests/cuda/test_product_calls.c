@@ -16,7 +16,7 @@ TEST_TIMES(test_share, n_shares) {
     ck_assert_msg((device.blas->d != p.args.d) == s->scratch, "%s: scratch", product_words(&p));
     ck_assert_int_eq(device.blas->products, 1);
     /* parts of a sum are added in fp32 alone, and there are none where the epilogue would begin from 16 bits */
-    const bool unsplit = s->d != S && !s->scratch && s->epilogue & (E_BIAS | GELU);
+    const bool unsplit = s->d != S && !s->scratch && s->epilogue & E_BIAS;
     ck_assert_uint_eq(device.blas->schemes, unsplit ? 0 : 2);
     ck_assert_int_eq(device.blas->compute, 68); /* CUBLAS_COMPUTE_32F */
 }
@@ -45,21 +45,6 @@ TEST_TIMES(test_refused_late, n_shares) {
     run_right(&p);
     ck_assert_int_eq(device.blas->products, 2);
     if (s->epilogue != PLAIN) ck_assert_int_lt(device.blas->calls - calls, calls); /* it is not tried again */
-}
-
-/* Algorithms that round the sum before a GELU are passed over, and where there is no other it is not theirs. */
-TEST_TIMES(test_old_algorithms, n_shares) {
-    const struct share *s = &shares[_i];
-    struct device_product p = shared(s);
-    const bool gelu = s->d != S && s->epilogue & GELU;
-    device.blas->candidates = 3, device.blas->old = 2;
-    run_right(&p);
-    ck_assert_uint_eq(device.blas->epilogue, s->epilogue);
-    ck_assert_int_eq(device.blas->algorithm, gelu ? 42 : 40);
-    p = shared(s), p.args.k += 1000;
-    device.blas->old = 3;
-    run_right(&p);
-    ck_assert_uint_eq(device.blas->epilogue, gelu ? PLAIN : s->epilogue);
 }
 
 /* ---- what is remembered, and what is promised ---- */

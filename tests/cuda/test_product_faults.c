@@ -134,7 +134,7 @@ TEST(test_words) {
         int share, capability;
         const char *words[3];
     } cases[] = {
-        { 27, 90, { "compute capability 9.0): bf16, sums fp32; algorithm 40, cuBLASLt's first",
+        { 10, 90, { "compute capability 9.0): fp16, sums fp32; algorithm 40, cuBLASLt's first",
                     "bias, activation by cuBLASLt" } },
         { 12, 90, { "; c, bias, activation, aux, rounding by libamp" } },
         { 15, 90, { "fp16, sums fp32", "; bias, activation, aux, rounding by libamp" } },

@@ -20,9 +20,7 @@ static struct device_product product_of(int64_t m, int64_t n, int64_t k, amp_dty
     return p;
 }
 
-/* cuBLASLt's tanh may be the processor's fast one: into 16 bits alone. */
 static void run(struct device_product *p) {
-    p->fused_gelu = !device.fake && p->args.d_dtype != AMP_FLOAT32 && !p->with_aux;
     product_place(p);
     CHECK_THAT(amp_device_matmul(list, device.stream, &p->args, &p->epilogue) == AMP_OK, "%s: %s", product_words(p),
                amp_last_error());
@@ -130,7 +128,6 @@ TEST(test_amp_matmul) {
         struct device_product p = product_of(12, 16, 24, all_types[code % 3], all_types[code % 3]);
         p.args.activation = code / 3 % 4, p.with_bias = code / 12;
         p.args.batch = 2;
-        p.fused_gelu = !device.fake && p.args.d_dtype != AMP_FLOAT32;
         product_place(&p);
         p.args.device = (amp_device){ 2, 0 }, p.args.stream = device.stream;
         CHECK_THAT(amp_matmul(&p.args) == AMP_OK, "%s: %s", product_words(&p), amp_last_error());

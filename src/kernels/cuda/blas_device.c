@@ -93,15 +93,15 @@ static cudaDataType_t type_of(amp_dtype type) {
     return type == AMP_FLOAT16 ? CUDA_R_16F : type == AMP_BFLOAT16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-static uint32_t epilogue_of(const struct blas_plan *plan, const amp_matmul_args *g, const amp_device_epilogue *e) {
+static uint32_t epilogue_of(const struct blas_plan *plan, const amp_device_epilogue *e) {
     const uint32_t fused = plan->fused;
-    const bool relu = g->activation == AMP_ACTIVATION_RELU, sums = (fused & BLAS_BIAS_GRAD) != 0;
+    const bool sums = (fused & BLAS_BIAS_GRAD) != 0;
     uint32_t epilogue = fused & BLAS_BIAS ? CUBLASLT_EPILOGUE_BIAS : 0;
     if (fused & BLAS_ACTIVATION && e->backward) return sums ? CUBLASLT_EPILOGUE_DRELU_BGRAD : CUBLASLT_EPILOGUE_DRELU;
     /* its b is the caller's a */
     if (sums) return e->bias_grad_of == AMP_BIAS_GRAD_A ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
     if (fused & BLAS_ACTIVATION) {
-        epilogue |= relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_GELU;
+        epilogue |= CUBLASLT_EPILOGUE_RELU;
         if (fused & BLAS_AUX) epilogue |= CUBLASLT_EPILOGUE_RELU_AUX & ~CUBLASLT_EPILOGUE_RELU;
     }
     return epilogue ? epilogue : CUBLASLT_EPILOGUE_DEFAULT;
@@ -122,7 +122,7 @@ static cublasStatus_t describe_operation(struct blas_call *call, const amp_matmu
     const cublasOperation_t a = plan->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N,
                             b = plan->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int32_t transpose_a = (int32_t)a, transpose_b = (int32_t)b;
-    const uint32_t epilogue = epilogue_of(plan, g, e);
+    const uint32_t epilogue = epilogue_of(plan, e);
     /* FAST_TF32 is the only one that may round fp32 operands. */
     const cublasComputeType_t compute = plan->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     BLAS_TRY(call->device->lt->cublasLtMatmulDescCreate(&call->operation, compute, CUDA_R_32F));
@@ -170,7 +170,7 @@ static void make_key(struct blas_call *call, const amp_matmul_args *g, const amp
     uint64_t *w = call->key.words;
     w[0] = (uint64_t)p->a.type | (uint64_t)p->c.type << 4 | (uint64_t)p->d.type << 8 | (uint64_t)p->transpose_a << 12 |
            (uint64_t)p->transpose_b << 13 | (uint64_t)p->tf32 << 14 | (uint64_t)(p->beta != 0.0f) << 15 |
-           (uint64_t)epilogue_of(p, g, e) << 16;
+           (uint64_t)epilogue_of(p, e) << 16;
     w[1] = p->d.rows, w[2] = p->d.cols, w[3] = (uint64_t)g->k, w[4] = (uint64_t)p->batch, w[5] = limit;
     const struct blas_matrix *const all[] = { &p->a, &p->b, &p->c, &p->d };
     for (int i = 0; i < 4; i++) {
@@ -226,17 +226,6 @@ static cublasStatus_t set_preference(const struct blas_call *call, cublasLtMatmu
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static bool is_right(const struct blas_call *call, const cublasLtMatmulHeuristicResult_t *result) {
-    uint16_t cluster = 0;
-    size_t written = 0;
-    if (result->state != CUBLAS_STATUS_SUCCESS) return false;
-    if (!call->plan->clustered) return true;
-    return call->device->lt->cublasLtMatmulAlgoConfigGetAttribute(&result->algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID,
-                                                                  &cluster, sizeof cluster,
-                                                                  &written) == CUBLAS_STATUS_SUCCESS &&
-        cluster != CUBLASLT_CLUSTER_SHAPE_AUTO;
-}
-
 cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasLtMatmulHeuristicResult_t *results,
                                  int *n) {
     const struct blas_library *lt = call->device->lt;
@@ -250,7 +239,7 @@ cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasL
                                                     call->d, preference, most, results, n);
     (void)lt->cublasLtMatmulPreferenceDestroy(preference);
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < *n; i++)
-        if (is_right(call, &results[i])) results[good++] = results[i];
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) results[good++] = results[i];
     *n = good;
     return status == CUBLAS_STATUS_SUCCESS && !good ? CUBLAS_STATUS_NOT_SUPPORTED : status;
 }
@@ -264,19 +253,18 @@ void cuda_blas_remember(struct blas_device *device, const struct blas_call *call
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == BLAS_ALGORITHM_WORDS * sizeof(uint64_t), "an algorithm's words");
 
 void cuda_blas_choose(struct blas_device *device, const struct blas_call *call, struct blas_choice *choice) {
-    enum { SOME = 8 };
-    cublasLtMatmulHeuristicResult_t results[SOME];
+    cublasLtMatmulHeuristicResult_t result;
     int n;
     pthread_mutex_lock(&cuda_blas_lock);
     const bool known = cuda_blas_find(&device->cache, &call->key, choice);
     pthread_mutex_unlock(&cuda_blas_lock);
     if (known) return;
     *choice = (struct blas_choice){ 0 };
-    const cublasStatus_t status = cuda_blas_propose(call, call->plan->clustered ? SOME : 1, results, &n);
+    const cublasStatus_t status = cuda_blas_propose(call, 1, &result, &n);
     choice->status = (int32_t)status;
     if (status == CUBLAS_STATUS_SUCCESS) {
-        memcpy(choice->algorithm, &results[0].algo, sizeof results[0].algo);
-        choice->workspace = results[0].workspaceSize;
+        memcpy(choice->algorithm, &result.algo, sizeof result.algo);
+        choice->workspace = result.workspaceSize;
     } else if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
         return; /* the next time it may be another */
     }

@@ -32,12 +32,11 @@ static uint32_t parts_of(const amp_matmul_args *g, const amp_device_epilogue *e)
            (e->bias_grad_of != AMP_BIAS_GRAD_NONE ? BLAS_BIAS_GRAD : 0u);
 }
 
-/* cuBLASLt's ReLU does not say what it makes of a NaN; its tanh may be the processor's fast one, which is off by more
- * than an fp32 result may be. There is no erf. With aux its GELU is one of what aux has, in 16 bits (seen of 13.1 on an
- * H200), and its slope may be as well. Backward ReLU copies or clears. */
-static bool has_activation(const amp_matmul_args *g, const amp_device_epilogue *e, amp_dtype type) {
-    if (g->activation == AMP_ACTIVATION_RELU) return e->backward || g->flags & AMP_MATMUL_FAST_RELU;
-    return g->activation == AMP_ACTIVATION_GELU_TANH && type != AMP_FLOAT32 && !e->aux;
+/* cuBLASLt does not document what its ReLU makes of a NaN; backward it copies or clears. Its GELU is never used: into 16
+ * bits it is one of the rounded sum (seen of 13.1 on an H200, in algorithms with and without thread block clusters),
+ * into fp32 its tanh may be the processor's fast one, and there is no erf. */
+static bool has_activation(const amp_matmul_args *g, const amp_device_epilogue *e) {
+    return g->activation == AMP_ACTIVATION_RELU && (e->backward || g->flags & AMP_MATMUL_FAST_RELU);
 }
 
 /* Sums of operands stand in an epilogue of their own; those of d are with its activation. */
@@ -63,7 +62,7 @@ static uint32_t fused_parts(const amp_matmul_args *g, const amp_device_epilogue 
     if (!fuses || (fused && type != AMP_FLOAT32 && !is_exact_after(g, parts & ~fused))) return fused;
     if (parts & BLAS_BIAS && !(parts & ~fused & BLAS_C) && g->bias_dtype == type) fused |= BLAS_BIAS;
     left = parts & ~fused;
-    if (parts & BLAS_ACTIVATION && !(left & (BLAS_C | BLAS_BIAS)) && has_activation(g, e, type))
+    if (parts & BLAS_ACTIVATION && !(left & (BLAS_C | BLAS_BIAS)) && has_activation(g, e))
         fused |= BLAS_ACTIVATION | (parts & BLAS_AUX);
     if (parts & BLAS_BIAS_GRAD && has_bias_grad(g, e, fused, type)) fused |= BLAS_BIAS_GRAD;
     return fused;
@@ -103,7 +102,6 @@ const char *cuda_blas_plan(const amp_matmul_args *g, const amp_device_epilogue *
         use_scratch(g, plan);
     }
     plan->unsplit = plan->d.type != AMP_FLOAT32 && !is_exact_after(g, plan->fused & ~(uint32_t)BLAS_C);
-    plan->clustered = plan->unsplit && plan->fused & BLAS_ACTIVATION && g->activation != AMP_ACTIVATION_RELU;
     plan->left = (parts & ~plan->fused) | (plan->scratch ? BLAS_CONVERT : 0u);
     if (has_finish(plan) && groups_of(g) > UINT32_MAX) return TOO_MANY;
     plan->c = plan->d;

@@ -30,9 +30,9 @@ struct blas_matrix {
 struct blas_plan {
     bool multiplies; /* false: alpha or k is 0, and cuBLASLt is not called */
     bool transpose_a, transpose_b, tf32;
-    /* What the epilogue must begin from the sum itself, while some algorithms have rounded that to d's 16 bits (seen of
-     * 13.1 on an H200): those that add it in parts, and for a GELU all but those of thread block clusters. */
-    bool unsplit, clustered;
+    /* The epilogue must begin from the sum itself, and algorithms that add it in parts have rounded it to d's 16 bits
+     * (seen of 13.1 on an H200). */
+    bool unsplit;
     struct blas_matrix a, b, c, d; /* cuBLASLt's; where c is not its own it is d, with beta 0 */
     int32_t batch;
     float alpha, beta;
