@@ -32,8 +32,8 @@ static uint32_t parts_of(const amp_matmul_args *g, const amp_device_epilogue *e)
            (e->bias_grad_of != AMP_BIAS_GRAD_NONE ? BLAS_BIAS_GRAD : 0u);
 }
 
-/* cuBLASLt does not document what its ReLU makes of a NaN; backward it copies or clears. Its GELU is never used: into 16
- * bits it is one of the rounded sum (seen of 13.1 on an H200, in algorithms with and without thread block clusters),
+/* cuBLASLt does not document what its ReLU makes of a NaN; backward it copies or clears. Its GELU is never used: into
+ * 16 bits it is one of the rounded sum (seen of 13.1 on an H200, in algorithms with and without thread block clusters),
  * into fp32 its tanh may be the processor's fast one, and there is no erf. */
 static bool has_activation(const amp_matmul_args *g, const amp_device_epilogue *e) {
     return g->activation == AMP_ACTIVATION_RELU && (e->backward || g->flags & AMP_MATMUL_FAST_RELU);
