@@ -185,7 +185,8 @@ static inline amp_status amp_mpi_settings_differ_(amp_mpi *mpi, const char *cons
     memcpy(wanted, own, sizeof wanted);
     if (mpi->rank == rank) memcpy(theirs, own, sizeof theirs);
     status = amp_mpi_exchange_(mpi, wanted, sizeof wanted, 1, MPI_BYTE, MPI_OP_NULL, what);
-    if (status == AMP_OK) status = amp_mpi_exchange_(mpi, theirs, sizeof theirs, 1, MPI_UNSIGNED_CHAR, MPI_MAX, what);
+    if (status == AMP_OK) /* zeros of all others; the sum of bits, for MPICH's maximum of bytes has a sign */
+        status = amp_mpi_exchange_(mpi, theirs, AMP_MPI_MOST_, sizeof *theirs, MPI_UINT64_T, MPI_SUM, what);
     if (status != AMP_OK) return status;
     while (i + 1 < AMP_MPI_MOST_ && !memcmp(&theirs[i], &wanted[i], sizeof wanted[i])) i++;
     amp_mpi_number_(names[i], theirs[i], text[0]);

@@ -57,6 +57,7 @@ static void compares_settings(void) {
     DIFFERS(lists, AMP_LISTS_TORCH, "2, rank 0 has 1");
     DIFFERS(num_losses, 41, "41, rank 0 has 2");
     DIFFERS(scaler, AMP_SCALER_TORCH, "2, rank 0 has 1");
+    DIFFERS(loss_scale, 64.0f, "64, rank 0 has -1");
     DIFFERS(init_scale, 1025.0f, "1025, rank 0 has 1024");
     DIFFERS(min_scale, 1.0f, "1, rank 0 has");
     DIFFERS(max_scale, 131072.0f, "131072, rank 0 has 16777216");
