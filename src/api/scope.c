@@ -8,18 +8,18 @@
 #include "context/op.h"
 
 enum { SAVED = 0x5c0be, CAPTURED = 0xca97 }; /* tells a used or unset amp_scope from a good one */
-enum { SET = 1, INSIDE = 2 };
+enum { SET = 1, INSIDE = 2, REHEARSES = 4 };
 
 static void store(amp_scope *scope, const struct amp__scope_state *state, uintptr_t kind) {
     scope->v[0] = (uintptr_t)state->context;
-    scope->v[1] = (state->set ? SET : 0u) | (state->inside ? INSIDE : 0u);
+    scope->v[1] = (state->set ? SET : 0u) | (state->inside ? INSIDE : 0u) | (state->rehearses ? REHEARSES : 0u);
     scope->v[2] = kind;
     scope->v[3] = 0;
 }
 
 static struct amp__scope_state load(const amp_scope *scope) {
     return (struct amp__scope_state){ (amp_context *)scope->v[0], (scope->v[1] & SET) != 0,
-                                      (scope->v[1] & INSIDE) != 0 };
+                                      (scope->v[1] & INSIDE) != 0, (scope->v[1] & REHEARSES) != 0 };
 }
 
 static struct amp__thread *present_thread(const void *frame) {
@@ -33,7 +33,7 @@ AMP_API amp_status amp_scope_enter(amp_context *context, amp_scope *scope) {
     struct amp__thread *thread = present_thread(__builtin_frame_address(0));
     store(scope, &thread->scope, SAVED);
     scope->v[3] = ++thread->scopes;
-    thread->scope = (struct amp__scope_state){ context, true, false };
+    thread->scope = (struct amp__scope_state){ context, true, false, false };
     return AMP_OK;
 }
 

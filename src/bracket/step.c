@@ -169,7 +169,7 @@ void amp__step_handler(void *user, struct amp__call *call) {
         return;
     }
     /* the optimizer's own arithmetic is nobody's business: Apex runs step with casts disabled */
-    const struct amp__scope_state none = { NULL, true, false };
+    const struct amp__scope_state none = { NULL, true, false, false };
     amp__anchor anchor;
     const bool marked = amp__mark_push(thread, __builtin_frame_address(0), &anchor, none,
                                        action != AMP_SKIP ? step_abandoned : NULL, optimizer);

@@ -393,7 +393,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
     const uint8_t mode = obeys && op->raw_mode != AMP__RAW_NONE ? op->raw_mode
         : seed != 1.0f                                          ? AMP__RAW_SEED
                                                                 : AMP__RAW_NONE;
-    const struct amp__scope_state inside = { thread->scope.context, thread->scope.set, !op->only_watched };
+    const struct amp__scope_state inside = { thread->scope.context, thread->scope.set, !op->only_watched, false };
     amp__anchor anchor;
     if ((!obeys && mode == AMP__RAW_NONE) ||
         !amp__mark_push(thread, __builtin_frame_address(0), &anchor, inside, NULL, NULL)) {
@@ -441,7 +441,7 @@ static void drop_casts(void *user) {
 
 static void forward_in_scope(struct amp__op *op, struct amp__call *call, struct amp__thread *thread) {
     const bool disabled = thread->scope.set && !thread->scope.context;
-    const struct amp__scope_state scope = { disabled ? NULL : op->context, true, false };
+    const struct amp__scope_state scope = { disabled ? NULL : op->context, true, false, false };
     amp__anchor anchor;
     if (!amp__mark_push(thread, __builtin_frame_address(0), &anchor, scope, NULL, NULL)) {
         count(&op->passed);

@@ -17,6 +17,7 @@ struct amp__scope_state {
     amp_context *context;
     bool set;
     bool inside; /* in a wrapped op or a host hook: calls run as they come */
+    bool rehearses; /* in a run of libamp's own (verify): they are not the host's, and not counted */
 };
 
 /* Words in a wrapper's frame that hold its mark's number as long as the frame lives: several, since later frames have

@@ -42,7 +42,8 @@ static const struct amp__client *choose_of_several(struct amp__closure *closure,
         else if (atomic_load_explicit(&client->self, memory_order_relaxed) == self)
             add_candidate(&of_self, client, owner == scope->context);
     }
-    if (!of_self.n && !others.n) atomic_fetch_add_explicit(&closure->strangers, 1, memory_order_relaxed);
+    if (!of_self.n && !others.n && !scope->rehearses)
+        atomic_fetch_add_explicit(&closure->strangers, 1, memory_order_relaxed);
     return of_self.n == 1 ? of_self.first : by_scope(of_self.n ? &of_self : &others, scope);
 }
 
@@ -81,7 +82,7 @@ static inline __attribute__((always_inline)) void hand_on(struct amp__closure *c
     struct amp__call call = { closure->schema, closure->signature, closure->original, thread, registers, args, ret };
     if (client) client->handler(client->user, &call);
     else {
-        atomic_fetch_add_explicit(&closure->passed, 1, memory_order_relaxed);
+        if (!thread->scope.rehearses) atomic_fetch_add_explicit(&closure->passed, 1, memory_order_relaxed);
         amp__call_run(&call, closure->original, args);
     }
     entry.returned = true;

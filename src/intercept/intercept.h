@@ -52,6 +52,8 @@ typedef void (*amp__handler)(void *user, struct amp__call *call);
 /* Runs `function` with `argv` (args, or a copy with entries repointed) and puts its result where the caller of the
  * wrapped slot gets it. */
 void amp__call_run(const struct amp__call *call, amp_fn function, void *const *argv);
+/* The same where it is no call of the host's: ops that it calls run as they come, and are not counted. */
+void amp__call_rehearse(const struct amp__call *call, amp_fn function, void *const *argv);
 /* The pointer that the last run returned, for schemas that return Tensor; and its replacement. */
 void *amp__call_returned(const struct amp__call *call);
 void amp__call_return_pointer(const struct amp__call *call, void *pointer);

@@ -5,6 +5,7 @@
  * closure's return slot takes it, so a result passes from the original to the caller without being looked at.
  */
 #include "intercept/signature.h"
+#include "common/thread.h"
 #include "schema/structs.h"
 
 #include <string.h>
@@ -119,6 +120,13 @@ void amp__call_run(const struct amp__call *call, amp_fn function, void *const *a
     if (call->registers && argv == call->args) amp__registers_call(call->registers, function, map->n_vector);
     else if (map->fit) run_in_registers(call, function, argv);
     else amp__split_call(call->signature, function, call->ret, argv);
+}
+
+void amp__call_rehearse(const struct amp__call *call, amp_fn function, void *const *argv) {
+    const struct amp__scope_state scope = call->thread->scope;
+    call->thread->scope.inside = call->thread->scope.rehearses = true;
+    amp__call_run(call, function, argv);
+    call->thread->scope = scope;
 }
 
 void *amp__call_returned(const struct amp__call *call) {
