@@ -194,6 +194,7 @@ enum {
                                `float(seed) x[...]` in the schema. One bracket at a time then */
     AMP_OP_COPY = 1u << 3, /* slot lies in a const table, which is never written: see amp_wrap_table */
     AMP_OP_MATMUL = 1u << 4, /* what the op computes is amp_matmul's work in either type: amp_gate.h */
+    AMP_OP_STATEFUL = 1u << 5, /* keeps state, draws random numbers or allocates: amp_config.verify adds no call */
     AMP_OP_REGISTERED = 1u << 30 /* set by amp_register */
 };
 

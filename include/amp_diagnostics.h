@@ -63,10 +63,14 @@ enum {
 
 /* amp_config.verify, or AMP_VERIFY=1 in the environment: for the first run of an adapter, a few times slower. Each call
  * of a wrapped op is held against what its schema and the hook visit say: extents reach into no other registered
- * buffer, outputs are written and not read before, inputs are not written, copies of libamp's have guards around them,
- * types are what they are said to be, slots still hold their wrappers. An op that adds to registered gradients runs
- * once more, to see that it adds (what it adds to other memory counts twice then). What is found are findings AMP-M23
- * to AMP-M29 and AMP-M60. Casts are not kept. */
+ * buffer, outputs are written and not read before, inputs are not written, copies of libamp's have guards around them
+ * that are as large as they, types are what they are said to be, slots still hold their wrappers. An op that adds to
+ * registered gradients runs once more, to see that it adds (what it adds to other memory counts twice then). A 16-bit
+ * implementation of an op of raw buffers is compared with the op's own FP32 function, which runs before it on copies,
+ * two or three times, in the first two calls of each kind (integers, sizes; 64 kinds of an op) that would show a fault:
+ * not those of zeros, constants or overflow. amp_health lists the ops that were compared, and those that were not, with
+ * the reason. Ops with AMP_OP_STATEFUL do not run more often than the host calls them. What is found are findings
+ * AMP-M23 to AMP-M29, AMP-M60, AMP-M71 and AMP-M72. Casts are not kept. */
 
 /* ---- Findings ---------------------------------------------------------------------------------------------------- */
 

@@ -9,6 +9,7 @@
 #include "context/op.h"
 #include "context/optimizer.h"
 #include "context/report.h"
+#include "raw/raw.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -242,6 +243,7 @@ AMP_API amp_status amp_health(amp_context *context, char *data, size_t capacity,
     for (uint32_t i = 0; i < properties->num_losses; i++) tell_loss(&context->brackets[i], &text);
     for (size_t i = 0; i < context->n_optimizers; i++) tell_optimizer(&context->optimizers[i], &text);
     pthread_mutex_lock(&context->lock);
+    if (context->verify) amp__reference_health(context, &text);
     const size_t n = tell_findings(context, &text);
     pthread_mutex_unlock(&context->lock);
     if (n) amp__text_add(&text, n == 1 ? "1 finding\n" : "%zu findings\n", n);

@@ -46,6 +46,7 @@ struct substitution {
     const struct decided *decided;
     struct amp__raw raw;
     struct amp__watch watch; /* verify */
+    struct amp__reference reference;
     bool observed;
     struct amp__seen_call seen; /* observed */
     void *argv[AMP__MAX_ARGS];
@@ -110,6 +111,9 @@ static amp_status enter(struct substitution *s, struct amp__op *op, const struct
     amp__casting_begin(&s->casting, op->context, op->host, op, d->tensors, call->thread, true);
     s->decided = d;
     s->n_written = 0;
+    s->reference.n = 0;
+    if (op->context->verify && d->mode == AMP__RAW_REPLACE)
+        AMP_TRY(amp__reference_run(&s->reference, &s->casting, call, d->decision.target, d->seed));
     const bool is_raw = d->mode != AMP__RAW_NONE;
     const bool visits = amp__visits(op) && (is_raw || (op->host->cast && (d->decision.casts || d->rounds)));
     if (is_raw || visits)
@@ -177,6 +181,7 @@ static void leave(struct substitution *s, struct amp__op *op, const struct amp__
     const struct decided *d = s->decided;
     const amp_dtype target = d->decision.target;
     if (d->mode != AMP__RAW_NONE) amp__raw_leave(&s->raw, op);
+    if (s->reference.n) amp__reference_judge(&s->reference, op);
     for (size_t i = 0; i < s->n_written; i++) amp__round_handle(op, *s->written[i], target);
     if (d->rounds) keep(op, amp__outputs_round(op, call, s->argv, target));
     if (d->handed_on) {
@@ -213,7 +218,7 @@ static amp_status run_decided(struct amp__op *op, const struct amp__call *call, 
     }
     if (s.observed) amp__observe_enter(&s.seen, op, call, d->mode != AMP__RAW_NONE ? &s.raw : NULL, s.argv);
     run_untrapped(call, function, s.argv);
-    if (verify) amp__watch_leave(&s.watch, op);
+    if (verify && !amp__watch_leave(&s.watch, op, &s.reference)) s.reference.n = 0;
     leave(&s, op, call);
     return AMP_OK;
 }

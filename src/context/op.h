@@ -8,6 +8,8 @@
 #include "intercept/intercept.h"
 #include "opt_levels/lists.h"
 
+struct amp__comparisons;
+
 /* An op, forward, step or zero_grad: the host's descriptor, copied, and what the policy made of it. */
 struct amp__op {
     amp_context *context;
@@ -35,6 +37,8 @@ struct amp__op {
     bool only_watched; /* verify: wrapped for its arguments' sake; the policy has nothing to do with it */
     _Atomic(bool) cast_seen; /* looked at once: is a cast of the type asked for */
     struct amp__map probed;  /* verify: parameters to whose gradients it was seen to add, or not to; under the lock */
+    bool is_product; /* by the lists or AMP_OP_MATMUL: sums of products, or backward of such */
+    struct amp__comparisons *comparisons; /* verify: with its FP32 function; under the context's lock */
 
     bool has_types; /* the set of its operands' types decides, by this table; */
     _Atomic(bool) by_types; /* and nothing else is looked at now */

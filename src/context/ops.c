@@ -13,7 +13,7 @@
 
 static amp_status check_op(const amp_op *op, const char *what) {
     const uint32_t known = AMP_OP_DIRECT | AMP_OP_RETURN_BORROWED | AMP_OP_SEEDS | AMP_OP_COPY | AMP_OP_MATMUL |
-                           AMP_OP_REGISTERED;
+                           AMP_OP_STATEFUL | AMP_OP_REGISTERED;
     AMP_RETURN_IF(!op->name || !op->name[0], AMP_ERR_INVALID_ARGUMENT, "%s has no name", what);
     AMP_RETURN_IF(strlen(op->name) > AMP__OP_NAME_MAX, AMP_ERR_INVALID_ARGUMENT,
                   "%s: its name is longer than %d characters", what, AMP__OP_NAME_MAX);
@@ -78,6 +78,7 @@ amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_ho
 void amp__op_clear(struct amp__op *op) {
     amp__free(op->name);
     amp__map_free(&op->probed);
+    amp__free(op->comparisons);
     amp__schema_release(op->schema);
 }
 
@@ -194,6 +195,8 @@ static const char *why_low(const struct amp__op *op) {
 
 static void classify_one(amp_context *context, struct amp__op *op, const char *aliases) {
     op->listed = class_of(context, op, aliases, &op->reason);
+    op->is_product = op->flags & AMP_OP_MATMUL || class_by_name(context, op->name) == AMP_LOWER ||
+                     class_by_aliases(context, aliases) == AMP_LOWER;
     const char *why = why_low(op);
     if (why && op->op_class == AMP_LEAVE)
         op->reason = op->flags & AMP_OP_REGISTERED ? "registered" : "said by its descriptor";
@@ -218,6 +221,7 @@ static amp_status inherit(const struct amp__map *first, const struct amp__op *en
     AMP_RETURN_IF(!forward || forward == end, AMP_ERR_NOT_FOUND,
                   "op %s: backward_of names %s, which is no op of this model", op->name, descriptor->backward_of);
     if (op->listed == AMP_LEAVE && descriptor->op_class == AMP_BY_LIST) op->listed = forward->listed;
+    op->is_product |= forward->is_product;
     const bool unsaid = op->op_class == AMP_LEAVE || amp__emulates_model(&op->context->properties);
     if (unsaid && descriptor->op_class == AMP_BY_LIST && op->op_class != forward->op_class) {
         op->op_class = forward->op_class;

@@ -22,69 +22,6 @@ float amp__seed_factor(const struct amp__op *op) {
     return op->seeds ? op->context->seed_scale : 1.0f;
 }
 
-/* ---- rows: the elements of a buffer may leave gaps between them, which are nobody's to touch ---- */
-
-static int64_t row_length(const struct amp__extents *extents) {
-    return extents->ndim && extents->row_stride != extents->shape[extents->ndim - 1] ? extents->shape[extents->ndim - 1]
-                                                                                     : extents->count;
-}
-
-typedef void row_function(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t offset, int64_t n,
-                          struct amp__counts *counts);
-
-static void each_row(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, row_function *function,
-                     struct amp__counts *counts) {
-    const int64_t length = row_length(&buffer->extents);
-    const int64_t rows = length ? buffer->extents.count / length : 0;
-    for (int64_t row = 0; row < rows; row++)
-        function(raw, buffer, rows > 1 ? row * buffer->extents.row_stride : 0, length, counts);
-}
-
-static void round_in(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
-                     struct amp__counts *counts) {
-    amp__round((float *)buffer->temporary + at, buffer->host + at, (uint64_t)n, raw->low, counts);
-}
-
-static void narrow_in(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
-                      struct amp__counts *counts) {
-    const amp_span dst = { (uint16_t *)buffer->temporary + at, (uint64_t)n, raw->low, 0 };
-    const amp_span src = { buffer->host + at, (uint64_t)n, AMP_FLOAT32, 0 };
-    if (amp_cast_list(&dst, &src, 1) == AMP_OK && counts)
-        amp__count_rounded(counts, buffer->host + at, (const uint16_t *)buffer->temporary + at, (uint64_t)n, raw->low);
-}
-
-static void round_out(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
-                      struct amp__counts *counts) {
-    const float *written = buffer->temporary ? buffer->temporary : buffer->host;
-    amp__round(buffer->host + at, written + at, (uint64_t)n, raw->low, counts);
-}
-
-static void scale_in(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
-                     struct amp__counts *counts) {
-    float *scaled = (float *)buffer->temporary + at;
-    (void)counts;
-    for (int64_t i = 0; i < n; i++) scaled[i] = buffer->host[at + i] * raw->seed;
-}
-
-static void widen_out(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
-                      struct amp__counts *counts) {
-    const amp_span src = { (uint16_t *)buffer->temporary + at, (uint64_t)n, raw->low, 0 };
-    const amp_span dst = { buffer->host + at, (uint64_t)n, AMP_FLOAT32, 0 };
-    const amp_status status = amp_cast_list(&dst, &src, 1);
-    (void)status, (void)counts;
-}
-
-static void add_out(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, int64_t at, int64_t n,
-                    struct amp__counts *counts) {
-    float *scratch = (float *)buffer->temporary + at;
-    const amp_span sum = { buffer->host + at, (uint64_t)n, AMP_FLOAT32, 0 },
-                   addend = { scratch, (uint64_t)n, AMP_FLOAT32, 0 };
-    amp__round(scratch, scratch, (uint64_t)n, raw->low, counts);
-    const amp_status status = amp_axpby_list(&sum, 1.0f, &sum, 1.0f, &addend, 1, NULL);
-    (void)status;
-    if (raw->low_sums) amp__round(sum.data, sum.data, sum.size, raw->low, counts);
-}
-
 /* ---- weights: packed once per version ---- */
 
 static void free_pack(void *context, void *pack) { amp__spare_give(&((amp_context *)context)->spares, pack); }
@@ -122,7 +59,7 @@ static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casti
         amp__free(entry);
         return amp__fail_memory();
     }
-    each_row(raw, &whole, raw->mode == AMP__RAW_REPLACE ? narrow_in : round_in, NULL);
+    amp__raw_fill(raw, &whole, raw->mode == AMP__RAW_REPLACE ? AMP__INTO_NARROWED : AMP__INTO_ROUNDED, NULL);
     *entry = (struct amp__cache_entry){ .handle = whole.temporary, .release = free_pack, .user = casting->context,
                                         .version = version, .recorded = taped };
     amp__casting_keep(casting, param, form_of(raw), entry, param->size * width);
@@ -172,7 +109,8 @@ static amp_status extents_of(const struct amp__casting *casting, const struct am
 }
 
 static amp_status take_temporary(const struct amp__raw *raw, struct amp__raw_buffer *buffer, size_t width) {
-    const size_t guard = raw->verify ? AMP__GUARD : 0, bytes = (size_t)buffer->extents.span * width + 2 * guard;
+    const size_t own = (size_t)buffer->extents.span * width, guard = raw->verify ? amp__guard_of(own) : 0;
+    const size_t bytes = own + 2 * guard;
     char *memory = amp__casting_memory(raw->casting, bytes);
     if (!memory) return amp__fail_memory();
     buffer->narrow = width == sizeof(uint16_t);
@@ -202,17 +140,31 @@ static amp_status look_at_role(const struct amp__raw *raw, const struct amp__raw
     return AMP_OK;
 }
 
+/* FP32, as it is. */
+static amp_status take_copy(const struct amp__raw *raw, struct amp__raw_buffer *buffer) {
+    AMP_TRY(take_temporary(raw, buffer, sizeof(float)));
+    amp__raw_fill(raw, buffer, AMP__INTO_COPIED, NULL);
+    return AMP_OK;
+}
+
+static amp_status enter_copied(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
+    if (buffer->flags & (AMP__WRITE | AMP__READ_WRITE)) return take_copy(raw, buffer);
+    AMP_TRY(take_temporary(raw, buffer, sizeof(float)));
+    amp__raw_fill(raw, buffer, AMP__INTO_ROUNDED, NULL);
+    return AMP_OK;
+}
+
 static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
     struct amp__casting *casting = raw->casting;
     if (buffer->flags & AMP__WRITE) {
         buffer->after = AMP__RAW_ROUND;
-        return AMP_OK;
+        return raw->verify ? take_copy(raw, buffer) : AMP_OK; /* with guards */
     }
     if (!(buffer->flags & AMP__READ_WRITE)) {
         AMP_TRY(from_cache(raw, casting, buffer));
         if (buffer->temporary) return AMP_OK;
         AMP_TRY(take_temporary(raw, buffer, sizeof(float)));
-        each_row(raw, buffer, round_in, &raw->counts);
+        amp__raw_fill(raw, buffer, AMP__INTO_ROUNDED, &raw->counts);
         return AMP_OK;
     }
     struct amp__param *summed;
@@ -221,7 +173,7 @@ static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_buffer *b
     AMP_TRY(take_temporary(raw, buffer, sizeof(float)));
     /* in place, but on a copy: the host's stays as it is until the op is through */
     if (!summed) {
-        each_row(raw, buffer, round_in, &raw->counts);
+        amp__raw_fill(raw, buffer, AMP__INTO_ROUNDED, &raw->counts);
         buffer->after = AMP__RAW_ROUND;
         return AMP_OK;
     }
@@ -238,7 +190,7 @@ static amp_status enter_replaced(struct amp__raw *raw, struct amp__raw_buffer *b
     if (buffer->temporary) return AMP_OK;
     AMP_TRY(take_temporary(raw, buffer, sizeof(uint16_t)));
     if (buffer->flags & AMP__WRITE) buffer->after = AMP__RAW_WIDEN;
-    else each_row(raw, buffer, narrow_in, &raw->counts);
+    else amp__raw_fill(raw, buffer, AMP__INTO_NARROWED, &raw->counts);
     return AMP_OK;
 }
 
@@ -292,13 +244,15 @@ static amp_status enter_released(struct amp__raw *raw, struct amp__raw_buffer *b
 }
 
 /* What the mode does not touch. Batch norm's parameters, statistics and their gradients stay FP32 in a 16-bit model. */
-static bool stays(const struct amp__raw *raw, const float *address, bool seed, bool updates) {
+static bool stays(const struct amp__raw *raw, const float *address, uint16_t flags, bool seed) {
     amp_context *context = raw->casting->context;
     uint64_t offset;
+    if (raw->mode == AMP__RAW_COPY && flags & (AMP__WRITE | AMP__READ_WRITE)) return false;
     if (find_released(raw, address, &offset)) return false;
     if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return true;
     if (!amp__retypes(&context->properties) || !context->has_norm) return false;
     struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, address, &offset);
+    const bool updates = (flags & AMP__READ_WRITE) != 0;
     if (!param && amp__gradient_at(context, address, updates, &param, &offset) != AMP_OK) return false;
     return amp__param_stays_fp32(context, param);
 }
@@ -314,11 +268,13 @@ static amp_status enter(struct amp__raw *raw, struct amp__raw_buffer *buffer, bo
     }
     if (seed || buffer->scratch) AMP_TRY(take_temporary(raw, buffer, sizeof(float)));
     if (seed) {
-        atomic_fetch_add_explicit(&raw->casting->context->seeds_shown, 1, memory_order_relaxed);
-        each_row(raw, buffer, scale_in, NULL);
+        if (raw->mode != AMP__RAW_COPY)
+            atomic_fetch_add_explicit(&raw->casting->context->seeds_shown, 1, memory_order_relaxed);
+        amp__raw_fill(raw, buffer, AMP__INTO_SCALED, NULL);
     }
     else if (buffer->scratch)
         memcpy(buffer->temporary, buffer->host, (size_t)buffer->extents.span * sizeof(float));
+    else if (raw->mode == AMP__RAW_COPY) AMP_TRY(enter_copied(raw, buffer));
     else {
         AMP_TRY(look_at_role(raw, buffer));
         AMP_TRY(raw->mode == AMP__RAW_EMULATE ? enter_emulated(raw, buffer) : enter_replaced(raw, buffer));
@@ -371,7 +327,7 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     const bool seed = (arg->flags & AMP__SEED) != 0;
     if (arg->dtype != AMP_FLOAT32 || (arg->flags & AMP__KEEP) || !host) return AMP_OK;
     raw->found |= !seed;
-    const bool as_it_is = stays(raw, host, seed, (arg->flags & AMP__READ_WRITE) != 0);
+    const bool as_it_is = stays(raw, host, arg->flags, seed);
     if (as_it_is && !may_watch(raw, host)) return AMP_OK;
     amp_status status = new_buffer(raw, host, &buffer);
     if (status != AMP_OK) return amp__fail_prefix(status, "op %s: %s", raw->casting->op->name, arg->name);
@@ -434,11 +390,11 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     AMP_RETURN_IF(field.role == AMP_ROLE_KEEP && host != *field.address, AMP_ERR_CONFLICT,
                   "it is a buffer of the call already, in another role: what is kept is AMP_ROLE_KEEP each time");
     if (field.role == AMP_ROLE_KEEP || !host || !field.size) return AMP_OK;
-    const bool as_it_is = stays(raw, host, seed, field.role == AMP_ROLE_UPDATE);
-    if (as_it_is && !may_watch(raw, host)) return AMP_OK;
     const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE
         : field.role == AMP_ROLE_UPDATE                 ? AMP__READ_WRITE
                                                         : 0;
+    const bool as_it_is = stays(raw, host, flags, seed);
+    if (as_it_is && !may_watch(raw, host)) return AMP_OK;
     if (!as_it_is) AMP_TRY(join(raw, &field, host, flags, &joined));
     if (joined) return AMP_OK;
     AMP_TRY(new_buffer(raw, host, &buffer));
@@ -462,14 +418,4 @@ amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__call *call, vo
     for (uint32_t i = 0; i < call->schema->n_args; i++)
         if (call->schema->args[i].kind == AMP__BUFFER) AMP_TRY(enter_argument(raw, call, i, argv, pointers));
     return AMP_OK;
-}
-
-void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op) {
-    static row_function *const functions[] = { [AMP__RAW_ROUND] = round_out, [AMP__RAW_WIDEN] = widen_out,
-                                               [AMP__RAW_ADD] = add_out };
-    struct amp__counts counts = raw->counts;
-    for (size_t i = 0; i < raw->n; i++)
-        if (raw->buffers[i].after != AMP__RAW_NOTHING)
-            each_row(raw, &raw->buffers[i], functions[raw->buffers[i].after], &counts);
-    amp__op_add_counts(op, &counts);
 }

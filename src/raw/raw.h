@@ -15,8 +15,9 @@
 #include "kernels/round.h"
 #include "call/call.h"
 
-/* SEED: only the seed is looked after, and weights that were released. */
-enum amp__raw_mode { AMP__RAW_NONE, AMP__RAW_REPLACE, AMP__RAW_EMULATE, AMP__RAW_SEED };
+/* SEED: only the seed is looked after, and weights that were released. COPY: private FP32 copies of all buffers, the
+ * inputs rounded as REPLACE rounds them, and nothing goes back (reference.c). */
+enum amp__raw_mode { AMP__RAW_NONE, AMP__RAW_REPLACE, AMP__RAW_EMULATE, AMP__RAW_SEED, AMP__RAW_COPY };
 
 /* One buffer of one call. */
 struct amp__raw_buffer {
@@ -59,6 +60,13 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *field);
 /* After the op: what it wrote goes where the host looks for it. */
 void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op);
 
+/* ---- rows.c: elements on their way in ---- */
+
+/* The temporary gets the host's elements: through the low type, in it, times the seed's factor, or as they are. */
+enum amp__into { AMP__INTO_ROUNDED, AMP__INTO_NARROWED, AMP__INTO_SCALED, AMP__INTO_COPIED };
+void amp__raw_fill(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, enum amp__into how,
+                   struct amp__counts *counts); /* counts: what rounding did; may be NULL */
+
 /* ---- release.c ---- */
 
 amp_status amp__weights_release(amp_context *context, uint64_t *bytes);
@@ -66,8 +74,10 @@ amp_status amp__weights_restore(amp_context *context); /* nothing is lost where 
 
 /* ---- watch.c: verify, what a call does to its arguments held against what was said of them ---- */
 
-enum { AMP__GUARD = 64 }; /* bytes before a temporary and behind it */
+/* Bytes before a temporary of `bytes`, and behind it: as many, so that FP32 written into 16 bits stays inside. */
+size_t amp__guard_of(size_t bytes);
 
+struct amp__reference;
 struct amp__watch {
     struct amp__watched *items; /* of the call's memory */
     size_t n, capacity;
@@ -83,7 +93,30 @@ amp_status amp__watch_enter(struct amp__watch *watch, struct amp__casting *casti
 /* Once for each op and each gradient that it adds to: does it add? It runs one more time to tell. */
 amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casting, const struct amp__call *call,
                             amp_fn function, void *const *argv);
-void amp__watch_leave(const struct amp__watch *watch, struct amp__op *op);
+/* False: it found something. `reference`: what FP32 made of the call, or nothing. */
+bool amp__watch_leave(const struct amp__watch *watch, struct amp__op *op, const struct amp__reference *reference);
+/* Was something written around the buffer's temporary? Then that is told. */
+bool amp__watch_guards(const struct amp__raw_buffer *buffer, struct amp__op *op);
+
+/* ---- reference.c: verify, a 16-bit implementation held against the op's own FP32 function ---- */
+
+struct amp__reference {
+    struct amp__outcome *outcomes; /* one for each buffer that the op writes; of the call's memory */
+    size_t n;                      /* 0: this call is not compared */
+    size_t kind;                   /* of call, a number in op->comparisons */
+    bool decides;                  /* its inputs would show a transpose */
+};
+
+/* Runs the FP32 function on copies, if the call adds to what is known of the implementation for `low`. Before anything
+ * of the call is converted; the copies are the call's. */
+amp_status amp__reference_run(struct amp__reference *reference, struct amp__casting *casting,
+                              const struct amp__call *call, amp_dtype low, float seed);
+/* Is memory, read as FP32, the result that the FP32 function had for the buffer at `host`? */
+bool amp__reference_is(const struct amp__reference *reference, const float *host, const void *memory);
+/* After the implementation, once the host's buffers have its results. */
+void amp__reference_judge(const struct amp__reference *reference, struct amp__op *op);
+/* For amp_health: ops that were compared, and those that were not, with the reasons. */
+void amp__reference_health(const amp_context *context, amp__text *text);
 
 /* ---- visit.c: what the host finds in the structs of a call ---- */
 

@@ -28,7 +28,15 @@ struct amp__watched {
     struct amp__param *summed; /* the op adds to the gradient of this parameter */
     uint64_t sum;  /* of the bytes before */
     char *before;  /* a copy */
+    float *host;   /* the host's memory behind a copy; NULL: it is `memory` itself */
+    bool is_output; /* emulated: without verify the op writes into the host's memory itself */
+    size_t guard;  /* bytes on each side of it */
 };
+
+size_t amp__guard_of(size_t bytes) {
+    enum { LEAST = 64 }; /* and a multiple of it: temporaries are aligned to as much */
+    return bytes <= LEAST || bytes > SIZE_MAX / 8 ? LEAST : (bytes + LEAST - 1) / LEAST * LEAST;
+}
 
 void amp__watch_fill(void *memory, size_t bytes, bool narrow) {
     const uint32_t fill = narrow ? (uint32_t)FILL_LOW << 16 | FILL_LOW : FILL_FP32;
@@ -133,8 +141,7 @@ static bool is_misdescribed(const struct amp__casting *casting, const struct amp
     return true;
 }
 
-static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *casting,
-                             const struct amp__raw_buffer *buffer) {
+static struct amp__watched item_of(const struct amp__raw_buffer *buffer) {
     const struct amp__extents *extents = &buffer->extents;
     const int64_t last = extents->shape[extents->ndim - 1];
     const bool gaps = extents->row_stride != last;
@@ -144,11 +151,20 @@ static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *cast
                                  .length = (size_t)(gaps ? last : extents->count),
                                  .stride = (size_t)(gaps ? extents->row_stride : extents->count),
                                  .width = buffer->narrow ? sizeof(uint16_t) : sizeof(float),
-                                 .guarded = buffer->temporary != NULL };
+                                 .guarded = buffer->temporary != NULL,
+                                 .host = buffer->temporary ? buffer->host : NULL };
+    item.guard = item.guarded ? amp__guard_of((size_t)extents->span * item.width) : 0;
+    item.is_output = item.guarded && !buffer->narrow && buffer->flags & AMP__WRITE;
     item.role = buffer->scratch                 ? GUARDED
         : buffer->flags & AMP__WRITE            ? WRITES
         : buffer->flags & AMP__READ_WRITE       ? UPDATES
                                                 : READS;
+    return item;
+}
+
+static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *casting,
+                             const struct amp__raw_buffer *buffer) {
+    struct amp__watched item = item_of(buffer);
     uint64_t offset;
     struct amp__param *gradient_of = NULL;
     const struct amp__param *param =
@@ -156,7 +172,7 @@ static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *cast
     check_norm(casting, param);
     if (item.role == UPDATES || item.role == WRITES)
         AMP_TRY(amp__gradient_at(casting->context, buffer->host, true, &gradient_of, &offset));
-    if (item.role == WRITES && !buffer->temporary && is_misdescribed(casting, param, gradient_of, buffer))
+    if (item.role == WRITES && !buffer->narrow && is_misdescribed(casting, param, gradient_of, buffer))
         item.role = GUARDED;
     if (item.role == UPDATES) item.summed = gradient_of;
     return add(watch, casting, item);
@@ -269,14 +285,14 @@ amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casti
                             amp_fn function, void *const *argv) {
     struct amp__op *op = casting->op;
     bool any = false;
-    if (call->schema->n_tensors || call->schema->ret.kind == AMP__TENSOR) return AMP_OK;
+    if (call->schema->n_tensors || call->schema->ret.kind == AMP__TENSOR || op->flags & AMP_OP_STATEFUL) return AMP_OK;
     for (size_t i = 0; i < watch->n; i++) any |= is_unprobed(op, &watch->items[i]);
     if (!any) return AMP_OK;
     for (size_t i = 0; i < watch->n; i++)
         if (watch->items[i].role != READS && !watch->items[i].before) AMP_TRY(copy(casting, &watch->items[i]));
     for (size_t i = 0; i < watch->n; i++)
         if (watch->items[i].summed) fill(&watch->items[i]);
-    amp__call_run(call, function, argv);
+    amp__call_rehearse(call, function, argv);
     for (size_t i = 0; i < watch->n; i++)
         if (watch->items[i].summed && is_assigned(&watch->items[i])) tell_assigned(op, &watch->items[i]);
     for (size_t i = 0; i < watch->n; i++) {
@@ -289,7 +305,8 @@ amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casti
 
 /* ---- after it ---- */
 
-static void look_at_written(const struct amp__watched *item, const struct amp__op *op) {
+/* False: it found something. */
+static bool look_at_written(const struct amp__watched *item, const struct amp__op *op) {
     size_t unwritten = 0, read = 0;
     for (size_t row = 0; row < item->rows; row++)
         for (size_t i = 0; i < item->length; i++) {
@@ -305,30 +322,80 @@ static void look_at_written(const struct amp__watched *item, const struct amp__o
     if (read)
         amp__find(op->context, AMP__OUTPUT_READ, op->name, "op %s: %s is written only, and %zu of its %zu elements "
                   "hold what was there before", op->name, item->name, read, item->rows * item->length);
+    return !unwritten && !read;
 }
 
-/* Guards, and what lies between rows. */
-static bool is_whole(const struct amp__watched *item) {
-    const char *end = item->memory + span_of(item) + AMP__GUARD;
-    for (const char *at = item->memory - AMP__GUARD; at < item->memory; at += item->width)
+/* Guards, and what lies between rows: `visit` gets each element of them that was written. */
+typedef void stray(const struct amp__watched *item, const char *element);
+
+static size_t each_stray(const struct amp__watched *item, stray *visit) {
+    const char *end = item->memory + span_of(item) + item->guard;
+    size_t n = 0;
+    for (const char *at = item->memory - item->guard; at < end; at += item->width) {
+        const size_t element = (size_t)(at - item->memory) / item->width;
+        if (at >= item->memory && at < item->memory + span_of(item) && element % item->stride < item->length) continue;
+        if (is_filled(item, at)) continue;
+        n++;
+        if (visit) visit(item, at);
+    }
+    return n;
+}
+
+/* An output of the host's own FP32 op: without verify it would be there. */
+static void hand_on(const struct amp__watched *item, const char *element) {
+    memcpy((char *)item->host + (element - item->memory), element, item->width);
+}
+
+/* Each element as FP32 begins where the 16-bit one would stand twice as far in; nothing is behind the last. An element
+ * that is the fill in both halves is none. */
+static bool is_fp32(const struct amp__watched *item) {
+    const char *end = item->memory + span_of(item) + item->guard;
+    for (size_t row = 0; row < item->rows; row++)
+        for (size_t i = 0; i < item->length; i++) {
+            const char *element = item->memory + (row * item->stride + i) * sizeof(float);
+            if (is_filled(item, element) && is_filled(item, element + item->width)) return false;
+        }
+    for (const char *at = item->memory + 2 * span_of(item); at < end; at += item->width)
         if (!is_filled(item, at)) return false;
-    for (const char *at = item->memory + span_of(item); at < end; at += item->width)
+    for (const char *at = item->memory - item->guard; at < item->memory; at += item->width)
         if (!is_filled(item, at)) return false;
-    for (size_t row = 0; row + 1 < item->rows; row++)
-        for (size_t i = item->length; i < item->stride; i++)
-            if (!is_filled(item, row_of(item, row) + i * item->width)) return false;
     return true;
 }
 
-void amp__watch_leave(const struct amp__watch *watch, struct amp__op *op) {
+static void tell_stray(const struct amp__watched *item, struct amp__op *op, size_t n,
+                       const struct amp__reference *reference) {
+    const bool twice = item->role == WRITES && item->width == sizeof(uint16_t) && is_fp32(item);
+    if (twice)
+        amp__find(op->context, AMP__FP32_INTO_LOW, op->name, "op %s: its implementation wrote FP32 into 16 bits: %s "
+                  "is %zu elements of %s, and %s", op->name, item->name, item->rows * item->length,
+                  amp__dtype_name(op->context->properties.low),
+                  amp__reference_is(reference, item->host, item->memory)
+                      ? "holds the FP32 function's result in twice the bytes"
+                      : "twice their bytes were written (or its extents are half of what is written)");
+    else
+        amp__find(op->context, AMP__OUT_OF_BOUNDS, op->name, "op %s writes %zu elements outside of %s, which has %zu "
+                  "by its extents", op->name, n, item->name, item->rows * item->length);
+}
+
+bool amp__watch_guards(const struct amp__raw_buffer *buffer, struct amp__op *op) {
+    const struct amp__watched item = item_of(buffer);
+    const size_t n = item.guarded ? each_stray(&item, NULL) : 0;
+    if (n) tell_stray(&item, op, n, NULL);
+    return n != 0;
+}
+
+bool amp__watch_leave(const struct amp__watch *watch, struct amp__op *op, const struct amp__reference *reference) {
+    bool sound = true;
     for (size_t i = 0; i < watch->n; i++) {
         const struct amp__watched *item = &watch->items[i];
-        if (item->guarded && !is_whole(item))
-            amp__find(op->context, AMP__OUT_OF_BOUNDS, op->name, "op %s writes outside of %s, which has %zu elements "
-                      "by its extents", op->name, item->name, item->rows * item->length);
-        if (item->role == READS && amp__sum64(0, item->memory, span_of(item)) != item->sum)
+        const size_t n = item->guarded ? each_stray(item, item->is_output ? hand_on : NULL) : 0;
+        if (n) tell_stray(item, op, n, reference);
+        const bool written = item->role == READS && amp__sum64(0, item->memory, span_of(item)) != item->sum;
+        if (written)
             amp__find(op->context, AMP__INPUT_WRITTEN, op->name, "op %s writes into %s, which it only reads by its "
                       "description", op->name, item->name);
-        if (item->role == WRITES) look_at_written(item, op);
+        sound &= !n && !written;
+        if (item->role == WRITES) sound &= look_at_written(item, op);
     }
+    return sound;
 }

@@ -81,7 +81,28 @@ static const struct {
     { RAW_LATE_GRADIENT_TOO_LARGE, PLAIN_LINEAR_BACKWARD,
       "f(float?(out a!) dx[N,I], float(b!) dw[O,I], float(c!) db[O,I], float dy[N,O], float x[N,I], float w[O,I], "
       "int32 N, int32 I, int32 O) -> void" },
+    { RAW_OUTPUT_TOO_SMALL, PLAIN_LINEAR,
+      "f(float(out a!) y[N - 1,O], float x[N,I], float w[O,I], float b[O], int32 N, int32 I, int32 O) -> void" },
 };
+
+/* The 16-bit implementation of linear, with a slip. */
+static void low_linear(amp_dtype type, float *y, const float *x, const float *w, const float *b, int n, int i, int o) {
+    amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
+    if (mistake(RAW_LOW_SWAPPED)) type = type == AMP_FLOAT16 ? AMP_BFLOAT16 : AMP_FLOAT16;
+    g.m = n, g.n = o, g.k = i, g.a = x, g.b = w, g.bias = b, g.d = y;
+    g.a_dtype = g.b_dtype = g.bias_dtype = g.d_dtype = type;
+    g.transpose_b = !mistake(RAW_LOW_TRANSPOSED);
+    if (mistake(RAW_LOW_LEADING)) g.k--; /* and so much lie rows apart */
+    (void)hear(amp_matmul(&g));
+}
+
+static void fp16_linear(float *y, const float *x, const float *w, const float *b, int n, int i, int o) {
+    low_linear(AMP_FLOAT16, y, x, w, b, n, i, o);
+}
+
+static void bf16_linear(float *y, const float *x, const float *w, const float *b, int n, int i, int o) {
+    low_linear(AMP_BFLOAT16, y, x, w, b, n, i, o);
+}
 
 static void describe_ops(void) {
     static char own[N_PLAIN_OPS][32];
@@ -102,6 +123,8 @@ static void describe_ops(void) {
     if (mistake(RAW_WRONG_FORWARD)) ops[PLAIN_LINEAR_BACKWARD].backward_of = "dense";
     if (mistake(RAW_SAME_SLOT)) ops[PLAIN_RELU].slot = ops[PLAIN_LINEAR].slot;
     if (mistake(RAW_NO_SLOT)) ops[PLAIN_LINEAR].slot = NULL;
+    if (!mistake(RAW_LOW_SWAPPED) && !mistake(RAW_LOW_TRANSPOSED) && !mistake(RAW_LOW_LEADING)) return;
+    ops[PLAIN_LINEAR].fp16 = (amp_fn)fp16_linear, ops[PLAIN_LINEAR].bf16 = (amp_fn)bf16_linear;
 }
 
 static void describe_params(void) {

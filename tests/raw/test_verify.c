@@ -12,7 +12,7 @@
 
 enum { N = 6, ROOM = 32 };
 
-enum slip { RIGHT, UNWRITTEN, HALF, ADDS_TO_OUT, WRITES_IN, BEHIND, BEFORE, ASSIGNS };
+enum slip { RIGHT, UNWRITTEN, HALF, ADDS_TO_OUT, WRITES_IN, BEHIND, BEFORE, ASSIGNS, BEHIND_OUT, BEFORE_OUT };
 
 /* out = 2 in, dw += in: but for the slip. */
 static enum slip slip;
@@ -24,6 +24,8 @@ static void work(float *out, float *in, float *dw, int n) {
     if (slip == WRITES_IN) in[1] = 7.0f;
     if (slip == BEHIND) in[n] = 7.0f;
     if (slip == BEFORE) in[-1] = 7.0f;
+    if (slip == BEHIND_OUT) out[n + 1] = 7.1f;
+    if (slip == BEFORE_OUT) out[-1] = 7.1f;
 }
 
 static struct {
@@ -93,7 +95,7 @@ static const struct {
 } slips[] = {
     { UNWRITTEN, "AMP-M23", false }, { HALF, "AMP-M23", false },  { ADDS_TO_OUT, "AMP-M24", false },
     { WRITES_IN, "AMP-M25", false }, { BEHIND, "AMP-M26", true }, { BEFORE, "AMP-M26", true },
-    { ASSIGNS, "AMP-M28", false },
+    { ASSIGNS, "AMP-M28", false },   { BEHIND_OUT, "AMP-M26", true }, { BEFORE_OUT, "AMP-M26", true },
 };
 enum { N_SLIPS = sizeof slips / sizeof slips[0] };
 
@@ -114,6 +116,18 @@ TEST_TIMES(without_verify_none_is_looked_for, N_SLIPS) {
     slip = slips[_i].slip;
     if (!slips[_i].copies) table.work(out + 1, in + 1, dw, N);
     ck_assert_uint_eq(findings(), 0);
+}
+
+/* An output that is larger than its extents: what the op wrote is where it would be without verify. */
+TEST_TIMES(an_output_beyond_its_extents_is_not_lost, 4) {
+    static const char strided[] =
+        "work(float(out a!) out[2,n / 2 : n / 2 + 1], float in[n], float(a!) dw[n], int32 n) -> void";
+    start(_i / 2 ? strided : right_schema, AMP_O1, _i % 2 ? AMP_ON : AMP_OFF);
+    slip = BEHIND_OUT;
+    table.work(out + 1, in, dw, N);
+    ck_assert_int_eq(has("AMP-M26", "work"), _i % 2);
+    ck_assert(out[0] == 0.0f && out[1 + N + 1] == 7.1f);
+    for (int i = 0; i < N; i++) ck_assert(out[1 + i] == 2.0f * in[i]);
 }
 
 /* What an op leaves out keeps what it was. */

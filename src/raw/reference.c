@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * amp_config.verify: a 16-bit implementation held against the op's own FP32 function. The function runs first, on
+ * copies of all buffers, and its results are thrown away. Its inputs have the values that the implementation will get,
+ * rounded and widened again: whatever differs is the implementation's own.
+ *
+ * The first calls of each kind (integers, sizes, buffers that are there) are compared, and a call counts only if a
+ * wrong implementation would have shown in it: zeros, constants, and numbers that 16 bits cannot hold prove nothing.
+ * Distances are L2 norms over one buffer, of what the call changed there. Allowed are 16 units of roundoff of what FP32
+ * changed: 2^-7 of it in fp16 and 2^-4 in bfloat16. Where the terms of a product cancel, that is less than rounding
+ * makes. So a product may differ by (u + k * 2^-24) |A||B| too: u for the roundings of its terms, of which k are summed
+ * in FP32. |A||B| is what the FP32 function makes of absolute values, wherever the op keeps its transposes and strides.
+ */
+#include "call/call.h"
+#include "raw/reference.h"
+
+#include <string.h>
+
+enum { ENOUGH = 2, TRIES = 64 }; /* calls of a kind: that were compared, that were tried */
+
+static bool is_constant(const struct amp__extents *extents, const float *a) {
+    int64_t i = 1;
+    while (i < extents->count && a[amp__element_at(extents, i)] == a[0]) i++;
+    return extents->count > 1 && i == extents->count;
+}
+
+/* ---- what is compared ---- */
+
+/* A call's kind, and what the op may write without its being a result. */
+struct call_seen {
+    struct amp__casting *casting;
+    uint64_t key;
+    bool handles, has_work, unknown; /* unknown: a kept buffer without extents */
+    struct kept *kept;
+};
+
+/* Memory that is never cast: the op gets the host's own, and it is put back. */
+struct kept {
+    struct kept *next;
+    void *memory, *copy;
+    size_t bytes;
+};
+
+static void mix(struct call_seen *seen, int64_t value) { seen->key = amp__sum64(seen->key, &value, sizeof value); }
+
+static amp_status keep_memory(struct call_seen *seen, void *memory, size_t bytes) {
+    amp_device where;
+    if (!memory || !bytes || amp__places_where(seen->casting->context, memory, &where) != AMP_OK ||
+        where.type == AMP__DEVICE_CUDA)
+        return AMP_OK;
+    struct kept *kept = amp__casting_memory(seen->casting, sizeof *kept);
+    if (!kept) return amp__fail_memory();
+    *kept = (struct kept){ seen->kept, memory, NULL, bytes };
+    seen->kept = kept;
+    return AMP_OK;
+}
+
+static amp_status see_field(void *self, const amp_field *field) {
+    struct call_seen *seen = self;
+    seen->handles |= field->tensor && *field->tensor;
+    seen->has_work |= amp__is_work(field);
+    if (field->tensor) return AMP_OK;
+    mix(seen, field->role), mix(seen, *field->address ? field->size : 0);
+    return field->role == AMP_ROLE_KEEP ? keep_memory(seen, *field->address, (size_t)field->size * sizeof(float))
+                                        : AMP_OK;
+}
+
+static amp_status see_argument(struct call_seen *seen, const struct amp__call *call, uint32_t i) {
+    const struct amp__arg *arg = &call->schema->args[i];
+    struct amp__extents extents;
+    if (arg->kind >= AMP__INT8 && arg->kind <= AMP__UINT64) mix(seen, amp__call_integer(call, i));
+    if (arg->kind != AMP__BUFFER) return AMP_OK;
+    void *memory = amp__call_pointer(call, i);
+    mix(seen, memory != NULL);
+    seen->has_work |= memory && !(arg->flags & (AMP__KEEP | AMP__SEED));
+    if (!memory || (arg->dtype == AMP_FLOAT32 && !(arg->flags & AMP__KEEP))) return AMP_OK;
+    if (arg->flags & AMP__EXTENT_UNKNOWN) {
+        seen->unknown = true;
+        return AMP_OK;
+    }
+    AMP_TRY(amp__buffer_extents(call, i, &extents));
+    return keep_memory(seen, memory, (size_t)extents.span * amp__dtype_size(arg->dtype));
+}
+
+static amp_status see_call(struct call_seen *seen, const struct amp__call *call) {
+    const struct amp__op *op = seen->casting->op;
+    for (uint32_t i = 0; i < call->schema->n_args; i++) AMP_TRY(see_argument(seen, call, i));
+    return amp__visits(op) ? amp__visit_look(op, call, see_field, seen) : AMP_OK;
+}
+
+static struct amp__comparisons *comparisons_of(struct amp__op *op) {
+    if (!op->comparisons) op->comparisons = amp__alloc(1, sizeof *op->comparisons);
+    return op->comparisons;
+}
+
+/* Under the lock. */
+static bool wants(struct amp__comparisons *known, const struct call_seen *seen, size_t *kind) {
+    size_t i = 0;
+    if (seen->handles) known->why = "its structs have handles";
+    if (seen->unknown) known->why = "a buffer that is kept has no extents";
+    if (known->why || !seen->has_work) return false;
+    while (i < known->n && known->kinds[i].key != seen->key) i++;
+    if (i == AMP__KINDS) known->further++;
+    if (i == AMP__KINDS || known->kinds[i].compared >= ENOUGH || known->kinds[i].tried >= TRIES) return false;
+    if (i == known->n) known->kinds[known->n++].key = seen->key;
+    known->kinds[i].tried++;
+    *kind = i;
+    return true;
+}
+
+/* ---- the FP32 function ---- */
+
+struct rehearsal {
+    const struct amp__call *call;
+    struct amp__casting *casting;
+    struct amp__raw raw;
+    struct kept *kept;
+    float **before; /* of each of raw.buffers; of the call's memory, as all here */
+    void *argv[AMP__MAX_ARGS], *pointers[AMP__MAX_ARGS];
+};
+
+static bool is_written(const struct amp__raw_buffer *buffer) {
+    return (buffer->flags & (AMP__WRITE | AMP__READ_WRITE)) && !buffer->scratch;
+}
+
+static amp_status duplicate(struct amp__casting *casting, const void *memory, size_t bytes, void *copy) {
+    void *made = amp__casting_memory(casting, bytes);
+    if (!made) return amp__fail_memory();
+    memcpy(made, memory, bytes);
+    memcpy(copy, &made, sizeof made);
+    return AMP_OK;
+}
+
+static size_t bytes_of(const struct amp__raw_buffer *buffer) { return (size_t)buffer->extents.span * sizeof(float); }
+
+static amp_status pass_over(void *self, const amp_field *field) {
+    (void)self, (void)field;
+    return AMP_OK;
+}
+
+/* What structs point to is the call's copies now, and must not stay so. */
+static amp_status enter(struct rehearsal *r) {
+    for (uint32_t i = 0; i < r->call->schema->n_args; i++) r->argv[i] = r->call->args[i];
+    AMP_TRY(amp__raw_enter(&r->raw, r->call, r->argv, r->pointers));
+    if (amp__visits(r->casting->op)) AMP_TRY(amp__visit(r->call, r->argv, &r->raw, pass_over, NULL));
+    r->before = amp__casting_memory(r->casting, r->raw.n * sizeof *r->before + 1);
+    if (!r->before) return amp__fail_memory();
+    for (size_t i = 0; i < r->raw.n; i++) {
+        r->before[i] = NULL;
+        if (r->raw.buffers[i].temporary)
+            AMP_TRY(duplicate(r->casting, r->raw.buffers[i].temporary, bytes_of(&r->raw.buffers[i]), &r->before[i]));
+    }
+    for (struct kept *kept = r->kept; kept; kept = kept->next)
+        AMP_TRY(duplicate(r->casting, kept->memory, kept->bytes, &kept->copy));
+    return AMP_OK;
+}
+
+/* What did not change may be read-only. */
+static void put_kept_back(const struct rehearsal *r) {
+    for (const struct kept *kept = r->kept; kept; kept = kept->next)
+        if (kept->copy && memcmp(kept->memory, kept->copy, kept->bytes))
+            memcpy(kept->memory, kept->copy, kept->bytes);
+}
+
+static void put_back(const struct rehearsal *r) {
+    struct amp__temporaries *temporaries = r->casting->temporaries;
+    put_kept_back(r);
+    if (!temporaries) return;
+    for (const struct amp__patched *patched = temporaries->patched; patched; patched = patched->next)
+        *patched->field = patched->value;
+    temporaries->patched = NULL;
+}
+
+/* On what was there before; or on absolute values, and added to nothing. */
+static void run(const struct rehearsal *r, bool absolute) {
+    struct amp__traps traps;
+    for (size_t i = 0; i < r->raw.n; i++) {
+        const struct amp__raw_buffer *buffer = &r->raw.buffers[i];
+        float *temporary = buffer->temporary;
+        if (!temporary) continue;
+        memcpy(temporary, r->before[i], bytes_of(buffer));
+        for (int64_t k = 0; k < buffer->extents.count && absolute && !buffer->scratch; k++) {
+            float *element = temporary + amp__element_at(&buffer->extents, k);
+            *element = is_written(buffer) ? 0.0f : fabsf(*element);
+        }
+    }
+    put_kept_back(r);
+    amp__traps_mask(&traps);
+    if (traps.masked) amp__mark_top(r->call->thread)->traps = traps;
+    amp__call_rehearse(r->call, r->call->original, r->argv);
+    amp__traps_restore(&traps);
+}
+
+/* What the op reads: as FP32 gets it. */
+static const float *elements_of(const struct rehearsal *r, size_t i) {
+    return r->before[i] ? r->before[i] : r->raw.buffers[i].host;
+}
+
+static bool is_finite(const struct rehearsal *r) {
+    for (size_t i = 0; i < r->raw.n; i++) {
+        const struct amp__raw_buffer *buffer = &r->raw.buffers[i];
+        if (buffer->scratch || buffer->flags & AMP__WRITE) continue;
+        if (isnan(amp__largest(&buffer->extents, elements_of(r, i)))) return false;
+    }
+    return true;
+}
+
+/* Have the two largest inputs two values at least? Fills their sizes. */
+static bool tells_apart(const struct rehearsal *r, double sizes[2]) {
+    bool varies[2] = { true, true };
+    sizes[0] = sizes[1] = 0.0;
+    for (size_t i = 0; i < r->raw.n; i++) {
+        const struct amp__raw_buffer *buffer = &r->raw.buffers[i];
+        const double size = (double)buffer->extents.count;
+        if (buffer->scratch || buffer->flags & (AMP__WRITE | AMP__READ_WRITE) || size <= sizes[1]) continue;
+        const size_t place = size <= sizes[0];
+        if (!place) sizes[1] = sizes[0], varies[1] = varies[0];
+        sizes[place] = size;
+        varies[place] = !is_constant(&buffer->extents, elements_of(r, i));
+    }
+    return varies[0] && varies[1];
+}
+
+/* Of the first run. */
+static amp_status take_outcomes(struct amp__reference *reference, const struct rehearsal *r) {
+    size_t n = 0;
+    struct amp__outcome *outcomes = amp__casting_memory(r->casting, r->raw.n * sizeof *outcomes + 1);
+    if (!outcomes) return amp__fail_memory();
+    for (size_t i = 0; i < r->raw.n; i++) {
+        const struct amp__raw_buffer *buffer = &r->raw.buffers[i];
+        if (!is_written(buffer)) continue;
+        struct amp__outcome *out = &outcomes[n++];
+        *out = (struct amp__outcome){ .name = buffer->name ? buffer->name : "a buffer", .host = buffer->host,
+                                      .extents = buffer->extents,
+                                      .before = buffer->flags & AMP__READ_WRITE ? r->before[i] : NULL };
+        AMP_TRY(duplicate(r->casting, buffer->temporary, bytes_of(buffer), &out->made));
+        out->changed = amp__l2_distance(&out->extents, out->made, out->before);
+        out->norm = amp__l2_distance(&out->extents, out->made, NULL);
+        out->largest = amp__largest(&out->extents, out->made);
+    }
+    reference->outcomes = outcomes;
+    reference->n = n;
+    return AMP_OK;
+}
+
+/* The nth written buffer of a later run. */
+static const float *nth_written(const struct rehearsal *r, size_t n) {
+    size_t i = 0;
+    while (!is_written(&r->raw.buffers[i]) || n--) i++;
+    return r->raw.buffers[i].temporary;
+}
+
+/* Threads may add in another order: a sixteenth of what may differ. */
+static bool repeats(const struct amp__reference *reference, const struct rehearsal *r) {
+    for (size_t i = 0; i < reference->n; i++) {
+        const struct amp__outcome *out = &reference->outcomes[i];
+        const double d = amp__l2_distance(&out->extents, nth_written(r, i), out->made);
+        if (!(d <= amp__roundoff(r->raw.low) * out->norm) && !isnan(out->largest)) return false;
+    }
+    return true;
+}
+
+/* k from the sizes m * k, k * n and m * n. */
+static void take_magnitudes(struct amp__reference *reference, const struct rehearsal *r, const double sizes[2]) {
+    double most = 1.0;
+    for (size_t i = 0; i < reference->n; i++) most = fmax(most, (double)reference->outcomes[i].extents.count);
+    const double k = fmax(1.0, sqrt(sizes[0] * sizes[1] / most));
+    for (size_t i = 0; i < reference->n; i++) {
+        struct amp__outcome *out = &reference->outcomes[i];
+        const double norm = amp__l2_distance(&out->extents, nth_written(r, i), NULL);
+        out->magnitude = (amp__roundoff(r->raw.low) + k * 0x1p-24) * norm;
+    }
+}
+
+static amp_status rehearse(struct amp__reference *reference, struct rehearsal *r) {
+    double sizes[2];
+    struct amp__op *op = r->casting->op;
+    AMP_TRY(enter(r));
+    if (!is_finite(r)) return AMP_OK;
+    reference->decides = tells_apart(r, sizes);
+    run(r, false);
+    bool strays = false;
+    for (size_t i = 0; i < r->raw.n; i++) strays |= amp__watch_guards(&r->raw.buffers[i], op);
+    AMP_TRY(take_outcomes(reference, r));
+    run(r, false);
+    if (!repeats(reference, r)) {
+        pthread_mutex_lock(&op->context->lock);
+        op->comparisons->why = "its FP32 function makes something else the second time";
+        pthread_mutex_unlock(&op->context->lock);
+        reference->n = 0;
+    }
+    if (strays) reference->n = 0; /* told: the results are not whole */
+    if (!reference->n || !op->is_product) return AMP_OK;
+    run(r, true);
+    take_magnitudes(reference, r, sizes);
+    return AMP_OK;
+}
+
+amp_status amp__reference_run(struct amp__reference *reference, struct amp__casting *casting,
+                              const struct amp__call *call, amp_dtype low, float seed) {
+    struct amp__op *op = casting->op;
+    struct call_seen seen = { .casting = casting };
+    *reference = (struct amp__reference){ 0 };
+    if (amp__reference_never(op)) return AMP_OK;
+    AMP_TRY(see_call(&seen, call));
+    pthread_mutex_lock(&op->context->lock);
+    struct amp__comparisons *known = comparisons_of(op);
+    const bool wanted = known && wants(known, &seen, &reference->kind);
+    pthread_mutex_unlock(&op->context->lock);
+    if (!known) return amp__fail_memory();
+    if (!wanted) return AMP_OK;
+    struct rehearsal r = { .call = call, .casting = casting, .kept = seen.kept,
+                           .raw = { .mode = AMP__RAW_COPY, .low = low, .seed = seed, .verify = true, .lists = true,
+                                    .casting = casting } };
+    const amp_status status = rehearse(reference, &r);
+    put_back(&r);
+    if (status == AMP_OK) return AMP_OK;
+    reference->n = 0;
+    return status == AMP_ERR_CONFLICT ? AMP_OK : status; /* buffers overlap: the call itself refuses them, or not */
+}
+
