@@ -108,8 +108,9 @@ static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view)
     if (amp_py_look(tensor, view)) {
         PyErr_Clear();
         PyErr_SetString(PyExc_RuntimeError,
-                        "a gradient or parameter has no plain elements (it is sparse, or of another kind): loss "
-                        "scaling works on dense ones; nn.Embedding(sparse=False) makes those");
+                        "a gradient or parameter has no plain elements (it is sparse, or of another kind); where a "
+                        "loss is scaled the module that makes sparse ones says so with an attribute, sparse = True, "
+                        "before amp.initialize, as nn.Embedding(sparse=True) does");
         return fail(context);
     }
     const struct amp_py_param *param = context->looked_at;

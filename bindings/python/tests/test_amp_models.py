@@ -308,15 +308,6 @@ def test_script_modules(level):
     assert model.weight.dtype is torch.float32
 
 
-def test_sparse_gradients_are_refused_in_words():
-    model = nn.Embedding(5, 3, sparse=True)
-    optimizer = torch.optim.SparseAdam(list(model.parameters()))
-    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
-    loss = model(torch.tensor([1, 2])).sum()
-    with pytest.raises(RuntimeError, match="sparse=False"), amp.scale_loss(loss, optimizer) as scaled:
-        scaled.backward()
-
-
 def test_state_dicts_need_no_second_model():
     """Masters are shown as they are: nothing is copied where there is one (apex#589)."""
     model = nn.Linear(4, 4)

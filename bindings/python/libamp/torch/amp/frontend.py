@@ -27,6 +27,7 @@ from . import (
     retype,
     session,
     sharding,
+    sparse,
     split,
     states,
     storage,
@@ -208,7 +209,11 @@ def _make_context(
         if session is not None:
             session.event(*what)
 
-    params = _list_params(optimizers, current.resolved["loss_scale"] != 1.0)
+    scales = current.resolved["loss_scale"] != 1.0
+    params = _list_params(optimizers, scales)
+    if (scales or current.resolved["master_weights"] is True) and sparse.is_used(models):
+        current.sparse = sparse.Sparse(models)
+        params = [current.sparse.with_flags(listed) for listed in params]
     skipping = [i for i, optimizer in enumerate(optimizers) if graphs.skips_by_itself(optimizer, optimizers)]
     return _core.Context(level, retype.describe(models), params, settings, event, [], storage, skipping)
 

@@ -45,7 +45,8 @@ class AmpStash:
 
     def _pairs(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         pairs: list[tuple[torch.Tensor, torch.Tensor | None]] = self.session.context.masters(self.index)
-        return pairs
+        sparse = self.session.sparse
+        return pairs if sparse is None else [pair for pair in pairs if not sparse.is_flag(pair[0])]
 
     def _groups(self, low: bool, masters: bool) -> list[list[torch.Tensor]]:
         model_of = {id(master): param for param, master in self._pairs() if master is not None}

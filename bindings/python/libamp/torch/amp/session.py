@@ -37,6 +37,7 @@ class Session:
         self.masters: dict[int, torch.nn.Parameter] = {}  # id of a parameter that the context keeps -> its master
         self._params: dict[int, torch.Tensor] = {}  # by the same id
         self.split: Any = None  # split.Split, with master_weights="split"
+        self.sparse: Any = None  # sparse.Sparse, where a module may make sparse gradients
         self.restoring: Any = None  # restoring.Restoring, where models are 16-bit
         # a parameter's version and sum when it was its master's
         self._agreed: dict[int, tuple[int | None, torch.Tensor]] = {}

@@ -2,6 +2,7 @@
 """Models and optimizers that are cut up between ranks: who must agree on a skip, and what cannot work."""
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 from collections.abc import Iterable, Iterator
@@ -202,4 +203,5 @@ def begin(
         _join(session)
     if not session.backward_seen:
         session.before_first_backward()
-    return session.context.begin(indices, loss_id, delay_unscale, delay_check)
+    begin = functools.partial(session.context.begin, indices, loss_id, delay_unscale, delay_check)
+    return begin() if session.sparse is None else session.sparse.begin(session, indices, delay_unscale, begin)
