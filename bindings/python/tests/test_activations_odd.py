@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-
 from libamp.torch import amp  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 
 
 def off_by(make, forward, bits=8):
@@ -104,3 +104,69 @@ def test_a_backward_may_write_into_what_it_saved():
         got = torch.autograd.grad(model(x).sum(), list(model.parameters()))
     for a, b in zip(got, exact, strict=True):
         assert (a - b).norm() < 0.02 * b.norm()
+
+
+class Derives(torch.nn.Module):
+    """A model that differentiates forwards by itself, beside a layer that does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        with forward_ad.dual_level():
+            dual = self.last(torch.tanh(forward_ad.make_dual(x, torch.ones_like(x))))
+            return sum(forward_ad.unpack_dual(dual))
+
+
+def _jvp(model, x):
+    return torch.func.jvp(model, (x,), (x.cos(),))
+
+
+def _dual(model, x):
+    """Forwards, and backwards over it."""
+    with forward_ad.dual_level():
+        value, tangent = forward_ad.unpack_dual(model(forward_ad.make_dual(x, x.cos())))
+        return value, tangent, *torch.autograd.grad(tangent.square().sum() + value.sum(), list(model.parameters()))
+
+
+def _forward_over_vmap(model, x):
+    return torch.vmap(lambda row: torch.func.jvp(model, (row,), (row,))[1])(x)
+
+
+def _jacfwd(model, x):
+    return torch.func.jacfwd(model)(x[0])
+
+
+def _nested(model, x):
+    rows = torch.nested.nested_tensor([x[:50], x[:30]], requires_grad=True)
+    out = model(rows).to_padded_tensor(0.0)
+    return out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))
+
+
+def _flat(results):
+    return results if isinstance(results, (list, tuple)) else [results]
+
+
+@pytest.mark.parametrize("how", [_jvp, _dual, _forward_over_vmap, _jacfwd, _nested])
+def test_forward_mode_and_nested_tensors_are_exact(how):
+    torch.manual_seed(2)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    x = torch.randn(64, 64)
+    expected = _flat(how(model, x))
+    with amp.compress_activations(model, 2, min_size=0) as handle:
+        assert all(map(torch.equal, _flat(how(model, x)), expected))
+        model(x).sum().backward()  # and the next forward is packed as ever
+        assert handle.bytes.now < 0.6 * handle.bytes.before  # its input stays
+
+
+def test_forward_mode_inside_a_model():
+    torch.manual_seed(2)
+    model, x = Derives(), torch.randn(64, 64)
+
+    def gradient():
+        return torch.autograd.grad(model(x).square().sum(), model.last.weight)[0]
+
+    expected = gradient()
+    with amp.compress_activations(model, 2):
+        assert torch.equal(gradient(), expected)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from ... import kernels
 
@@ -221,7 +222,10 @@ class Store:
         if tensor.numel() < self._min_size:
             self.small += 1
             return tensor if node is None else tensor.detach(), tensor._version
-        if type(tensor) is not _Tensor or tensor.layout is not _STRIDED or not self._reaches(tensor):
+        if forward_ad._current_level >= 0:  # forward-mode: tangents are saved too, and some of them have no memory
+            return tensor if tensor.is_leaf else tensor.detach(), tensor._version
+        plain = type(tensor) is _Tensor and tensor.layout is _STRIDED and not tensor.is_nested
+        if not plain or not self._reaches(tensor):
             return self._exact(tensor, "elsewhere")
         storage = tensor.untyped_storage()
         key: Any = (storage._cdata, tensor._version, tensor.dtype)
