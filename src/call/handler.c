@@ -112,14 +112,14 @@ static amp_status enter(struct substitution *s, struct amp__op *op, const struct
     s->decided = d;
     s->n_written = 0;
     s->reference.n = 0;
-    if (op->context->verify && d->mode == AMP__RAW_REPLACE)
-        AMP_TRY(amp__reference_run(&s->reference, &s->casting, call, d->decision.target, d->seed));
     const bool is_raw = d->mode != AMP__RAW_NONE;
     const bool visits = amp__visits(op) && (is_raw || (op->host->cast && (d->decision.casts || d->rounds)));
     if (is_raw || visits)
         s->raw = (struct amp__raw){ .mode = d->mode, .low = d->decision.target, .seed = d->seed,
                                     .verify = op->context->verify, .lists = op->context->verify || s->observed,
                                     .casting = &s->casting };
+    if (op->context->verify && d->mode == AMP__RAW_REPLACE)
+        AMP_TRY(amp__reference_run(&s->reference, &s->casting, call, d->decision.target, d->seed));
     for (uint32_t i = 0; i < call->schema->n_args; i++) s->argv[i] = call->args[i];
     for (uint32_t i = 0; i < call->schema->n_args && d->decision.casts; i++)
         if (amp__is_operand(&call->schema->args[i])) AMP_TRY(substitute_argument(s, call, i));

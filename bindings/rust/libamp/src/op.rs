@@ -52,6 +52,13 @@ impl Op {
         self
     }
 
+    /// It keeps state, draws random numbers or allocates: `AMP_VERIFY` adds no call of it (`AMP_OP_STATEFUL`).
+    #[must_use]
+    pub fn is_stateful(mut self) -> Op {
+        self.flags |= sys::AMP_OP_STATEFUL;
+        self
+    }
+
     /// `buffers` are (type, name, extents), `numbers` (type, name). Panics where extents are more than arithmetic: what
     /// means one thing here and another in C, as `!n` does.
     ///
