@@ -162,6 +162,9 @@ typedef struct amp_record {
     const char *first_nonfinite; /* parameter whose gradient was the first non-finite one, in the order of the
                                     optimizers' lists, at the last overflow (amp_get_culprit has that of backward);
                                     NULL: none yet. Valid until amp_shutdown */
+    uint32_t hysteresis_left; /* overflows until the scale backs off, that one included */
+    float next_scale;         /* mxnet: of the bracket after the next; else scale_after */
+    uint64_t clean_run;       /* deepspeed: clean brackets since the last overflow; else 0 */
 } amp_record;
 
 #define AMP_RECORD_INIT AMP_SIZED_(amp_record)

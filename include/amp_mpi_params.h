@@ -139,7 +139,8 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_broadcast_masters(amp_mpi *mpi, 
     X(cast_model_outputs) X(lists) X(emulate) X(num_losses) X(scaler) X(loss_scale) X(init_scale) X(min_scale)         \
     X(max_scale) X(growth) X(backoff) X(window) X(hysteresis) X(consecutive_hysteresis) X(max_skips) X(check_finite)
 /* Members of a loss's amp_record that decide its next scales. */
-#define AMP_MPI_COURSE_(X) X(scale_after) X(unskipped) X(skips_in_row)
+#define AMP_MPI_COURSE_(X)                                                                                             \
+    X(scale_after) X(next_scale) X(unskipped) X(hysteresis_left) X(clean_run) X(skips_in_row)
 
 enum { AMP_MPI_MOST_ = 32 }; /* numbers that are compared at a time */
 

@@ -11,9 +11,13 @@ AMP_API amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_re
     AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
                   "amp_get_record: loss_id %u is out of range: amp_config.num_losses is %u", (unsigned)loss_id,
                   (unsigned)context->properties.num_losses);
-    AMP_TRY(context->brackets[loss_id].home->read(&context->brackets[loss_id]));
-    return amp__fill_struct(record, record->struct_size, sizeof *record, &context->brackets[loss_id].record,
-                            sizeof *record, "amp_record");
+    struct amp__bracket *bracket = &context->brackets[loss_id];
+    AMP_TRY(bracket->home->read(bracket));
+    amp_record now = bracket->record;
+    now.hysteresis_left = bracket->scaler.hysteresis_left;
+    now.next_scale = bracket->scaler.next_scale;
+    now.clean_run = bracket->scaler.clean_run;
+    return amp__fill_struct(record, record->struct_size, sizeof *record, &now, sizeof now, "amp_record");
 }
 
 AMP_API amp_status amp_check(amp_context *context) {

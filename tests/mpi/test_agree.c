@@ -70,20 +70,29 @@ static void compares_settings(void) {
 #undef DIFFERS
 }
 
-/* Equal settings, equal scales, and one clean bracket more on rank 2: its scale grows earlier. */
-static void compares_courses(void) {
+/* A bracket in which every gradient begins with this number, and the step that takes its decision. */
+static bool bracket(struct net *net, amp_optimizer *optimizer, float gradient) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    memset(net->grads, 0, sizeof net->grads);
+    if (amp_scale_loss_begin(optimizer, NULL, &scaled) != AMP_OK) return false;
+    for (int i = 0; i < BUFFERS; i++) net->grads[i][0] = gradient * amp_seed_factor(&scaled);
+    return amp_scale_loss_end(&scaled) == AMP_OK && amp_step_begin(optimizer, &info) == AMP_OK &&
+           amp_step_end(optimizer) == AMP_OK;
+}
+
+/* Equal settings and scales, and another place of the scale's course on rank 2: `more` is a bracket that it has before
+ * the one that all have. */
+static void compares_courses(float more, const char *words) {
     struct net net;
     amp_optimizer optimizer;
-    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    const amp_config config = settings();
+    amp_config config = settings();
+    config.hysteresis = 3, config.consecutive_hysteresis = AMP_OFF;
     bool right = net_initialize(&net, &optimizer, &config, true) &&
                  amp_mpi_check_settings(net.mpi, net.model.amp) == AMP_OK;
-    if (rank == 2)
-        right = right && amp_scale_loss_begin(&optimizer, NULL, &scaled) == AMP_OK &&
-                amp_seed_factor(&scaled) == 1024.0f && amp_scale_loss_end(&scaled) == AMP_OK;
-    ok(right && amp_mpi_check_settings(net.mpi, net.model.amp) == AMP_ERR_CONFLICT &&
-           says(&net, "rank 2 has unskipped 1 of loss 0, rank 0 has 0"),
-       "another place of the scale's course");
+    if (rank == 2) right = right && bracket(&net, &optimizer, more);
+    right = right && bracket(&net, &optimizer, 1.0f);
+    ok(right && amp_mpi_check_settings(net.mpi, net.model.amp) == AMP_ERR_CONFLICT && says(&net, words), words);
     net_end(&net);
 }
 
@@ -164,7 +173,8 @@ int main(int argc, char **argv) {
     ok(size == 4, "four ranks");
     compares_orders();
     compares_settings();
-    compares_courses();
+    compares_courses(1.0f, "rank 2 has unskipped 2 of loss 0, rank 0 has 1");
+    compares_courses(INFINITY, "rank 2 has hysteresis_left 2 of loss 0, rank 0 has 3");
     opens();
     refuses_nan();
     finds_out_of_step();

@@ -51,10 +51,33 @@ DIFFERENCE(growth_backoff_window_and_hysteresis_are_options) {
     RIG_WITH(rig, 0, AMP_O1, .init_scale = 100.0f, .growth = 3.0f, .backoff = 0.25f, .window = 2, .hysteresis = 2);
     const double values[] = { 1.0, 1.0, INF, INF, INF };
     const float scales[] = { 100.0f, 300.0f, 300.0f, 75.0f, 18.75f }; /* one overflow tolerated, then every one */
+    const uint32_t left[] = { 2, 2, 1, 1, 1 };
     for (size_t i = 0; i < 5; i++) {
         (void)bracket(&rig, values[i]);
         net_zero_grad(&rig.net);
         ck_assert_float_eq(scale_now(&rig, 0), scales[i]);
+        const amp_record record = rig_record(&rig, 0);
+        ck_assert_uint_eq(record.hysteresis_left, left[i]);
+        ck_assert_float_eq(record.next_scale, scales[i]);
+        ck_assert_uint_eq(record.clean_run, 0);
+    }
+}
+
+/* What decides the scales to come: mxnet's are one bracket late, deepspeed counts on over the growth. */
+TEST_TIMES(a_record_has_all_of_a_scaler, 2) {
+    RIG_WITH(rig, 0, AMP_O1, .init_scale = 128.0f, .window = 2, .hysteresis = 1,
+             .scaler = _i ? AMP_SCALER_DEEPSPEED : AMP_SCALER_MXNET);
+    const double values[] = { 1.0, 1.0, 1.0, INF };
+    const float scales[2][4] = { { 128.0f, 128.0f, 256.0f, 256.0f }, { 128.0f, 128.0f, 256.0f, 128.0f } };
+    const float next[2][4] = { { 128.0f, 256.0f, 256.0f, 128.0f }, { 128.0f, 128.0f, 256.0f, 128.0f } };
+    const uint64_t runs[2][4] = { { 0 }, { 1, 2, 3, 0 } };
+    for (size_t i = 0; i < 4; i++) {
+        (void)bracket(&rig, values[i]);
+        net_zero_grad(&rig.net);
+        const amp_record record = rig_record(&rig, 0);
+        ck_assert_float_eq(record.scale_after, scales[_i][i]);
+        ck_assert_float_eq(record.next_scale, next[_i][i]);
+        ck_assert_uint_eq(record.clean_run, runs[_i][i]);
     }
 }
 
