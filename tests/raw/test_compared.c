@@ -84,7 +84,7 @@ static void low_product(amp_dtype type, int ta, float alpha, const void *a, cons
     if (mine == OTHER_TYPE) type = type == AMP_FLOAT16 ? AMP_BFLOAT16 : AMP_FLOAT16;
     g.m = g.n = g.k = EDGE, g.a = a, g.b = b, g.d = c;
     g.a_dtype = g.b_dtype = type, g.d_dtype = adds || mine == WRITES_FP32 ? AMP_FLOAT32 : type;
-    g.transpose_a = ta, g.transpose_b = mine == TRANSPOSED;
+    g.transpose_a = ta != 0, g.transpose_b = mine == TRANSPOSED;
     g.alpha = mine == FORGETS_ALPHA ? 1.0f : mine == NOTHING_AT_ALL ? 0.0f : alpha;
     if (mine == LEADING) g.k = EDGE - 1; /* and so much lie rows of a apart */
     if (adds && mine != ASSIGNS) g.c = c, g.c_dtype = AMP_FLOAT32, g.beta = 1.0f;
@@ -213,6 +213,34 @@ TEST_TIMES(sums_that_cancel_are_no_fault, 4) {
     ck_assert_uint_eq(times("AMP-M72"), 0);
 }
 
+/* In place, through two arguments: y = 2 x, and x += y both ways. */
+static void twice(const float *x, float *y, float *z) {
+    for (int i = 0; i < EDGE; i++) y[i] = 2.0f * x[i], z[i] += y[i];
+}
+static void twice_bf16(const uint16_t *x, uint16_t *y, float *z) {
+    for (int i = 0; i < EDGE; i++) {
+        y[i] = low_of(AMP_BFLOAT16, 2.0f * at(AMP_BFLOAT16, x[i]));
+        z[i] += at(AMP_BFLOAT16, y[i]);
+    }
+}
+static void (*twice_slot)(const float *, float *, float *);
+
+TEST_TIMES(arguments_may_be_one_buffer, 2) {
+    twice_slot = twice;
+    raw.ops[1] = OP("linear", "f(float x[6], float(out a!) y[6], float(b!) z[6]) -> void", &twice_slot,
+                    .bf16 = (amp_fn)twice_bf16);
+    start(AMP_O4, false, AMP_ON);
+    float *x = _i ? b : c + EDGE;
+    for (int i = 0; i < EDGE; i++) c[i] = 8.0f, x[i] = (float)i;
+    twice_slot(x, _i ? x : a, _i ? c : x); /* it writes its input; it adds to it */
+    for (int i = 0; i < EDGE; i++) {
+        const float y = 2.0f * (float)i;
+        ck_assert(_i ? x[i] == y && c[i] == 8.0f + y : a[i] == y && x[i] == (float)i + y);
+    }
+    ck_assert(lists(COMPARED, "linear"));
+    ck_assert_uint_eq(times("AMP-M72"), 0);
+}
+
 /* ---- wrong ones ---- */
 
 static const struct {
@@ -323,15 +351,38 @@ TEST(fp32_that_writes_too_far_is_found_on_a_copy) {
     ck_assert(c[ROOM] == 8.0f);
 }
 
+/* Each integer makes a kind of its own, of which 64 are remembered. */
+TEST(kinds_of_calls_without_room_are_listed) {
+    start(AMP_O4, false, AMP_ON);
+    for (int ta = 0; ta < 64; ta++) call(ta);
+    ck_assert(lists(COMPARED, "matmul") && !lists(NOT_COMPARED, "matmul"));
+    call(64);
+    ck_assert(lists(COMPARED, "matmul") && lists(NOT_COMPARED, "matmul"));
+}
+
+TEST(kept_memory_of_unknown_length_cannot_be_put_back) {
+    raw_param(&raw, "kept", kept, NULL, 1);
+    raw.ops[0].schema =
+        "product(int ta, float alpha, float a[6,6], float b[6,6], float(out a!) c[6,6], float(keep) kept[?]) -> void";
+    raw_start(&raw, CONFIG(AMP_O4, .verify = AMP_ON, .log = AMP_LOG_OFF));
+    call(0);
+    ck_assert_int_eq(fp32_calls, 0);
+    ck_assert(kept[0] == 1.0f && lists(NOT_COMPARED, "matmul"));
+}
+
 /* ---- behind structs ---- */
 
 struct layer {
     const float *a, *b;
-    float *c, *kept;
+    float *c, *kept, *workspace;
     int ta;
 };
 
-static void fp32_layer(struct layer *l) { fp32_product(l->ta, 2.0f, l->a, l->b, l->c, l->kept); }
+static void fp32_layer(struct layer *l) {
+    l->workspace[0] = 1.0f; /* nobody compares that */
+    fp32_product(l->ta, 2.0f, l->a, l->b, l->c, l->kept);
+}
+
 static void bf16_layer(struct layer *l) { bf16_product(l->ta, 2.0f, l->a, l->b, l->c, l->kept); }
 static void (*layer_slot)(struct layer *);
 
@@ -340,7 +391,8 @@ static amp_status visit(void *self, const char *op, void *const *args, amp_emit 
     const amp_field fields[] = { FIELD("a", AMP_ROLE_READ, .address = (float **)(void *)&l->a, .size = ROOM),
                                  FIELD("b", AMP_ROLE_READ, .address = (float **)(void *)&l->b, .size = ROOM),
                                  FIELD("c", adds ? AMP_ROLE_UPDATE : AMP_ROLE_WRITE, .address = &l->c, .size = ROOM),
-                                 FIELD("kept", AMP_ROLE_KEEP, .address = &l->kept, .size = 1) };
+                                 FIELD("kept", AMP_ROLE_KEEP, .address = &l->kept, .size = 1),
+                                 FIELD("workspace", AMP_ROLE_SCRATCH, .address = &l->workspace, .size = 1) };
     (void)self, (void)op;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const amp_status status = emit(emit_self, &fields[i]);
@@ -350,9 +402,11 @@ static amp_status visit(void *self, const char *op, void *const *args, amp_emit 
 }
 
 static struct layer layer;
+static float workspace[1];
 
 static void start_layer(bool adding, enum fault of) {
-    layer = (struct layer){ a, b, c, kept, 0 };
+    layer = (struct layer){ a, b, c, kept, workspace, 0 };
+    workspace[0] = 5.0f;
     layer_slot = fp32_layer;
     adds = adding, fault = of;
     raw.host.visit = visit;
@@ -362,7 +416,8 @@ static void start_layer(bool adding, enum fault of) {
 }
 
 static void ck_own_pointers(void) {
-    ck_assert(layer.a == a && layer.b == b && layer.c == c && layer.kept == kept);
+    ck_assert(layer.a == a && layer.b == b && layer.c == c && layer.kept == kept && layer.workspace == workspace);
+    ck_assert(workspace[0] == 5.0f);
 }
 
 TEST_TIMES(a_layer_is_compared_too, 4) {
