@@ -2,7 +2,9 @@
 """What authors of kernels write for torch.autocast holds at O1 and O4: custom_fwd, custom_bwd, register_autocast."""
 import contextlib
 import functools
+import gc
 import warnings
+import weakref
 
 import casting
 import pytest
@@ -256,6 +258,20 @@ def test_ops_with_a_rule_in_graphs():
     x = torch.randn(4, 4)
     out = torch.compile(model, backend="aot_eager", fullgraph=True)(x)
     assert out.dtype == SINGLE and torch.equal(out, model(x))
+
+
+def test_functions_end_with_their_classes():
+    """And a later one is answered, wherever in memory it lies."""
+    with casting.policy():
+        ended = weakref.ref(energy(SINGLE).forward)
+        gc.collect()
+        assert ended() is None
+        for _ in range(20):
+            function = energy(SINGLE)
+            function.apply(torch.ones(8, 8, dtype=torch.float16), torch.eye(8))
+            assert function.seen == [SINGLE] * 2
+            del function
+            gc.collect()
 
 
 def test_nothing_is_left_behind():

@@ -94,16 +94,8 @@ def _make_backward(own: Any) -> Callable[..., Any]:
     return backward
 
 
-class _Cell:
-    """A closure cell, and what it held."""
-
-    def __init__(self, cell: types.CellType, new: Any) -> None:
-        self.cell, self.own, self.new = cell, cell.cell_contents, new
-        cell.cell_contents = new
-
-    def put_back(self) -> None:
-        if self.cell.cell_contents is self.new:
-            self.cell.cell_contents = self.own
+def _cells(function: types.FunctionType) -> dict[str, types.CellType]:
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
 def _annotated(function: Any, seen: set[int]) -> Iterator[types.FunctionType]:
@@ -122,15 +114,20 @@ def _annotated(function: Any, seen: set[int]) -> Iterator[types.FunctionType]:
         yield from _annotated(each, seen)
 
 
-def _answer(function: types.FunctionType) -> _Cell:
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+def _cell(function: types.FunctionType) -> types.CellType:
+    """That of the author's own function."""
+    return _cells(function)["bwd" if function.__code__ in _BACKWARD else "fwd"]
+
+
+def _answer(function: types.FunctionType) -> None:
+    cells = {name: cell.cell_contents for name, cell in _cells(function).items()}
+    own = _cell(function).cell_contents
     if function.__code__ in _BACKWARD:
-        return _Cell(cells["bwd"], _make_backward(cells["bwd"].cell_contents))
-    device = cells["device_type"].cell_contents if "device_type" in cells else None
-    cast = function.__globals__["_cast"]
-    return _Cell(
-        cells["fwd"], _make_forward(cells["fwd"].cell_contents, device, cells["cast_inputs"].cell_contents, cast)
-    )
+        new = _make_backward(own)
+    else:
+        new = _make_forward(own, cells.get("device_type"), cells["cast_inputs"], function.__globals__["_cast"])
+    new.__wrapped__ = own  # type: ignore[attr-defined]
+    _cell(function).cell_contents = new
 
 
 def _subclasses(cls: type) -> Iterator[type]:
@@ -144,26 +141,27 @@ class Annotations:
     """All decorated functions of the process. Put in place and taken back as a Guard is."""
 
     def __init__(self) -> None:
-        self.new: list[_Cell] | None = None
-        self._seen: set[int] = set()
+        self.new: weakref.WeakSet[types.FunctionType] | None = None  # those that were answered
 
     def put(self) -> None:
         if self.new is not None:
             return
-        self.new = []
+        self.new = weakref.WeakSet()
         for cls in _subclasses(torch.autograd.Function):
             self.look(cls)
 
     def look(self, cls: type) -> None:
         """At a class's own methods."""
-        if self.new is not None:
-            for value in list(vars(cls).values()):
-                self.new += [_answer(function) for function in _annotated(value, self._seen)]
+        seen: set[int] = set()
+        for value in list(vars(cls).values()) if self.new is not None else ():
+            for function in _annotated(value, seen):
+                if self.new is not None and function not in self.new:
+                    self.new.add(function)
+                    _answer(function)
 
     def put_back(self) -> None:
-        for cell in reversed(self.new or []):
-            cell.put_back()
-        self._seen.clear()
+        for function in self.new or ():
+            _cell(function).cell_contents = _cell(function).cell_contents.__wrapped__
         self.new = None
 
 
