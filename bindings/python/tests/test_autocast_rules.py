@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import inspect
 import warnings
 import weakref
 
@@ -12,6 +13,7 @@ from casting import LOW
 
 torch = casting.torch
 from libamp import _core  # noqa: E402
+from libamp._cpu.autocast import _of_cpu  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 
 SINGLE = torch.float32
@@ -126,6 +128,18 @@ def test_an_annotation_for_another_device_means_nothing():
         model = amp.initialize(Net(function.apply), opt_level="O1", verbosity=0)
         model(x)
     assert function.seen == [torch.float16] * 2
+
+
+def test_gpu_spellings_mean_the_cpu_under_cpu():
+    """As `--cpu` replaces them: torch.cuda.amp's function passes the author's own by keyword."""
+    for torchs, inner in ((custom_fwd, "fwd"), (custom_bwd, "bwd")):
+        of_cpu = _of_cpu(torchs)
+        for made in (
+            of_cpu(**{inner: unmarked}, device_type="cuda"),
+            of_cpu(unmarked, device_type="cuda"),
+            of_cpu(device_type="cuda")(unmarked),
+        ):
+            assert inspect.getclosurevars(made).nonlocals["device_type"] == "cpu" and made.__wrapped__ is unmarked
 
 
 def test_the_policy_of_the_forward_holds_in_its_backward():

@@ -47,7 +47,7 @@ def _off(own: Any) -> Callable[..., None]:
 
 def _of_cpu(own: Any) -> Callable[..., Any]:
     """custom_fwd and custom_bwd."""
-    return lambda function=None, **kwargs: own(function, **kwargs | {"device_type": "cpu"})
+    return lambda *args, **kwargs: own(*args, **kwargs | {"device_type": "cpu"})
 
 
 def install() -> None:
