@@ -12,9 +12,9 @@
 #include <amp_diagnostics.h>
 #include <amp_raw.h>
 
-/* When libamp has to be heard at the latest. WITH_VERIFY: without that it may be silent; STEP_TWICE: by amp_verify_step
- * alone. */
-enum when { AT_INITIALIZE, AT_FIRST_BRACKET, WITHIN_10_STEPS, WITH_VERIFY, STEP_TWICE, NEVER, N_WHENS };
+/* When libamp has to be heard at the latest. WITH_VERIFY: without that it may be silent; VERIFY_ALONE: without that it
+ * breaks memory, and is not made; STEP_TWICE: by amp_verify_step alone. */
+enum when { AT_INITIALIZE, AT_FIRST_BRACKET, WITHIN_10_STEPS, WITH_VERIFY, VERIFY_ALONE, STEP_TWICE, NEVER, N_WHENS };
 
 enum mistake_id {
     NONE,

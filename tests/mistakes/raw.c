@@ -92,6 +92,7 @@ static void low_linear(amp_dtype type, float *y, const float *x, const float *w,
     g.m = n, g.n = o, g.k = i, g.a = x, g.b = w, g.bias = b, g.d = y;
     g.a_dtype = g.b_dtype = g.bias_dtype = g.d_dtype = type;
     g.transpose_b = !mistake(RAW_LOW_TRANSPOSED);
+    if (mistake(RAW_LOW_WRITES_FP32)) g.d_dtype = AMP_FLOAT32;
     if (mistake(RAW_LOW_LEADING)) g.k--; /* and so much lie rows apart */
     (void)hear(amp_matmul(&g));
 }
@@ -123,7 +124,7 @@ static void describe_ops(void) {
     if (mistake(RAW_WRONG_FORWARD)) ops[PLAIN_LINEAR_BACKWARD].backward_of = "dense";
     if (mistake(RAW_SAME_SLOT)) ops[PLAIN_RELU].slot = ops[PLAIN_LINEAR].slot;
     if (mistake(RAW_NO_SLOT)) ops[PLAIN_LINEAR].slot = NULL;
-    if (!mistake(RAW_LOW_SWAPPED) && !mistake(RAW_LOW_TRANSPOSED) && !mistake(RAW_LOW_LEADING)) return;
+    if (made < RAW_LOW_SWAPPED || made > RAW_LOW_WRITES_FP32) return;
     ops[PLAIN_LINEAR].fp16 = (amp_fn)fp16_linear, ops[PLAIN_LINEAR].bf16 = (amp_fn)bf16_linear;
 }
 

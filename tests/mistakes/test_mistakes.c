@@ -41,7 +41,7 @@ static struct row {
 };
 
 static const char *const whens[N_WHENS] = { "at initialize", "at the first bracket", "within 10 steps",
-                                            "with verify", "by amp_verify_step", "never" };
+                                            "with verify", "with verify alone", "by amp_verify_step", "never" };
 
 /* ---- a life ---- */
 
@@ -149,6 +149,10 @@ static void make_verified(struct row *row, enum mistake_id id, amp_level level) 
     live(hosts[row->host].calls, id, level, VERIFYING, &life);
     ck_assert_msg(find(life.said, row->says), "%s (%s) at O%d, with verify: \"%s\" is stated; it says:\n%s", row->name,
                   row->what, (int)(level - AMP_O0), row->says, life.said);
+    if (row->when == VERIFY_ALONE) {
+        row->seen = VERIFY_ALONE;
+        return;
+    }
     live(hosts[row->host].calls, id, level, PLAINLY, &life);
     const enum when seen = *life.said ? time_of(&life, 1) : WITH_VERIFY;
     if (row->seen == NEVER || row->seen < seen) row->seen = seen;
@@ -188,7 +192,7 @@ TEST_RANGE(a_mistake_is_heard, 1, N_MISTAKES) {
     const size_t n = strlen(row->levels), first = brief ? (size_t)_i % n : 0;
     for (const char *level = row->levels + first; level < row->levels + (brief ? first + 1 : n); level++) {
         if (row->when < WITH_VERIFY) make_heard(row, (enum mistake_id)_i, AMP_O0 + (*level - '0'));
-        else if (row->when == WITH_VERIFY) make_verified(row, (enum mistake_id)_i, AMP_O0 + (*level - '0'));
+        else if (row->when <= VERIFY_ALONE) make_verified(row, (enum mistake_id)_i, AMP_O0 + (*level - '0'));
         else if (row->when == STEP_TWICE) make_twice(row, (enum mistake_id)_i, AMP_O0 + (*level - '0'));
         else differs |= make_silent(row, (enum mistake_id)_i, AMP_O0 + (*level - '0'));
     }
