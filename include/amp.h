@@ -54,8 +54,7 @@
  *
  * Threads. Different contexts are independent. Within one context, wrapped ops, amp_op_target, amp_cast_args, scopes
  * and the diagnostics may run on any number of threads at once; initialize, shutdown, brackets and steps of one context
- * are the business of one thread at a time, while no other thread runs that context's ops (brackets: while no other
- * thread opens or closes one).
+ * are the business of one thread at a time, while no other runs that context's ops (brackets: opens or closes one).
  */
 #ifndef AMP_H
 #define AMP_H
@@ -285,7 +284,8 @@ typedef struct amp_model {
 enum {
     AMP_OPTIMIZER_SHARDED = 1u << 0,       /* it lists a part of the parameters only: amp_ranks.h */
     AMP_OPTIMIZER_HOLDS_MASTERS = 1u << 1, /* it updates the masters itself, as tensors of its own: amp_train.h */
-    AMP_OPTIMIZER_SKIPS_ON_DEVICE = 1u << 2 /* its step reads on the device whether to update: amp_ranks.h */
+    AMP_OPTIMIZER_SKIPS_ON_DEVICE = 1u << 2, /* its step reads on the device whether to update: amp_ranks.h */
+    AMP_OPTIMIZER_GRADS_STAY = 1u << 3 /* its gradients are not cleared after a step: momentum, say (AMP-M68) */
 };
 
 /* An optimizer of the host. steps, zero_grads: its slots, wired so that a step steps or skips and hands FP32 masters

@@ -217,7 +217,8 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     AMP_RETURN_IF(!user, AMP_ERR_INVALID_ARGUMENT, "%s is NULL", what);
     AMP_TRY(amp__copy_struct(&given, sizeof given, sizeof given, user, user->struct_size, "amp_optimizer"));
     AMP_RETURN_IF(given.amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
-    const uint32_t known = AMP_OPTIMIZER_SHARDED | AMP_OPTIMIZER_HOLDS_MASTERS | AMP_OPTIMIZER_SKIPS_ON_DEVICE;
+    const uint32_t known = AMP_OPTIMIZER_SHARDED | AMP_OPTIMIZER_HOLDS_MASTERS | AMP_OPTIMIZER_SKIPS_ON_DEVICE |
+                           AMP_OPTIMIZER_GRADS_STAY;
     AMP_RETURN_IF(given.flags & ~known, AMP_ERR_INVALID_ARGUMENT,
                   "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
     for (size_t i = 0; i < index; i++)
@@ -227,6 +228,7 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     optimizer->context = context;
     optimizer->sharded = (given.flags & AMP_OPTIMIZER_SHARDED) != 0;
     optimizer->holds = (given.flags & AMP_OPTIMIZER_HOLDS_MASTERS) != 0;
+    optimizer->grads_stay = (given.flags & AMP_OPTIMIZER_GRADS_STAY) != 0;
     optimizer->skips_on_device = given.fused || (given.flags & AMP_OPTIMIZER_SKIPS_ON_DEVICE);
     const amp_host *host = given.host ? given.host : context->n_models ? &context->models[0].host : NULL;
     AMP_TRY(amp__host_copy(&optimizer->host, host, what));

@@ -137,8 +137,10 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     bracket->scale = bracket->scaler.scale;
     bracket->seeds_before = context->seeds_shown;
     amp_status status = amp__gradients_follow(context);
-    for (size_t i = 0; i < bracket->n_optimizers && status == AMP_OK; i++)
+    for (size_t i = 0; i < bracket->n_optimizers && status == AMP_OK; i++) {
+        amp__wiring_look_for_stayed(bracket->optimizers[i]);
         status = amp__report_unseen_steps(bracket->optimizers[i]);
+    }
     if (status == AMP_OK) status = bracket->home->begin(bracket, loss != NULL);
     if (bracket->carried != 0.0f) bracket->scale = bracket->carried;
     if (status == AMP_OK) status = scale_the_loss(bracket, loss, &filled->loss, &filled->factor_);
@@ -377,6 +379,7 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     if (status == AMP_OK) status = amp__wiring_check_scale(bracket);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
     if (bracket->delay) return delay_end(bracket, scaled);
+    for (size_t i = 0; i < bracket->n_optimizers; i++) amp__wiring_tell_stayed(bracket->optimizers[i]);
     struct amp__grads_result result;
     status = context->looks < AMP__LOOKS ? amp__gradients_follow(context) : AMP_OK;
     if (status == AMP_OK) status = amp__wiring_check_gradients(bracket);

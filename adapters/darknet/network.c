@@ -94,6 +94,7 @@ static void initialize(struct wired *w) {
     *optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
     optimizer->host = model->host;
     optimizer->params = lists.trained, optimizer->n_params = lists.n;
+    optimizer->flags = AMP_OPTIMIZER_GRADS_STAY; /* darknet keeps its momentum there */
     must(amp_initialize_many(&model, 1, &optimizer, 1, &options()->config, &context), "this network");
     free(lists.params), free(lists.trained), free(lists.names), free(ops);
 }

@@ -221,6 +221,7 @@ static void adapt(struct adapter *a, network *net, amp_level level, int low) {
     *optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
     optimizer->host = &a->host, optimizer->structs = a->structs, optimizer->n_structs = 3;
     optimizer->params = a->trained, optimizer->n_params = N_LAYERS - 1;
+    optimizer->flags = AMP_OPTIMIZER_GRADS_STAY; /* as momentum */
     optimizer->steps = a->steps, optimizer->n_steps = N_LAYERS - 1;
     config.level = level;
     if (!low) config.emulate = AMP_ON;

@@ -6,6 +6,7 @@
 #include "bracket/fused.h"
 #include "bracket/step.h"
 #include "bracket/home.h"
+#include "bracket/wiring.h"
 #include "call/cache.h"
 #include "common/thread.h"
 #include "context/context.h"
@@ -231,6 +232,7 @@ AMP_API amp_status amp_fused_step(amp_optimizer *user, amp_action *action) {
     if (!skip) AMP_TRY(step(optimizer));
     const amp_status status = amp__step_over(optimizer, taken);
     amp__decision_used(optimizer);
+    if (taken == AMP_STEP) amp__wiring_note_step(optimizer);
     if (action) *action = taken;
     return status;
 }
@@ -241,6 +243,7 @@ AMP_API amp_status amp_fused_zero_grad(amp_optimizer *user) {
     AMP_TRY(amp__grads_clear(optimizer->params, optimizer->n_params));
     AMP_TRY(amp__places_flush(optimizer->context));
     amp__grads_forget(optimizer->params, optimizer->n_params);
+    optimizer->stayed = NULL;
     optimizer->delayed &= optimizer->in_bracket; /* what was delayed is gone with the gradients */
     return AMP_OK;
 }

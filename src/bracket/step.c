@@ -145,6 +145,7 @@ static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
     if (action == AMP_SKIP || is_last) {
         const amp_status stepped = amp__step_over(optimizer, action);
         if (status == AMP_OK) status = stepped;
+        if (action == AMP_STEP) amp__wiring_note_step(optimizer);
     }
     if (++optimizer->steps_called >= optimizer->steps_expected) amp__decision_used(optimizer);
     return status;
@@ -193,6 +194,7 @@ void amp__zero_grad_handler(void *user, struct amp__call *call) {
     amp__call_run(call, call->original, call->args);
     if (marked) amp__mark_pop(thread, &anchor);
     amp__grads_forget(optimizer->params, optimizer->n_params);
+    optimizer->stayed = NULL;
     optimizer->delayed &= optimizer->in_bracket; /* what was delayed is gone with the gradients */
 }
 

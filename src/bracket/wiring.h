@@ -15,6 +15,10 @@ amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket);
 void amp__wiring_check_ops(amp_context *context);
 /* zero_grad inside a bracket, before it runs. */
 void amp__wiring_check_clearing(struct amp__optimizer *optimizer);
+/* stayed.c: after a step that was taken; at the next begin; at its end, unless gradients were cleared inside. */
+void amp__wiring_note_step(struct amp__optimizer *optimizer);
+void amp__wiring_look_for_stayed(struct amp__optimizer *optimizer);
+void amp__wiring_tell_stayed(struct amp__optimizer *optimizer);
 /* At a static scale of 1, where no step is skipped: told now and then. True: gradients that are not finite will be
  * stepped on. */
 bool amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__grads_result *result);

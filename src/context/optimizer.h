@@ -20,6 +20,7 @@ struct amp__optimizer {
 
     bool sharded; /* AMP_OPTIMIZER_SHARDED */
     bool holds;   /* AMP_OPTIMIZER_HOLDS_MASTERS */
+    bool grads_stay;      /* AMP_OPTIMIZER_GRADS_STAY */
     bool skips_on_device;        /* its step reads the flag on the device: the host need not know what was decided */
     bool in_bracket;
     bool bracketed; /* ever */
@@ -27,6 +28,9 @@ struct amp__optimizer {
     uint8_t looks;       /* brackets whose gradients bracket/wiring.c looked at, */
     size_t missing;      /* and at the last look, parameters that had none */
     uint64_t decisions, taken; /* of brackets; by steps */
+    bool stepped;                    /* its gradients were noted after a step (bracket/stayed.c) */
+    uint8_t stay_looks;              /* how often gradients of a step were looked for */
+    const struct amp__param *stayed; /* one that has such a gradient; NULL: none is known */
     bool delayed; /* gradients still carry the scale of loss `delayed_loss` */
     uint32_t delayed_loss;
     float delayed_scale; /* which that was */

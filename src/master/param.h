@@ -123,7 +123,7 @@ struct amp__param {
     uint64_t unfit;             /* finite FP32 weights that became infinite */
     struct amp__looked {        /* bracket/wiring.c, when it last looked: */
         bool zeros;             /* at its gradient; */
-        uint64_t sum;           /* at its elements, where no optimizer lists it; 0: it had no gradient */
+        uint64_t sum;           /* at its elements, if no optimizer lists it, else at its gradient; 0: it had none */
     } looked;
 };
 

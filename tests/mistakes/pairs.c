@@ -42,6 +42,7 @@ static void describe(struct adapter *a) {
     if (mistake(PAIRS_OVERLAP)) a->weights[0].size++, a->updates[0].size++;
     if (mistake(PAIRS_NO_GRADIENT)) a->weights[0].grad = NULL;
     if (mistake(PAIRS_NOT_LISTED)) a->optimizer.n_params--;
+    if (mistake(PAIRS_NOT_SAID_TO_STAY)) a->optimizer.flags = 0;
     if (mistake(PAIRS_NOT_DESCRIBED)) a->optimizer.n_params--, a->model.n_params--;
     if (mistake(PAIRS_THREADS_NOT_ADOPTED)) a->blas.parallel = duet_default_blas.parallel;
     if (mistake(PAIRS_NORM_NOT_SAID)) a->params[2].module_kind = a->params[3].module_kind = AMP_MODULE_OTHER;

@@ -174,11 +174,12 @@ static float seed_of(const amp_scaled_loss *scaled) {
 
 static float pass(int step) {
     const float loss = plain_forward(&h.plain, step);
-    if (!mistake(RAW_NEVER_CLEARED)) h.zero_grad(&h);
+    if (!mistake(RAW_NEVER_CLEARED) && !mistake(RAW_BACKWARD_CLEARS)) h.zero_grad(&h);
     h.scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
     if (mistake(RAW_NO_BRACKET)) plain_backward(&h.plain, step, 1.0f);
     else if (hear(amp_scale_loss_begin(&h.raw.optimizer, NULL, &h.scaled)) == AMP_OK) {
         h.has_gradients = true;
+        if (mistake(RAW_BACKWARD_CLEARS)) sgd_zero_grad(&h);
         plain_backward(&h.plain, step, seed_of(&h.scaled));
         if (mistake(RAW_CLEARED_INSIDE)) h.zero_grad(&h);
         if (mistake(RAW_WIPED_INSIDE)) sgd_zero_grad(&h);

@@ -84,6 +84,8 @@ def start_body(host):
     if host.table and not host.layers:
         lines += ["model.flags = AMP_MODEL_WHOLE_TABLE; /* of which a model uses a part */"]
     lines += ["optimizer.params = trained, optimizer.n_params = list_trained();"]
+    if not host.handle:
+        lines += ["optimizer.flags = 0; /* AMP_OPTIMIZER_GRADS_STAY, if gradients hold the momentum and are not cleared */"]
     if host.structs:
         lines += [f"{each}.structs = structs, {each}.n_structs = N_STRUCTS;" for each in ("model", "optimizer")]
     return "".join(f"    {line}\n" for line in lines) + steps(host) + part("untrained" if host.handle else "emulate")

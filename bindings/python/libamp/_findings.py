@@ -131,6 +131,10 @@ MENDS: dict[str, tuple[str, str]] = {
         "call optimizer.step() of the optimizer that amp.initialize returned; nothing is wrong where a step is made "
         "of so many brackets",
     ),
+    "AMP-M68": (
+        "clear gradients after the step, or before",
+        "call zero_grad of the optimizer after its step, or before the block of scale_loss",
+    ),
 }
 
 

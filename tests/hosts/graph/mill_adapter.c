@@ -175,6 +175,8 @@ void mill_adapter_init(struct mill_adapter *adapter, const mill_graph *graph, mi
     adapter->optimizer.self = sgd;
     adapter->optimizer.params = adapter->trained;
     adapter->optimizer.n_params = adapter->model.n_params;
+    if (!sgd->classic || graph->clears) /* as momentum, or until backward clears them */
+        adapter->optimizer.flags = AMP_OPTIMIZER_GRADS_STAY;
     adapter->optimizer.steps = &adapter->step;
     adapter->optimizer.n_steps = 1;
 }

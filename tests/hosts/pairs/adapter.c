@@ -202,6 +202,7 @@ void adapter_init(struct adapter *a, network *net, unsigned options) {
     a->optimizer = (amp_optimizer)AMP_OPTIMIZER_INIT;
     a->optimizer.host = &a->host;
     a->optimizer.params = a->trained, a->optimizer.n_params = n_params;
+    a->optimizer.flags = AMP_OPTIMIZER_GRADS_STAY; /* as momentum */
     a->optimizer.steps = a->steps, a->optimizer.n_steps = options & ADAPTER_INLINED ? 0 : n_steps;
     a->optimizer.structs = a->structs, a->optimizer.n_structs = 3;
 }

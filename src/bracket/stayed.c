@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gradients that a step has used and that are the same when the next bracket begins: nobody cleared them. Backward's
+ * are added to them, or the levels differ, where a backward clears or assigns its buffers itself. Looked for after the
+ * first few steps alone. What is found at begin is told at the end: zero_grad may come between begin and backward.
+ */
+#include "bracket/wiring.h"
+#include "context/context.h"
+#include "context/findings.h"
+#include "context/optimizer.h"
+
+#include <stdio.h>
+
+enum { LOOKS = 4 };
+enum { PIECE = 4096 }; /* elements of a gradient that are looked at: its first ones */
+
+/* Of either sign: a host may clear by multiplying with 0. */
+static bool is_zero(const unsigned char *data, size_t n, size_t width) {
+    unsigned bits = 0;
+    for (size_t i = 0; i < n && !bits; i++, data += width) {
+        bits = data[width - 1] & 0x7fu; /* the last byte has the sign */
+        for (size_t byte = 0; byte + 1 < width; byte++) bits |= data[byte];
+    }
+    return !bits;
+}
+
+/* Never 0 where there is a gradient that is not zero. What lies on a device, or has gaps, is not read. */
+static uint64_t sum_of(const struct amp__param *param) {
+    struct amp__elements now;
+    void *grad = NULL;
+    if (param->on_device || !param->host->view || !param->host->grad) return 0;
+    if (amp__host_grad(param->host, param->tensor, param->name, &grad) != AMP_OK || !grad) return 0;
+    if (amp__param_layout(param, grad, "gradient", &now) != AMP_OK) return 0;
+    if (now.strides || !amp__is_floating(now.dtype)) return 0;
+    const size_t n = now.size < PIECE ? (size_t)now.size : PIECE, width = amp__dtype_size(now.dtype);
+    return is_zero(now.data, n, width) ? 0 : amp__sum64(0, now.data, n * width) | 1;
+}
+
+void amp__wiring_note_step(struct amp__optimizer *optimizer) {
+    if (optimizer->grads_stay || optimizer->stay_looks >= LOOKS || optimizer->context->verifying) return;
+    for (size_t i = 0; i < optimizer->n_params; i++) optimizer->params[i]->looked.sum = sum_of(optimizer->params[i]);
+    optimizer->stepped = true;
+}
+
+void amp__wiring_look_for_stayed(struct amp__optimizer *optimizer) {
+    const bool stepped = optimizer->stepped;
+    optimizer->stepped = false;
+    if (stepped || !optimizer->delayed) optimizer->stayed = NULL;
+    for (size_t i = 0; i < optimizer->n_params && stepped && !optimizer->stayed; i++) {
+        const struct amp__param *param = optimizer->params[i];
+        if (param->looked.sum && param->looked.sum == sum_of(param)) optimizer->stayed = param;
+    }
+    optimizer->stay_looks += stepped;
+}
+
+void amp__wiring_tell_stayed(struct amp__optimizer *optimizer) {
+    amp_context *context = optimizer->context;
+    const size_t number = (size_t)(optimizer - context->optimizers);
+    char subject[32];
+    if (!optimizer->stayed) return;
+    snprintf(subject, sizeof subject, "optimizer %zu", number);
+    amp__find(context, AMP__GRADIENTS_STAY, subject, "optimizer %zu: the gradient of %s was the same after a step and "
+              "when the next bracket began", number, optimizer->stayed->name);
+    optimizer->stayed = NULL;
+    optimizer->stay_looks = LOOKS;
+}
