@@ -323,6 +323,14 @@ def test_what_is_no_mistake_where_nothing_is_scaled(name):
         assert ([each[0] for each in heard], raised) == (AT_O0.get(name, []), None)
 
 
+# The library's own, as a script hears it. At O2 and O5 masters' gradients go with the step, as in Apex.
+@pytest.mark.parametrize("level", ["O0", "O1", "O4"])
+@pytest.mark.parametrize("clears", ["", "    if step % 3 == 0: optimizer.zero_grad(set_to_none=False)\n"])
+def test_gradients_that_a_step_left_are_told(clears, level):
+    heard, raised = run("    optimizer.zero_grad()\n", clears, level)
+    assert ([each[:2] for each in heard], raised) == ([("AMP-M68", TEN)], None)
+
+
 def test_the_table_is_large_and_has_every_code():
     assert len(MISTAKES) >= 25
     assert {row[2] for row in MISTAKES.values()} == set(_findings.FINDINGS)

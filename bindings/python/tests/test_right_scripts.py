@@ -10,10 +10,7 @@ OTHER = "other = " + TWIN + "; plain = torch.optim.SGD(other.parameters(), lr=0.
 RIGHT = {
     "as it is": ("# last", "pass"),
     "gradients add up over three brackets": ("    optimizer.step()", "    if step % 3 == 2: optimizer.step()"),
-    "and are cleared after the step": (
-        "    optimizer.zero_grad()",
-        "    if step % 3 == 0: optimizer.zero_grad(set_to_none=False)",
-    ),
+    "and are cleared after the step": ("# last", "optimizer.zero_grad(set_to_none=False)"),
     "two losses": (BRACKET, BRACKET + "    loss = model(x).float().mean()\n" + BRACKET),
     "unscaled once": (
         BRACKET,
