@@ -18,6 +18,7 @@ static void run(size_t n, size_t length, bool masters, const char *size, double 
     struct bench_world world;
     bench_world_make(&world, n, length, masters);
     bench_world_start(&world);
+    bench_world_train(&world);
     struct bench_case c = { .group = "bracket", .size = size, .unit = "ns", .calls = 1, .ours = bracket,
                             .ours_data = &world, .reference = kernels, .reference_data = &world };
     if (allowed > 0) {

@@ -32,6 +32,11 @@ static void start(struct worlds *w) {
     for (size_t i = 0; i < w->n; i++) bench_world_start(&w->all[i]);
 }
 
+static void start_training(struct worlds *w) {
+    start(w);
+    for (size_t i = 0; i < w->n; i++) bench_world_train(&w->all[i]);
+}
+
 static void stop(struct worlds *w) {
     for (size_t i = w->n; i--;) bench_world_stop(&w->all[i]);
 }
@@ -70,7 +75,7 @@ static void compare(const char *name, bench_fn *work, double calls, void *ours, 
 
 static void run_brackets(struct worlds *all, size_t least) {
     struct worlds parts = make_worlds(TENSORS / least, least);
-    start(&parts);
+    start_training(&parts);
     compare("bracket and step", brackets_and_steps, TENSORS, all, &parts, least, 1 / 1.3);
     stop(&parts);
     free_worlds(&parts);
@@ -79,7 +84,7 @@ static void run_brackets(struct worlds *all, size_t least) {
 static void run_small_bracket(struct worlds *all, size_t least) {
     struct worlds one = make_worlds(1, least);
     one.times = TENSORS / least;
-    start(&one);
+    start_training(&one);
     compare("bracket and step, in the caches", brackets_and_steps, TENSORS, all, &one, least, 0);
     stop(&one);
     free_worlds(&one);
@@ -159,7 +164,7 @@ static void keep_memory(void) {
 void bench_growth(void) {
     keep_memory();
     struct worlds all = make_worlds(1, TENSORS);
-    start(&all);
+    start_training(&all);
     run_brackets(&all, MANY);
     run_brackets(&all, 10 * MANY);
     run_small_bracket(&all, 10);

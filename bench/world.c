@@ -69,6 +69,23 @@ void bench_world_start(struct bench_world *w) {
     bench_must(amp_initialize(&w->model, &w->optimizer, w->masters ? AMP_O2 : AMP_O1), "amp_initialize");
 }
 
+static void set_gradients(const struct bench_world *w, float value) {
+    for (size_t i = 0; i < w->n; i++) {
+        if (w->masters) *(uint16_t *)w->grads[i].data = amp_float_to_half(value);
+        else *(float *)w->grads[i].data = value;
+    }
+}
+
+void bench_world_train(struct bench_world *w) {
+    for (int bracket = 0; bracket < 4; bracket++) {
+        bench_world_begin(w);
+        set_gradients(w, 1.0f);
+        bench_world_end(w);
+        bench_world_step(w);
+        set_gradients(w, 0.0f);
+    }
+}
+
 void bench_world_stop(struct bench_world *w) { bench_must(amp_shutdown(w->optimizer.amp), "amp_shutdown"); }
 
 void bench_world_begin(struct bench_world *w) {

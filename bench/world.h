@@ -23,11 +23,13 @@ struct bench_world {
     amp_scaled_loss scaled;
 };
 
-/* Gradients are 0, and stay so however often they are unscaled. */
+/* Gradients are 0, and stay 0 however often they are unscaled. */
 void bench_world_make(struct bench_world *world, size_t n, size_t length, bool masters);
 void bench_world_free(struct bench_world *world);
 void bench_world_start(struct bench_world *world); /* amp_initialize */
 void bench_world_stop(struct bench_world *world);  /* amp_shutdown */
+/* The first four brackets, with gradients other than 0: libamp checks the wiring in those. */
+void bench_world_train(struct bench_world *world);
 
 void bench_world_begin(struct bench_world *world); /* amp_scale_loss_begin */
 void bench_world_end(struct bench_world *world);   /* amp_scale_loss_end */

@@ -100,6 +100,12 @@ def test_results(point, bench, folder):
         run(bench, "--quick", "--group", "calls", "--json", folder / "nowhere" / "results.json", status=1)
 
 
+def test_hosts(point, bench):
+    with point("the hosts of brackets are wired well: libamp warns of none"):
+        said = run(bench, "--quick", "--group", "bracket")
+        expect("AMP-" not in said and "beyond its kernels" in said, said)
+
+
 def test_arguments(point, bench):
     with point("a group that does not exist is refused with the list of groups"):
         said = run(bench, "--group", "nonesuch", status=2)
@@ -200,6 +206,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="amp-bench-") as name:
         folder = pathlib.Path(name)
         test_results(point, bench, folder)
+        test_hosts(point, bench)
         test_arguments(point, bench)
         test_peers(point, bench, folder)
         test_no_torch(point, bench, folder)
