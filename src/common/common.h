@@ -26,6 +26,8 @@
 
 /* Sets the thread's message and returns `status`. */
 amp_status amp__fail(amp_status status, const char *format, ...) AMP_PRINTF(2, 3);
+/* The system's text for an errno, in `buffer` or static. */
+const char *amp__system_text(int error, char *buffer, size_t size);
 /* Puts "prefix" before the thread's message; keeps `status`. For callers who know where it happened. */
 amp_status amp__fail_prefix(amp_status status, const char *format, ...) AMP_PRINTF(2, 3);
 amp_status amp__fail_memory(void);

@@ -28,6 +28,14 @@ AMP_API const char *amp_status_text(amp_status status) {
     return "a status that this libamp does not know";
 }
 
+const char *amp__system_text(int error, char *buffer, size_t size) {
+#ifdef __GLIBC__ /* GNU's returns the text, everybody else's fills the buffer */
+    return strerror_r(error, buffer, size);
+#else
+    return strerror_r(error, buffer, size) ? "unknown error" : buffer;
+#endif
+}
+
 AMP_API const char *amp_last_error(void) { return amp__thread_state()->error; }
 
 amp_status amp__fail(amp_status status, const char *format, ...) {

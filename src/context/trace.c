@@ -141,9 +141,10 @@ static amp_status open_file(const char *wanted, struct file **out) {
     file->fd = open_own(file, capacity);
     if (file->fd < 0) {
         const int error = errno;
+        char buffer[128] = "";
         amp__free(file);
         return amp__fail(AMP_ERR_IO, "the trace %.200s cannot be written: %s (amp_config.trace, or AMP_TRACE in the "
-                         "environment)", wanted, strerror(error));
+                         "environment)", wanted, amp__system_text(error, buffer, sizeof buffer));
     }
     file->next = traces.first;
     traces.first = *out = file;

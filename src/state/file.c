@@ -12,9 +12,8 @@
 amp_status amp__fail_io(const char *what, const char *path) {
     const int error = errno;
     char buffer[128] = "";
-    const char *text = strerror_r(error, buffer, sizeof buffer); /* GNU's: returns the text */
     return amp__fail(error == ENOENT ? AMP_ERR_NOT_FOUND : error == ENOMEM ? AMP_ERR_NO_MEMORY : AMP_ERR_IO,
-                     "%s %.300s: %s", what, path, text);
+                     "%s %.300s: %s", what, path, amp__system_text(error, buffer, sizeof buffer));
 }
 
 amp_status amp__source_open(struct amp__source *source, const char *path) {

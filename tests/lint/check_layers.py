@@ -41,7 +41,10 @@ FOREIGN = [
     (re.compile(r"^jansson"), "src/state/"),
 ]
 # Calls of FORBIDDEN_CALLS that one file may make: (name, file).
-EXCEPTIONS = {("pthread_atfork", "src/common/fork.c")}  # a mutex that a child inherits locked is never unlocked
+EXCEPTIONS = {
+    ("pthread_atfork", "src/common/fork.c"),  # a mutex that a child inherits locked is never unlocked
+    ("strerror_r", "src/common/error.c"),  # for both of its kinds
+}
 # <dlfcn.h>: one file of the library, one of each plugin.
 PLUGINS = ("src/kernels/cuda/", "src/kernels/onednn/")
 
@@ -59,6 +62,7 @@ FORBIDDEN_CALLS = {
     "ends the process": "exit _exit _Exit quick_exit abort __assert_fail __builtin_trap __builtin_abort",
     "installs a handler": "signal sigaction atexit on_exit at_quick_exit pthread_atfork",
     "changes the locale": "setlocale uselocale",
+    "asks one C library": "strerror strerror_r qsort_r",
     "reads a clock": "time clock clock_gettime gettimeofday timespec_get localtime gmtime",
 }
 CALL = re.compile(

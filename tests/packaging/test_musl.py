@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""src/ for another C library than GNU's, as Alpine has it: test_musl.py SOURCE
+
+Compiles what every system has, without warnings, and leaves no file. Kernels of instruction sets call no library.
+"""
+import pathlib
+import shutil
+import sys
+
+from support import Tap, compiler, expect, run, scratch
+
+FOREIGN = {"cuda", "onednn", "arm", "x86", "vector"}  # of src/kernels
+LIBRARIES = ("ffi.h", "ffitarget.h", "jansson.h", "jansson_config.h")
+
+
+def musl_compiler():
+    """None: there is none."""
+    if shutil.which("musl-gcc"):
+        return ["musl-gcc"]
+    return ["zig", "cc", "-target", "x86_64-linux-musl"] if shutil.which("zig") else None
+
+
+def copy_headers(folder):
+    """libffi's and Jansson's, whose own folder has GNU's headers beside them."""
+    ask = folder / "ask.c"
+    ask.write_text("#include <ffi.h>\n#include <jansson.h>\n", encoding="utf-8")
+    for word in run(*compiler(), "-M", ask).split():
+        if pathlib.Path(word).name in LIBRARIES:
+            shutil.copy(word, folder)
+
+
+def main():
+    source, tap, musl = pathlib.Path(sys.argv[1]), Tap(), musl_compiler()
+    if not musl:
+        tap.skip_all("there is neither musl-gcc nor zig")
+    files = [file.relative_to(source) for file in sorted((source / "src").rglob("*.c"))]
+    files = [file for file in files if not FOREIGN & set(file.parts)]
+    with scratch() as folder:
+        copy_headers(folder)
+        with tap.test("src/ compiles for musl without a warning"):
+            expect(len(files) > 100 and any(file.name == "file.c" for file in files), f"{len(files)} files")
+            run(*musl, "-std=c11", "-fsyntax-only", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-Wall", "-Wextra", "-Werror",
+                "-Iinclude", "-Isrc", "-isystem", folder, *files, cwd=source)
+    tap.done()
+
+
+if __name__ == "__main__":
+    main()
