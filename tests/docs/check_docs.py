@@ -177,6 +177,15 @@ def links(root):
     return complaints
 
 
+def indexes(root):
+    """libamp is on no index: whoever asks one for that name gets nothing, or somebody else's package."""
+    texts = [root / "README.md", *(path for folder in ("docs", "bindings", "examples") for kind in ("md", "py", "ipynb", "1", "7")
+                                   for path in (root / folder).rglob(f"*.{kind}"))]
+    asking = re.compile(r"pip3? (?:install|download)\b[^\n|`]*?[\s'\"]libamp(?:\[[^\n]*|[=<>~][^\n]*)?(?=[\s'\"`),.;]|$)", re.MULTILINE)
+    return [f"{path.relative_to(root)}: {found.group()}" for path in texts
+            for found in asking.finditer(path.read_text(encoding="utf-8"))]
+
+
 CHECKS = {
     "every difference has a row and a test": differences,
     "rows about Python name tests that are there": python_differences,
@@ -191,6 +200,7 @@ CHECKS = {
     "libamp(7) has the levels and the environment variables": manual,
     "amp-adapt(1) has the options": adapt_manual,
     "links lead somewhere": links,
+    "nobody is told to install libamp from an index": indexes,
 }
 
 

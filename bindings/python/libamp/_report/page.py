@@ -40,7 +40,7 @@ def script() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise Missing("the page needs Plotly: pip install 'libamp[report]', or pip install plotly") from None
+        raise Missing("the page needs Plotly: pip install plotly") from None
     return str(get_plotlyjs())
 
 
