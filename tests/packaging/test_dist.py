@@ -4,8 +4,10 @@
 
 Works on a scratch repository that holds the working tree as it is. Without --full the tarball is configured, and the suite
 lint runs from it; with it `meson dist` runs everything itself."""
+import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,26 @@ def is_checkout(source):
                                   check=False).returncode == 0
 
 
+def pip_options(source):
+    """Meson's options that pip's build passes."""
+    text = re.search(r"^setup = (\[.*\])$", (source / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE).group(1)
+    return [option for option in json.loads(text) if option != "-Dpython=enabled"]
+
+
+def gpus(folder, script):
+    """A PATH on which nvidia-smi is `script`."""
+    folder.mkdir()
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    (folder / "nvidia-smi").chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def kinds(build):
+    """The kinds of GPU for which nvcc would compile there."""
+    rules = (build / "build.ninja").read_text(encoding="utf-8")
+    return set(re.findall(r"code=(sm_\w+)", rules))
+
+
 def main():
     source, full, tap = pathlib.Path(sys.argv[1]), "--full" in sys.argv, Tap()
     if not is_checkout(source):
@@ -31,14 +53,16 @@ def main():
             snapshot(source, repository)
             # Only the full run tests, and trains, in there.
             how = ["--buildtype=release", "-Dtests=enabled", "-Dexamples=enabled", "-Dgpu_archs=90"] if full else [
-                *QUICK, "-Dtests=disabled", "-Dexamples=disabled", "-Dcuda=disabled"]
-            setup(build, repository, *how)
+                *QUICK, *pip_options(source)]
+            setup(build, repository, *how, env=gpus(folder / "none", "echo it has failed; exit 9"))
         if full:
             with tap.test("meson dist builds, tests and installs the tarball"):
                 run("meson", "dist", "-C", build, "--formats", "gztar")
             tap.done()
             return
 
+        with tap.test("what pip builds has nothing for GPUs where there is none"):
+            expect(not kinds(build), kinds(build))
         with tap.test("meson dist makes a tarball"):
             run("meson", "dist", "-C", build, "--no-tests", "--formats", "gztar")
             tarball = next((build / "meson-dist").glob("libamp-*.tar.gz"))
@@ -50,7 +74,14 @@ def main():
                 expect((tree / name).exists(), f"{name} is missing")
             expect(os.access(tree / "tools" / "demo", os.X_OK), "tools/demo is not executable")
         with tap.test("the tarball configures: Meson misses no file"):
-            setup(folder / "again", tree, *QUICK, "-Dtests=enabled", "-Dexamples=enabled", "-Dgpu_archs=90")
+            setup(folder / "again", tree, *QUICK, "-Dtests=enabled", "-Dexamples=enabled", "-Dgpu_archs=native",
+                  env=gpus(folder / "two", "printf '9.0\\n9.0\\n'"))
+        built = kinds(folder / "again")
+        if built:
+            with tap.test("and is for the GPU that is here alone"):
+                expect(built == {"sm_90"}, built)
+        else:
+            tap.skip("is for the GPU that is here alone", "there is no nvcc that does")
         with tap.test("suite lint passes from the tarball"):
             # which needs nothing built, and older versions of Meson would build all there is
             run("meson", "test", "-C", folder / "again", "--suite", "lint", "--no-rebuild", "--print-errorlogs")
