@@ -245,6 +245,28 @@ def test_foreign(tap, trainer):
                 expect(trainer.run(program, *arguments, level=level) == plain, "they are not left alone")
 
 
+def products(text):
+    """(in 16 bits, in FP32): which of them gain depends on the processor, their sum does not."""
+    return sum(map(int, re.search(r"(\d+) products in 16 bits, (\d+) in FP32", text).groups()))
+
+
+def test_shown(tap):
+    """show.sh is what README.md's figures come from."""
+    readme = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"^    \$ (tests/darknet/show\.sh)\n(?:    .*\n)*", readme, re.MULTILINE)
+    with tap.test("README.md's figures come from a script that is there"):
+        said = run(FOLDER.parents[1] / shown.group(1), 2, 1, "O0", "O4", env={
+            "AMP_SHOW_BUILD": str(pathlib.Path(LIBRARY).resolve().parents[2]), "AMP_SHOW_DARKNET": DARKNET})
+        weights = [line[2] for line in LINE.findall(said)]
+        expect(len(weights) == 3 and weights[0] == weights[1] != weights[2], said)
+        expect(re.search(r"^user \d+m\d+\.\d+s$", said, re.MULTILINE), said)
+    with tap.test("and the network is the one that README.md shows"):
+        for line in re.findall(r"libamp_darknet: a network .*", shown.group()):
+            expect(line in said, said)
+        steps = int(re.search(r"digits.csv (\d+) ", shown.group()).group(1))
+        expect(products(shown.group()) == products(said[said.index("at O4"):]) + 123 * (steps - 2), said)
+
+
 def main():
     tap = Tap()
     if LIBRARY == "none":
@@ -254,6 +276,7 @@ def main():
         for test in [test_equal, test_levels, test_layers, test_losses, test_resume, test_masters, test_overflow, test_programs,
                      test_settings, test_foreign]:
             test(tap, trainer)
+    test_shown(tap)
     tap.done()
 
 
