@@ -5,6 +5,7 @@
 #   setup_need THING...   check each thing; install what is missing; exit 2, printing the command, where that fails
 #   setup_want THING...   the same for things without which a check is merely skipped: a note instead of the exit
 #   setup_cuda            says so if there is no CUDA compiler
+#   setup_gpu             in `cuda`: the option of Meson's that builds libamp_cuda.so for the GPU that is here, or not at all
 #   setup_disassembler    cuobjdump on PATH, where there is a CUDA compiler: the toolkit's, or NVIDIA's own package on PyPI
 #   setup_darknet         in `darknet`: the folder of libdarknet.so, if it is not where Debian has it; empty without it
 #   configure DIR ARG...  meson setup, anew only when something about it changed
@@ -61,10 +62,12 @@ present() {
     binutils) have nm && have readelf && have objcopy ;;
     sanitizers) links_sanitizers ;;
     cuda) at_least "$(cuda_version)" 12.4 ;;
-    git | doxygen | abidiff | valgrind | debootstrap | cmake | rustc | gfortran) have "$1" ;;
+    cmake) have cmake && have make ;;
+    git | doxygen | abidiff | valgrind | debootstrap | rustc | gfortran) have "$1" ;;
     libfuzzer) links_libfuzzer ;;
     arm64) compiles aarch64-linux-gnu-gcc c stdlib.h && have qemu-aarch64 ;;
     qemu-user) have qemu-x86_64 ;;
+    musl) have musl-gcc || have zig ;;
     *) say "tools/setup.sh: unknown thing '$1'"; exit 2 ;;
     esac
 }
@@ -92,6 +95,8 @@ describe() {
     abidiff) echo "abidiff and abidw (libabigail)" ;;
     sanitizers) echo "gcc's sanitizers" ;;
     libfuzzer) echo "clang's libFuzzer" ;;
+    cmake) echo "CMake and make" ;;
+    musl) echo "a compiler for musl" ;;
     *) echo "$1" ;;
     esac
 }
@@ -106,6 +111,9 @@ packages() {
     apt-get:c++) echo g++ ;;
     apt-get:arm64) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user ;;
     apt-get:ninja) echo ninja-build ;;
+    apt-get:musl) echo musl-tools ;;
+    dnf:musl) echo musl-gcc ;;
+    *:cmake) echo cmake make ;; # which is only recommended
     pacman:pip) echo python-pip ;;
     apk:pip) echo py3-pip ;;
     *:pip) echo python3-pip ;;
@@ -348,6 +356,16 @@ setup_cuda() {
     fi
 }
 
+# nvcc takes minutes for every kind.
+setup_gpu() {
+    archs=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | sort -u | paste -sd, - || true)
+    # shellcheck disable=SC2034 # the callers'
+    case $archs in
+    '' | *[!0-9,]*) cuda=-Dcuda=disabled ;;
+    *) cuda=-Dgpu_archs=$archs ;;
+    esac
+}
+
 # Toolkits are installed without it where space is scarce. NVIDIA's package on PyPI has it, and reads what older toolkits made.
 setup_disassembler() {
     tools=$root/build/cuda-tools log=$root/build/cuda-tools.log
@@ -423,6 +441,8 @@ configure() {
     if [ -f "$dir/build.ninja" ] && [ "$(cat "$dir/.configured-with" 2>/dev/null)" = "$stamp" ]; then return; fi
     rm -rf "$dir"
     mkdir -p "$dir"
+    # Without dpkg-dev Meson takes Debian for a system with lib64, where its CMake and linker do not look.
+    if [ -e /etc/debian_version ] && ! have dpkg-architecture; then set -- --libdir=lib "$@"; fi
     logged "$dir/setup.log" meson setup "$dir" "$root" "$@" || return
     printf '%s\n' "$stamp" >"$dir/.configured-with"
 }

@@ -41,7 +41,8 @@ option('cuda', type: 'feature')
 option('gpu_archs', type: 'array')
 option('darknet_root', type: 'string')
 """
-TRAIN = '#include <stdio.h>\nint main(int c, char **v) { for (int i = 1; i < c; i++) puts(v[i]); return c > 4 ? 3 : 0; }\n'
+REPORT = "def main():\n    import sys\n    print(*sys.argv[1:])\n    print('a line of the report\\n' * 190)\n"
+TRAIN = '#include <stdio.h>\nint main(int c, char **v) { for (int i = 1; i < c; i++) puts(v[i]); return c == 5 ? 3 : 0; }\n'
 
 
 def answers(program, *words):
@@ -53,8 +54,8 @@ def answers(program, *words):
 
 # All that tools/test would like to have, whatever this machine has: nothing is left to be installed.
 EQUIPPED = {
-    **{program: "exit 0" for program in ("cmake", "doxygen", "abidiff", "git", "valgrind", "mpirun", "qemu-x86_64",
-                                         "qemu-aarch64", "aarch64-linux-gnu-gcc", "g++", "rustc", "gfortran")},
+    **{program: "exit 0" for program in ("cmake", "make", "doxygen", "abidiff", "git", "valgrind", "mpirun", "qemu-x86_64",
+                                         "qemu-aarch64", "aarch64-linux-gnu-gcc", "g++", "rustc", "gfortran", "musl-gcc")},
     "gcc": answers("gcc", "-fsyntax-only"), "pkg-config": answers("pkg-config", "ompi-c"),
     "python3": f"""case "$*" in "-c import pip" | "-c import pycparser") exit 0 ;; esac\nexec {sys.executable} "$@\"""",
 }
@@ -104,6 +105,9 @@ def mini_tree(source, root):
     (root / "meson_options.txt").write_text(OPTIONS, encoding="utf-8")
     (root / "examples" / "meson.build").write_text("executable('train', 'train.c')\n", encoding="utf-8")
     (root / "examples" / "train.c").write_text(TRAIN, encoding="utf-8")
+    report = root / "bindings" / "python" / "libamp" / "_report"
+    report.mkdir(parents=True)
+    (report / "program.py").write_text(REPORT, encoding="utf-8")
     darknet = root / "build" / "darknet" / "usr" / "lib" / "darknet" / "include"  # unpacked there already
     darknet.mkdir(parents=True)
     (darknet / "darknet.h").touch()
@@ -164,6 +168,33 @@ def test_wants(tap, folder, test):
     with tap.test("the lists of packages are fetched once"):
         expect(machine.calls().count(" update\n") == 1, machine.calls())
         expect(machine.calls().count("install -y") == 3, machine.calls())
+
+
+def test_cmake(tap, folder, test):
+    machine = Machine(folder / "makeless", ["make"], {**ROOT, "apt-get": FAILING})
+    with tap.test("CMake without make counts as missing, and both are asked for"):
+        said = machine.run(test, "--suite", "unit")
+        expect("going on without CMake and make" in said and "install -y --no-install-recommends cmake make\n" in
+               machine.calls(), said)
+
+
+def test_bare_root(tap, folder, root, test):
+    machine = Machine(folder / "user", [], {**USER, "apt-get": FAILING})
+    with tap.test("tools/test --bare is a skip with its reason where nobody is root"):
+        said = machine.run(test, "--bare")
+        expect("skipped bare: it needs root" in said and last_line(said) == "0 passed, 0 failed, 1 skipped", said)
+        expect("apt-get" not in machine.calls(), machine.calls())
+    with tap.test("the bare root has nothing of the environment but the way to the network"):
+        script = 'me=test; for part in setup python bare; do . "$root/tools/$part.sh"; done; bare_settings; bare_network env'
+        fakes = {"apt-get": "echo 'bookworm main http://mirror.example/debian/'", "apt-config": "echo \"proxy='http://apt:1'\""}
+        given = {"PYTHONPATH": "/x", "PIP_INDEX_URL": "http://x", "AMP_LEVEL": "O1", "CFLAGS": "-O1", "CC": "cc", "HOME": "/home/x",
+                 "no_proxy": "here", "root": str(root)}
+        said = Machine(folder / "networked", [], fakes, given).run("sh", "-c", script)
+        expect(sorted(said.split()) == ["HOME=/root", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "http_proxy=http://apt:1",
+                                        "no_proxy=here"], said)
+    with tap.test("and apt's mirror is this machine's"):
+        said = Machine(folder / "mirrored", [], fakes, given).run("sh", "-c", script.replace("bare_network env", 'echo "$mirror"'))
+        expect(said == "http://mirror.example/debian\n", said)
 
 
 def test_counts(tap, machine, test, elsewhere):
@@ -260,11 +291,25 @@ def edited(file, text):
         file.write_text(before, encoding="utf-8")
 
 
-def test_demo(tap, machine, root, demo, elsewhere):
+def test_demo(tap, folder, machine, root, demo, elsewhere):
     for what in ("builds and runs from another folder", "runs a second time"):
         with tap.test(f"tools/demo {what}"):
             said = machine.run(demo, "--level", "O1", status=3, cwd=elsewhere)
             expect(said.splitlines()[-4:] == ["--output", str(root / "build" / "demo"), "--level", "O1"], said)
+    with tap.test("tools/demo compiles nothing for GPUs; where there is one, for that alone, and in another folder"):
+        stamp = "build/{}/.configured-with"
+        expect("-Dcuda=disabled" in (root / stamp.format("demo")).read_text(encoding="utf-8"), "CUDA is not left out")
+        gpu = Machine(folder / "gpu", [], {**ROOT, "nvidia-smi": "printf '9.0\\n9.0\\n'"})
+        gpu.run(demo, "--device", "cuda", status=3)
+        expect("-Dgpu_archs=90\n" in (root / stamp.format("demo-cuda")).read_text(encoding="utf-8"), "not for that GPU")
+        none = Machine(folder / "gpuless", [], {**ROOT, "nvidia-smi": "echo has failed; exit 9"})
+        expect("nvidia-smi shows no NVIDIA GPU" in none.run(demo, "--device", "cuda", status=3), "it does not say so")
+    with tap.test("where Plotly cannot be had the report is a file, and the table stays on the screen"):
+        plotless = f"case $* in *plotly* | '-m venv'*) exit 1 ;; esac\nexec {sys.executable} \"$@\""
+        said = Machine(folder / "plotless", [], {**ROOT, "apt-get": FAILING, "python3": plotless}).run(demo)
+        report = root / "build" / "demo" / "report.txt"
+        expect(len(said.splitlines()) < 20 and str(report) in said, said)
+        expect(report.read_text(encoding="utf-8").count("a line of the report") == 190, "it is no report")
     with tap.test("tools/demo --help is the program's"):
         expect(last_line(machine.run(demo, "--help", cwd=elsewhere)) == "--help", "it did not reach the program")
 
@@ -282,11 +327,13 @@ def main():
         test_missing(tap, folder, (demo, test))
         test_installs(tap, folder, test)
         test_wants(tap, folder, test)
+        test_cmake(tap, folder, test)
+        test_bare_root(tap, folder, root, test)
         test_python(tap, folder, root, test)
         test_options(tap, machine, test)
         test_counts(tap, machine, test, elsewhere)
         test_broken_build(tap, machine, root, test)
-        test_demo(tap, machine, root, demo, elsewhere)
+        test_demo(tap, folder, machine, root, demo, elsewhere)
     tap.done()
 
 
