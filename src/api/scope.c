@@ -33,7 +33,8 @@ AMP_API amp_status amp_scope_enter(amp_context *context, amp_scope *scope) {
     struct amp__thread *thread = present_thread(__builtin_frame_address(0));
     store(scope, &thread->scope, SAVED);
     scope->v[3] = ++thread->scopes;
-    thread->scope = (struct amp__scope_state){ context, true, false, false };
+    /* ops inside a rehearsal run as they come, whatever scope it enters */
+    thread->scope = (struct amp__scope_state){ context, true, thread->scope.rehearses, thread->scope.rehearses };
     return AMP_OK;
 }
 
