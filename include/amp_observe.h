@@ -230,7 +230,9 @@ typedef struct amp_surveyed_level {
  * amp_survey, amp_observe, amp_observe_stop or amp_shutdown. */
 typedef struct amp_survey_result {
     uint32_t struct_size;
-    amp_level level;      /* advised: O2, else O1, if they fit, else their twins in bfloat16 */
+    amp_level level;      /* advised: O2, else O1, if they fit, else their twins in bfloat16; these first on a CPU on
+                             which products in fp16 are not faster than FP32's (amp_gate.h), unless
+                             amp_config.gate is off */
     float init_scale;     /* advised at O1 and O2: a power of two, one binade below the greatest at which no gradient
                              overflows; the default where no gradient was seen */
     int32_t reserved;

@@ -242,6 +242,7 @@ AMP_API amp_status amp_health(amp_context *context, char *data, size_t capacity,
     tell_ops(context, &text);
     for (uint32_t i = 0; i < properties->num_losses; i++) tell_loss(&context->brackets[i], &text);
     for (size_t i = 0; i < context->n_optimizers; i++) tell_optimizer(&context->optimizers[i], &text);
+    for (uint32_t i = 0; i < properties->num_losses; i++) amp__bracket_find_skips(&context->brackets[i]);
     pthread_mutex_lock(&context->lock);
     if (context->verify) amp__reference_health(context, &text);
     const size_t n = tell_findings(context, &text);

@@ -23,6 +23,7 @@ struct amp__bracket {
     uintptr_t serial; /* of the opening: an amp_scaled_loss that outlived it is told from the present one */
     bool open, with_loss, delay, delay_check;
     bool told_of_skips; /* too many in a row, since the last step */
+    bool told_of_most;  /* AMP-M85, once */
     enum amp__carrier carrier;
     uint64_t seeds_before; /* context->seeds_shown at its begin */
     uint32_t loss_id;
@@ -92,6 +93,8 @@ amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_
 /* overflow_here: or on another rank. */
 void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool overflow_here);
 /* A rank had an error or cancelled: nothing is counted. */
+/* AMP-M85, where most brackets have been skipped. */
+void amp__bracket_find_skips(struct amp__bracket *bracket);
 void amp__bracket_tell_given_up(const struct amp__bracket *bracket);
 /* A gradient of this parameter is not finite, and no step will be skipped for it. */
 void amp__bracket_tell_nonfinite(struct amp__bracket *bracket, const char *param);

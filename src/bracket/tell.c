@@ -5,13 +5,15 @@
  */
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
+#include "bracket/wiring.h"
 #include "context/context.h"
 #include "context/findings.h"
 #include "context/report.h"
+#include "observe/observe.h"
 
 #include <stdio.h>
 
-enum { IN_FULL = 10 };
+enum { IN_FULL = 10, MANY = 10 };
 
 /* The first lines, then those whose number is a power of two. *since: lines left out before this one. */
 static bool worth_a_line(uint64_t n, uint64_t *since) {
@@ -24,6 +26,11 @@ static bool worth_a_line(uint64_t n, uint64_t *since) {
 
 static void left_out(amp__text *text, uint64_t since, const char *of_what) {
     if (since) amp__text_add(text, " (%llu %s since the last line)", (unsigned long long)since, of_what);
+}
+
+/* The last line in full says that those after it are fewer. */
+static void announce(amp__text *text, uint64_t n, const char *of_what) {
+    if (n == IN_FULL) amp__text_add(text, " From here on %s have a line when their number is a power of two.", of_what);
 }
 
 /* The explanation is the first line's alone. */
@@ -46,6 +53,7 @@ static void tell_skip(struct amp__bracket *bracket, amp_event *event, bool here)
                       once(&bracket->context->explained_skip,
                            " This is normal: dynamic loss scaling finds the largest scale that fits by trying; only "
                            "many skips in a row are a problem."));
+        announce(&text, record->skipped, "skips");
         left_out(&text, since, "more skips");
     }
     event->kind = AMP_EVENT_SKIP;
@@ -65,11 +73,42 @@ static void tell_change(struct amp__bracket *bracket, amp_event *event) {
             amp__text_add(&text, "%s",
                           once(&bracket->context->explained_growth,
                                ". This is normal: after a window of clean iterations a larger scale is tried"));
+        announce(&text, bracket->changes, "changes");
         left_out(&text, since, "more changes");
     }
     event->kind = AMP_EVENT_SCALE_CHANGE;
     event->message = line;
     amp__event(bracket->context, bracket->host, event);
+}
+
+/* Once in each row of skips that is that long: the cause, where it is known, or how to find it. */
+static void tell_cause(const struct amp__bracket *bracket) {
+    char cause[1024] = "";
+    amp__text text = { cause, sizeof cause, 0 };
+    const struct amp__param *param = amp__wiring_nonfinite_param(bracket->context);
+    if (param) amp__text_add(&text, "the parameter %s itself is not finite (AMP-M16)", param->name);
+    else if (!amp__observe_words(bracket->context, &text))
+        amp__text_add(&text, "AMP_OBSERVE=every=1 in the environment names the op where the overflow begins "
+                      "(docs/diagnosis.md)");
+    (void)amp__warn(bracket->context, "loss %u: %d steps in a row were skipped, and the loss scale is %g: %s",
+                    (unsigned)bracket->loss_id, (int)MANY, (double)bracket->record.scale_after, cause);
+}
+
+void amp__bracket_find_skips(struct amp__bracket *bracket) {
+    const amp_record *record = &bracket->record;
+    amp_context *context = bracket->context;
+    char subject[32];
+    const bool none = record->skipped && record->skipped == record->brackets;
+    const bool most = record->brackets >= MANY && 2 * record->skipped > record->brackets;
+    if (bracket->told_of_most || (!none && !most && record->skips_in_row < MANY)) return;
+    /* these name the cause, or the same */
+    if (amp__found(context, AMP__NONFINITE_PARAMETER) || amp__found(context, AMP__SKIPS_WITHOUT_END)) return;
+    bracket->told_of_most = true;
+    snprintf(subject, sizeof subject, "loss %u", (unsigned)bracket->loss_id);
+    amp__find(context, AMP__MOSTLY_SKIPPED, subject,
+              "%s: %llu of %llu steps were skipped, %u in a row at the end, and the loss scale is %g", subject,
+              (unsigned long long)record->skipped, (unsigned long long)record->brackets,
+              (unsigned)record->skips_in_row, (double)record->scale_after);
 }
 
 /* Each bracket, for schedulers that would else have to guess. */
@@ -87,6 +126,7 @@ void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool ove
                         .scale_after = record->scale_after };
     tell_bracket(bracket, event, action, overflow_here);
     if (action == AMP_SKIP) tell_skip(bracket, &event, overflow_here);
+    if (action == AMP_SKIP && record->skips_in_row == MANY) tell_cause(bracket);
     if (record->scale_after != record->scale_before) tell_change(bracket, &event);
 }
 

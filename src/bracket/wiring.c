@@ -130,15 +130,32 @@ void amp__wiring_check_loss(const struct amp__bracket *bracket, void *loss, void
 
 /* ---- gradients that should be there ---- */
 
+/* Where a host's ops are not described nobody knows. */
+static bool computes_in_fp16(const amp_context *context) {
+    const struct amp__properties *properties = &context->properties;
+    bool described = false, lowered = false;
+    for (size_t i = 0; i < context->n_models; i++)
+        for (size_t j = 0; j < context->models[i].n_ops; j++) {
+            described = true;
+            lowered |= context->models[i].ops[j].last_target == AMP_FLOAT16;
+        }
+    return properties->low == AMP_FLOAT16 && (amp__retypes(properties) ||
+                                              (properties->patch_ops && (lowered || !described)));
+}
+
 static void find_missing(const struct amp__optimizer *optimizer, size_t missing, const char *names) {
+    const bool zeros = optimizer->looks && missing == optimizer->n_params; /* all of them, and not NULL */
+    const bool underflow = zeros && computes_in_fp16(optimizer->context);
     char subject[32];
     if (!missing) return;
     const size_t number = (size_t)(optimizer - optimizer->context->optimizers);
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     amp__find(optimizer->context, AMP__NO_GRADIENT, subject,
-              "optimizer %zu: %zu of its %zu parameters got no gradient in its first %s: %s%s", number, missing,
+              "optimizer %zu: %zu of its %zu parameters got no gradient in its first %s: %s%s%s", number, missing,
               optimizer->n_params, optimizer->looks ? "two brackets" : "bracket", names,
-              missing > NAMES ? ", ..." : "");
+              missing > NAMES ? ", ..." : "",
+              underflow ? "; all are zero, and the likely cause is that they underflow in fp16 at this loss scale: "
+                          "raise it (a dynamic one; amp_config.init_scale), or use bfloat16 (O4, O5)" : "");
 }
 
 /* In the second bracket: parameters may come late. Of sharded ones another rank may have them all. */

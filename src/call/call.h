@@ -129,6 +129,12 @@ static inline void **amp__call_handles(const struct amp__call *call, uint32_t i,
     return handles;
 }
 
+/* ---- gate.c ---- */
+
+/* Are products of this type known to be faster than FP32's, at any size? By a number that an op was given or measured,
+ * else by the table, of the CPU. AMP_DEFAULT: nothing is known. */
+amp_switch amp__gate_pays(const amp_context *context, amp_dtype low);
+
 /* ---- handler.c: the policy around one call ---- */
 
 /* Fills by_types and decided, once all else about the op stands. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "amp_gate.h"
 #include "amp_raw.h"
+#include "call/call.h"
 #include "call/gate.h"
 #include "context/context.h"
 #include "context/op.h"
@@ -59,6 +60,19 @@ void amp__gate_init(struct amp__op *op) {
     amp__matmul_unit(low, &op->gate_who, &op->gate_unit);
     const struct row *row = find_row(op->gate_who, op->gate_unit, low);
     if (row) amp__gate_decide(op, row->least, AMP__GATE_TABLE);
+}
+
+amp_switch amp__gate_pays(const amp_context *context, amp_dtype low) {
+    const char *who, *unit;
+    for (size_t i = 0; i < context->n_models && low == context->properties.low; i++)
+        for (size_t j = 0; j < context->models[i].n_ops; j++) {
+            const struct amp__op *op = &context->models[i].ops[j];
+            if (op->gate_looks && op->gate_source >= AMP__GATE_MEASURED)
+                return op->gate_least == AMP_GATE_NEVER ? AMP_OFF : AMP_ON;
+        }
+    amp__matmul_unit(low, &who, &unit);
+    const struct row *row = find_row(who, unit, low);
+    return !row ? AMP_DEFAULT : row->least == AMP_GATE_NEVER ? AMP_OFF : AMP_ON;
 }
 
 void amp__gate_decide(struct amp__op *op, uint64_t least, enum amp__gate_source source) {

@@ -46,6 +46,31 @@ void amp__observe_remember(struct amp__seen_call *call, const char *name, bool i
                                                       .largest = s->largest, .least = s->least };
 }
 
+/* ---- FP32 at O1 ---- */
+
+static bool is_listed_wide(const struct amp__op *op) { return op->listed == AMP_FP32 || op->listed == AMP_BANNED; }
+
+/* What single numbers are does not decide. Of backward nobody knows: its casts are on the tape. */
+static void follow(struct amp__seen_call *call, bool is_output, amp_dtype dtype, const void *memory,
+                   uint64_t elements) {
+    struct amp__observer *observer = call->op->context->observer;
+    const bool follows = call->op->listed != AMP_LOWER && !is_listed_wide(call->op);
+    if (call->op->context->properties.patch_ops) return;
+    pthread_mutex_lock(observer->lock);
+    if (call->is_cast) call->is_wide = dtype == AMP_FLOAT32;
+    else if (call->op->is_backward) call->is_wide = false;
+    else if (!is_output && follows && elements > 1)
+        call->is_wide |= amp__map_get(&observer->flow, (uintptr_t)memory) == &observer->flow;
+    else if (is_listed_wide(call->op)) call->is_wide = true;
+    if (is_output) { /* where there is no memory for it, it is not known */
+        (void)amp__map_put(&observer->flow, (uintptr_t)memory,
+                           call->is_wide ? (void *)&observer->flow : (void *)&observer->made);
+        struct amp__seen *entry = amp__map_get(&observer->by_owner, (uintptr_t)call->op);
+        for (; entry; entry = entry->sibling) entry->flows |= call->is_wide ? AMP__FLOWS_WIDE : AMP__FLOWS_LOW;
+    }
+    pthread_mutex_unlock(observer->lock);
+}
+
 /* Counted, and in the call's memory. `name` is copied into the entry: the host's own may be of the moment. */
 static void take(struct amp__seen_call *call, const char *name, bool is_output, amp_dtype dtype,
                  const amp_statistics *statistics, const void *memory, int64_t odd) {
@@ -55,6 +80,7 @@ static void take(struct amp__seen_call *call, const char *name, bool is_output, 
     struct amp__seen *seen = amp__observe_op(observer, call->op, name, what);
     if (!seen) return;
     amp__observe_remember(call, seen->name, is_output, dtype, statistics, memory);
+    follow(call, is_output, dtype, memory, statistics->elements);
     if (call->is_cast) return;
     if (observer->options.what & what) amp__observe_add(observer, seen, dtype, statistics);
     if (odd) atomic_store_explicit(&seen->odd, odd, memory_order_relaxed);
@@ -174,6 +200,7 @@ static void take_later(struct amp__seen_call *call, struct amp__place *place, co
                        bool is_output, const void *handle, int64_t odd) {
     struct amp__seen *entry =
         amp__observe_op(call->op->context->observer, call->op, name, is_output ? AMP_SEE_OUTPUTS : AMP_SEE_INPUTS);
+    if (entry) follow(call, is_output, span->dtype, span->data, span->size);
     if (entry && amp__later_tensor(call, place, span, entry, is_output, handle) && odd)
         atomic_store_explicit(&entry->odd, odd, memory_order_relaxed);
 }
@@ -298,7 +325,7 @@ void amp__seen_begin(struct amp__seen_call *seen, struct amp__op *op) {
     seen->n = 0;
     seen->later = NULL;
     seen->finite = seen->came_finite = true;
-    seen->is_cast = seen->may_be_cast = seen->got_bad = seen->made_bad = false;
+    seen->is_wide = seen->is_cast = seen->may_be_cast = seen->got_bad = seen->made_bad = false;
     seen->got = seen->made = NULL;
 }
 

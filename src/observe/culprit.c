@@ -255,13 +255,26 @@ static void add_cause(amp__text *text, const amp_culprit *culprit) {
     }
 }
 
+static void describe_culprit(amp__text *text, const amp_culprit *culprit) {
+    amp__text_add(text, "the overflow of bracket %llu ", (unsigned long long)culprit->bracket);
+    add_cause(text, culprit);
+    if (culprit->parameter)
+        amp__text_add(text, "; the first gradient that was not finite is that of %s", culprit->parameter);
+}
+
+bool amp__observe_words(amp_context *context, amp__text *text) {
+    amp_culprit last = AMP_CULPRIT_INIT;
+    pthread_mutex_lock(&context->lock);
+    if (context->observer) last = context->observer->culprit;
+    pthread_mutex_unlock(&context->lock);
+    if (last.bracket) describe_culprit(text, &last);
+    return last.bracket != 0;
+}
+
 static void tell(amp_context *context, const amp_culprit *culprit) {
     char line[1024];
     amp__text text = { line, sizeof line, 0 };
-    amp__text_add(&text, "the overflow of bracket %llu ", (unsigned long long)culprit->bracket);
-    add_cause(&text, culprit);
-    if (culprit->parameter)
-        amp__text_add(&text, "; the first gradient that was not finite is that of %s", culprit->parameter);
+    describe_culprit(&text, culprit);
     amp__text_add(&text, " (told once; amp_get_culprit has the last one)");
     amp__event(context, amp__any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }

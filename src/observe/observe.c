@@ -35,6 +35,7 @@ void amp__observe_free(amp_context *context) {
     amp__free(observer->uses);
     amp__free(observer->skips_known);
     amp__map_free(&observer->by_owner);
+    amp__map_free(&observer->flow);
     amp__observe_free_told(observer);
     amp__observe_free_options(&observer->options);
     amp__free(observer);
@@ -94,6 +95,7 @@ AMP_API amp_status amp_observe_stop(amp_context *context) {
 static void forget_calls(struct amp__observer *observer) {
     observer->calls = 0;
     observer->n_trails = observer->n_roots = 0;
+    amp__map_free(&observer->flow);
     for (int i = 0; i < AMP__SUSPECTS; i++) observer->suspects[i].at = 0;
     observer->suspect_param = NULL;
     observer->suspect_written = false;

@@ -16,6 +16,9 @@
 #include "kernels/counts.h"
 #include "raw/raw.h"
 
+/* The type that a call would work in at O1, by its op's class and, where it follows its inputs, by what made these. */
+enum { AMP__FLOWS_LOW = 1, AMP__FLOWS_WIDE = 2 }; /* low: or not known */
+
 /* One thing that is looked at. */
 struct amp__seen {
     struct amp__seen *next, *sibling; /* of the same op or parameter */
@@ -28,6 +31,7 @@ struct amp__seen {
     uint64_t iterations; /* so many */
     uint64_t tensors;    /* in the last one */
     _Atomic(int64_t) odd; /* a dimension of its matrices that is no multiple of 8, when last seen so; else 0 */
+    uint8_t flows;        /* AMP__FLOWS_*, of the calls of its op; a bit each */
     uint64_t lost_fp16, lost_bf16, lost_last[2]; /* updates: in total, and in the last one of both types */
     amp_statistics last, total;
 };
@@ -39,6 +43,7 @@ struct amp__seen_call {
     bool is_cast; /* a conversion that the host told of */
     bool may_be_cast; /* the input that is counted now may be libamp's cast of the host's */
     bool finite, came_finite; /* its inputs, and the same before they were cast */
+    bool is_wide; /* at O1 it would work in FP32 */
     bool got_bad, made_bad; /* NaN or +infinity: -infinity alone is how masks are written */
     int32_t cause; /* AMP_CAUSE_*, once it was judged */
     const void *got, *made; /* memory, as the host has it, of the first input and output that are not finite */
@@ -121,6 +126,7 @@ struct amp__observer {
     pthread_mutex_t *lock; /* of what follows: the context's */
     struct amp__seen *first, **end;
     struct amp__map by_owner; /* the first seen of each op and parameter */
+    struct amp__map flow;     /* AMP__FLOWS_* of the tensors of this iteration, by memory */
     struct amp__map told;     /* ops that the host told of (amp_observe_call), by name: struct amp__op */
     uint64_t calls, made; /* of this iteration: calls, and gradients that the host told of */
     struct amp__seen_call ring[AMP__RING]; /* the last of them, call i at i % AMP__RING */
@@ -294,6 +300,8 @@ const struct amp__param *amp__observe_bad_weight(const amp_context *context, uin
 /* A bracket that is not observed: where gradients that are not finite were stepped on, and where wiring.c looks at
  * gradients (at a scale that is always 1: brackets 1, 2, 4, 8, ...), weights are looked at once. */
 void amp__observe_follow_weights(const amp_context *context, const struct amp__decided_bracket *bracket);
+/* Where the last overflow that was observed began, in words. False: none was. */
+bool amp__observe_words(amp_context *context, amp__text *text);
 /* The overflowed bracket's culprit is the suspect, or the weight that is not finite; told, with the trace's number of
  * the bracket. */
 void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket, uint64_t number,

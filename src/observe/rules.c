@@ -45,10 +45,11 @@ static uint32_t every_level(void) {
 /* ---- ops ---- */
 
 /* The fp16 levels at which the op works in 16 bits: by its class where ops are cast; at the others all ops of a 16-bit
- * model do. What follows the types that it gets does where it was seen to, or where nobody casts yet. */
+ * model do. What follows the types that it gets does where it was seen to, or where nobody casts yet, unless all its
+ * calls got what an op in FP32 made. */
 static uint32_t low_levels(const struct amp__seen *seen) {
     const struct amp__op *op = seen->op;
-    const bool fp32 = op->listed == AMP_FP32 || op->listed == AMP_BANNED;
+    const bool fp32 = op->listed == AMP_FP32 || op->listed == AMP_BANNED || seen->flows == AMP__FLOWS_WIDE;
     const bool follows = op->listed != AMP_LOWER && op->context->properties.patch_ops && !amp__is_low(seen->dtype);
     return levels_in(AMP_FLOAT16, !fp32 && !follows, true);
 }
@@ -174,7 +175,27 @@ bool amp__survey_scale(const amp_context *context, int *exponent) {
 
 enum { SMALL_PART = 20 }; /* one in so many may be lost: fewer are noise beside the batch's own */
 
+/* O3's loss scale is 1 unless another is asked for. */
+static void look_for_underflow(struct amp__advice_list *list, const struct amp__seen *seen) {
+    const uint64_t numbers = numbers_of(&seen->total), zeros = losses_at(&seen->total, 1.0f).zeros;
+    const struct amp__about about = { seen, 1u << AMP_O3, zeros, numbers };
+    if (numbers && zeros >= numbers / SMALL_PART + 1)
+        amp__advise(list, AMP__UNDERFLOWS, &about, "parameter %s: %.3g %% of its gradient is 0 in fp16 at a loss scale "
+                    "of 1", seen->name, percent(zeros, numbers));
+}
+
+/* They are all 0 already: what they would be is not known. */
+static void look_for_zeros(struct amp__advice_list *list, const amp_context *context) {
+    uint64_t zeros = 0;
+    for (const struct amp__seen *seen = context->observer->first; seen; seen = seen->next)
+        if (is_gradient(seen)) zeros += seen->total.zeros;
+    const struct amp__about about = { NULL, 1u << AMP_O3, zeros, zeros };
+    if (zeros && uses_fp16(&context->properties) && amp__scaling_is_trivial(&context->properties))
+        amp__advise(list, AMP__UNDERFLOWS, &about, "all gradients are 0, in fp16 at a loss scale of 1");
+}
+
 static void look_at_gradient(struct amp__advice_list *list, const struct amp__seen *seen, int exponent) {
+    look_for_underflow(list, seen);
     const uint64_t numbers = numbers_of(&seen->total), zeros = losses_at(&seen->total, ldexpf(1.0f, exponent)).zeros;
     if (!numbers || zeros < numbers / SMALL_PART + 1) return;
     const struct amp__about about = { seen, levels_in(AMP_FLOAT16, true, true), zeros, numbers };
@@ -232,6 +253,7 @@ void amp__survey_rules(struct amp__advice_list *list, const amp_context *context
     int exponent = 0;
     const bool has_gradients = amp__survey_scale(context, &exponent);
     if (has_gradients) look_at_scale(list, exponent);
+    else look_for_zeros(list, context);
     for (const struct amp__seen *seen = observer->first; seen; seen = seen->next) {
         if (!seen->iterations) continue;
         if (seen->op) look_at_op(list, seen, observer);

@@ -36,13 +36,20 @@ static amp_status describe_level(struct amp__survey *survey, const amp_context *
     return amp__memory_at(context, level, &out->memory);
 }
 
-/* O2 saves the most, and O1 casts single ops; where fp16 does not do, bfloat16 has FP32's range. */
-static amp_level choose(const amp_surveyed_level *surveyed, size_t n) {
+/* Is fp16 known not to pay on this CPU? Where bfloat16 does not either it is no slower, and needs no loss scale. */
+static bool prefers_bfloat16(const amp_context *context) {
+    if (context->properties.gate == AMP_OFF || context->n_places) return false;
+    return amp__gate_pays(context, AMP_FLOAT16) == AMP_OFF;
+}
+
+/* O2 saves the most, and O1 casts single ops; where fp16 does not do, bfloat16 has FP32's range. On a CPU on which fp16
+ * is slower than FP32 bfloat16 comes first. */
+static amp_level choose(const amp_context *context, const amp_surveyed_level *surveyed, size_t n) {
     static const struct {
         amp_level level;
         int32_t at_most; /* of fits */
-    } order[] = { { AMP_O2, 1 }, { AMP_O1, 2 }, { AMP_O5, 1 }, { AMP_O4, 1 } };
-    for (size_t i = 0; i < AMP_COUNT(order); i++)
+    } order[] = { { AMP_O5, 1 }, { AMP_O4, 2 }, { AMP_O2, 1 }, { AMP_O1, 2 }, { AMP_O5, 1 }, { AMP_O4, 1 } };
+    for (size_t i = prefers_bfloat16(context) ? 0 : 2; i < AMP_COUNT(order); i++)
         for (size_t j = 0; j < n; j++)
             if (surveyed[j].memory.level == order[i].level && surveyed[j].fits && surveyed[j].fits <= order[i].at_most)
                 return order[i].level;
@@ -118,6 +125,8 @@ static void write_text(const struct amp__survey *survey, const amp_survey_result
     amp__text_add(text, "advised: %s", amp__level_name(result->level));
     if (result->level == AMP_O1 || result->level == AMP_O2)
         amp__text_add(text, ", init_scale %.9g", (double)result->init_scale);
+    if (prefers_bfloat16(context))
+        amp__text_add(text, " (products in fp16 are not faster than FP32's on this CPU: docs/gate.md)");
     amp__text_add(text, "\n");
     write_memory(result, context, text);
     if (left_out)
@@ -159,7 +168,7 @@ static amp_status conclude(struct amp__survey *survey, const amp_context *contex
     for (size_t i = 0; i < AMP_COUNT(levels); i++)
         AMP_TRY(describe_level(survey, context, levels[i], &survey->levels[i]));
     *result = (amp_survey_result){
-        .struct_size = sizeof *result, .level = choose(survey->levels, AMP_COUNT(levels)),
+        .struct_size = sizeof *result, .level = choose(context, survey->levels, AMP_COUNT(levels)),
         .init_scale = amp__survey_default_scale(),
         .iterations = context->observer->seen_iterations + (context->observer->calls != 0),
         .advice = survey->advice, .n_advice = n, .levels = survey->levels, .n_levels = AMP_COUNT(levels),

@@ -51,7 +51,7 @@ static void describe(struct run *run, const struct training *t) {
 static void start(struct run *run, amp_level level, float init_scale) {
     const bool scales = level_low(level) == AMP_FLOAT16 && level != AMP_O0 && level != AMP_O3;
     raw_start(&run->raw, CONFIG(level, .emulate = level == AMP_O0 ? AMP_DEFAULT : AMP_ON,
-                                .init_scale = scales ? init_scale : 0.0f, .log = AMP_LOG_OFF,
+                                .init_scale = scales ? init_scale : 0.0f, .log = AMP_LOG_OFF, .gate = AMP_OFF,
                                 .observe = level == AMP_O0 ? AMP_ON : AMP_DEFAULT));
 }
 
@@ -248,6 +248,7 @@ static void alone_start(struct alone *alone, const char *name, amp_class op_clas
     raw_op(&alone->raw, OP(name, schema, &alone->slot, .op_class = op_class));
     raw_op(&alone->raw, OP("back", schema, &alone->backward, .backward_of = name));
     raw_start(&alone->raw, CONFIG(level, .emulate = level == AMP_O0 ? AMP_DEFAULT : AMP_ON, .log = AMP_LOG_OFF,
+                                  .gate = AMP_OFF, /* what is advised is no matter of this machine's speed */
                                   .observe = level == AMP_O0 ? AMP_ON : AMP_DEFAULT));
 }
 
@@ -402,6 +403,45 @@ TEST(a_scale_that_starts_too_high_is_told) {
 }
 
 /* ---- what cannot be asked ---- */
+
+/* A training of one bracket, at this level, whose gradients are `value`. */
+static const amp_advice *underflows(struct rig *rig, amp_level level, double value, amp_survey_result *result) {
+    *result = (amp_survey_result)AMP_SURVEY_RESULT_INIT;
+    rig_init(rig, 0);
+    rig_wire(rig, CONFIG(level, .log = AMP_LOG_OFF, .gate = AMP_OFF));
+    ck_ok(amp_observe(rig->context, NULL));
+    (void)bracket(rig, value);
+    ck_ok(amp_survey(rig->context, result));
+    return find(result, "AMP-A12", NULL, NULL);
+}
+
+/* 1e-9 is 0 in fp16, and fits at 2^16; at O3 nothing of it is left to see. */
+TEST_TIMES(a_level_that_does_not_scale_loses_small_gradients, 3) {
+    static const struct {
+        amp_level level;
+        double gradient;
+    } cases[] = { { AMP_O0, 1e-9 }, { AMP_O3, 0.0 }, { AMP_O0, 0.5 } };
+    RIG(rig);
+    amp_survey_result result;
+    const amp_advice *advice = underflows(&rig, cases[_i].level, cases[_i].gradient, &result);
+    ck_assert_msg((advice != NULL) == (_i < 2), "%s", result.text);
+    if (advice) ck_assert_uint_eq(advice->levels, 1u << AMP_O3);
+    for (uint64_t i = 0; i < result.n_levels; i++)
+        if (result.levels[i].memory.level == AMP_O3) ck_assert_int_eq(result.levels[i].fits, _i == 2);
+}
+
+/* On a CPU where fp16 is known to be slower, by what was measured or said there, bfloat16 is advised. */
+TEST_TIMES(the_advice_knows_the_machine, 3) {
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    RIG_WITH(rig, 0, AMP_O1, .gate = _i == 2 ? AMP_OFF : AMP_ON, .log = AMP_LOG_OFF);
+    if (_i < 2) ck_ok(amp_gate_set(rig.context, "matmul", _i ? AMP_GATE_NEVER : AMP_GATE_ALWAYS));
+    ck_ok(amp_observe(rig.context, NULL));
+    OWN_TENSOR *a = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    fake_release(net_binary(&rig.net, OP_matmul, a, a));
+    ck_ok(amp_survey(rig.context, &result));
+    ck_assert_msg(result.level == (_i == 1 ? AMP_O5 : AMP_O2), "%s", result.text);
+    ck_assert_int_eq(strstr(result.text, "not faster than FP32's") != NULL, _i == 1);
+}
 
 TEST(a_survey_needs_something_to_look_at) {
     ALONE(alone);

@@ -195,12 +195,23 @@ TEST(the_survey_knows_its_class) {
     start(&rig, AMP_O0, NULL);
     ck_ok(tell(rig.context, "fc", "linear", x, large, false)); /* at O1 it works in fp16 */
     ck_ok(tell(rig.context, "end", "softmax", x, large, false)); /* and this stays FP32 */
+    float wide[N] = { 1e6f, 2, 3, 4 }, low[N] = { 0 };
+    ck_ok(tell(rig.context, "loss", "mul", large, wide, false)); /* so does what follows it, */
+    ck_ok(tell(rig.context, "loss", "add", wide, wide, false));
+    ck_ok(tell(rig.context, "fc", "linear", x, low, false));
+    ck_ok(tell(rig.context, "both", "add", wide, wide, false));
+    ck_ok(tell(rig.context, "both", "add", low, wide, false)); /* and this does not always */
     ck_ok(amp_survey(rig.context, &result));
     unsigned found = 0;
     for (uint64_t i = 0; i < result.n_advice; i++) {
         const amp_advice *advice = &result.advice[i];
         if (!advice->op || strcmp(advice->code, "AMP-A01") != 0) continue;
         const bool linear = !strcmp(advice->op, "fc: linear");
+        if (strstr(advice->op, "add") || strstr(advice->op, "mul")) {
+            const bool both = !strcmp(advice->op, "both: add");
+            ck_assert_msg(!(advice->levels & 1u << AMP_O1) == !both, "%s", advice->message);
+            continue;
+        }
         ck_assert_int_eq((advice->levels & 1u << AMP_O1) != 0, linear);
         ck_assert_int_ne((int)(advice->levels & 1u << AMP_O2), 0);
         found += linear ? 1 : 2;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is told of skips and scale changes: an event each time, words less and less often. */
-#include "bracket.h"
+#include "findings.h"
 
 #include <stdio.h>
 
 static struct told {
-    unsigned events, words, explained;
+    unsigned events, words, explained, rows;
     char last[1024];
 } told[AMP_EVENT_BRACKET + 1];
 
@@ -17,6 +17,7 @@ static void listen(void *self, const amp_event *event) {
     of->events++;
     if (event->kind == AMP_EVENT_BRACKET) last_bracket = *event;
     of->words += event->message[0] != 0;
+    of->rows += strstr(event->message, ": 10 steps in a row were skipped") != NULL;
     of->explained += strstr(event->message, "This is normal") != NULL;
     if (event->message[0]) snprintf(of->last, sizeof of->last, "%s", event->message);
     if (event->kind == AMP_EVENT_SKIP || event->kind == AMP_EVENT_SCALE_CHANGE)
@@ -51,6 +52,58 @@ DIFFERENCE(skips_in_words) {
         ck_assert_msg(strstr(told[AMP_EVENT_SKIP].last, at[i].last), "%s", told[AMP_EVENT_SKIP].last);
     }
     ck_assert_uint_eq(told[AMP_EVENT_SKIP].explained, 1);
+}
+
+/* The tenth skip in a row says what to do, or, where iterations are observed, what is wrong; and each row does. */
+TEST_TIMES(ten_skips_in_a_row_name_the_cause, 2) {
+    RIG(rig);
+    start(&rig, 0x1p110f, 2000);
+    if (_i) ck_ok(amp_observe(rig.context, NULL));
+    for (int row = 1; row <= 2; row++) {
+        for (int i = 1; i <= 12; i++) {
+            ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
+            net_zero_grad(&rig.net);
+            ck_assert_uint_eq(told[AMP_EVENT_WARNING].rows, (unsigned)(i < 10 ? row - 1 : row));
+        }
+        const char *says = _i ? "began in no op that was seen; the first gradient that was not finite is that of weight"
+                              : "AMP_OBSERVE=every=1";
+        ck_assert_msg(strstr(told[AMP_EVENT_WARNING].last, says), "%s", told[AMP_EVENT_WARNING].last);
+        ck_assert_int_eq(bracket(&rig, 0x1p-100), AMP_STEP);
+        net_zero_grad(&rig.net);
+    }
+}
+
+/* The tenth line is the last of those in full, and says so. */
+TEST(fewer_lines_are_announced) {
+    RIG(rig);
+    start(&rig, 0x1p110f, 2000);
+    for (int i = 1; i <= 10; i++) {
+        ck_assert_int_eq(bracket(&rig, INF), AMP_SKIP);
+        net_zero_grad(&rig.net);
+        for (int kind = 0; kind < 2; kind++) {
+            const char *last = told[kind ? AMP_EVENT_SCALE_CHANGE : AMP_EVENT_SKIP].last;
+            ck_assert_msg((strstr(last, "From here on") != NULL) == (i == 10), "%s", last);
+        }
+    }
+}
+
+/* skips and steps, and whether a report may call that sound */
+TEST_TIMES(a_training_that_skips_is_not_sound, 6) {
+    static const struct { int skips, steps; bool sound; } cases[] = {
+        { 1, 0, false }, { 1, 1, true }, { 3, 2, true }, { 5, 5, true }, { 6, 5, false }, { 10, 30, true },
+    };
+    RIG(rig);
+    start(&rig, 0x1p110f, 2000);
+    for (int i = 0; i < cases[_i].skips + cases[_i].steps; i++) {
+        const bool steps = i >= cases[_i].skips;
+        ck_assert_int_eq(bracket(&rig, steps ? 0x1p-100 : INF), steps ? AMP_STEP : AMP_SKIP);
+        net_zero_grad(&rig.net);
+    }
+    (void)health(rig.context);
+    ck_assert_msg(!found(rig.context, "AMP-M85") == cases[_i].sound, "%s", health(rig.context));
+    for (int i = 0; i < 10; i++) (void)bracket(&rig, INF), net_zero_grad(&rig.net);
+    (void)health(rig.context);
+    ck_found(&rig, "AMP-M85"); /* ten in a row at the end */
 }
 
 /* For schedulers and loggers: each bracket, with what it decided, the scales, and whose gradient was not finite. */

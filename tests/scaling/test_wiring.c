@@ -378,3 +378,22 @@ TEST_TIMES(zero_grad_before_backward_is_no_slip, N_EACH_LEVEL) {
     ck_assert_uint_eq(found(rig.context, "AMP-M13"), 0);
     net_zero_grad(&rig.net);
 }
+
+/* All gradients zero: in fp16 they have underflowed, most likely, and the finding says so. */
+TEST_TIMES(zeros_in_fp16_are_told_as_underflow, N_EACH_LEVEL) {
+    const amp_level level = each_level[_i];
+    RIG_WITH(rig, 0, level, .log = AMP_LOG_OFF);
+    OWN_TENSOR *a = rig_tensor(&rig, AMP_FLOAT32, 2.0);
+    for (int i = 0; i < 2; i++) {
+        fake_release(net_binary(&rig.net, OP_matmul, a, a));
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+        for (size_t j = 0; j < rig.net.optimizer.n_params; j++) add_grad(rig.net.optimizer.params[j], 0.0);
+        ck_ok(amp_scale_loss_end(&scaled));
+        (void)net_step(&rig.net);
+        net_zero_grad(&rig.net);
+    }
+    ck_found(&rig, "AMP-M08");
+    const bool fp16 = level_low(level) == AMP_FLOAT16 && level != AMP_O0;
+    ck_assert_msg((strstr(health(rig.context), "underflow") != NULL) == fp16, "%s", health(rig.context));
+}

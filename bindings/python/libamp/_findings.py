@@ -113,6 +113,12 @@ MENDS: dict[str, tuple[str, str]] = {
         "see that the forward uses them, without detach() or no_grad() on the way to the loss; nothing is wrong "
         "where the model really did not use them",
     ),
+    "AMP-M85": (
+        "set AMP_OBSERVE=every=1, which names",
+        "run it with AMP_OBSERVE=every=1, which names the op where the overflow begins, or amp.observe(model, every=1) "
+        "and amp.culprit(); where the scale is still on its way to one that fits, run longer, or start lower "
+        "(init_scale of amp.initialize)",
+    ),
     "AMP-M15": (
         "set amp_config.check_finite",
         "look for the first op that makes them (torch.autograd.detect_anomaly), or take a level that scales the loss",
@@ -237,7 +243,8 @@ class Record:
 
     def relay(self, message: str) -> None:
         """A finding of the library's, whose message begins with its code."""
-        if message.startswith("AMP-M08") and (self.has("AMP-M40", "AMP-M42") or not self.missing):
+        explained = self.has("AMP-M40", "AMP-M42") or not self.missing
+        if message.startswith("AMP-M08") and explained and "underflow" not in message:
             self._moot.add(message)
         else:
             self._hear(message[:7], message, for_script(message), None)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """amp.culprit: who is blamed for an overflow, by what was broken, at each level, seen at once and an epoch later."""
 
+import forks
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -147,3 +148,45 @@ def test_the_mask_is_advised_on(level):
     step(model, optimizer, "mask", 1.0)
     told = [advice for advice in amp.survey(model).advice if advice.code == "AMP-A08"]
     assert [(advice.op.removeprefix("Net: "), advice.largest) for advice in told] == [("mul", 1e9)]
+
+
+OVERFLOWS = """
+import torch
+from libamp.torch import amp
+torch.manual_seed(0)
+model = torch.nn.Linear(16, 16)
+model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level="O1", verbosity=1)
+for _ in range(17):
+    h = model(torch.randn(16, 16)) * 600
+    with amp.scale_loss((h @ h.t()).float().mean(), optimizer) as scaled:
+        scaled.backward()
+    optimizer.step()
+"""
+VANISHES = """
+import torch
+from libamp.torch import amp
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8))
+model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=6e4), opt_level="O3", verbosity=0)
+for _ in range(3):
+    optimizer.zero_grad()
+    with amp.scale_loss(model(torch.randn(512, 16)).float().pow(2).mean() * 1e-9, optimizer) as scaled:
+        scaled.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("script", "code", "says"), [(OVERFLOWS, "AMP-M85", ""), (VANISHES, "AMP-M08", "underflow")])
+def test_a_check_does_not_bless_what_trains_nothing(tmp_path, script, code, says):
+    (tmp_path / "script.py").write_text(script)
+    done = forks.run("-m", "libamp.run", "--check", "script.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "\nsound" not in done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith(code) or f": {code}" in line]
+    assert says in done.stderr
+    if script is OVERFLOWS:  # what is said meanwhile
+        told = done.stdout.splitlines()
+        skips = [line for line in told if line.startswith("Gradient overflow")]
+        assert ["From here on" in line for line in skips].index(True) == 9
+        assert skips[10].endswith("(5 more skips since the last line)")
+        assert sum("10 steps in a row were skipped" in line and "AMP_OBSERVE=every=1" in line for line in told) == 1

@@ -21,6 +21,15 @@ def overflow(loss_id: int, scale: float) -> str:
     return f"Gradient overflow.  Skipping step, loss scaler {loss_id} reducing loss scale to {scale}"
 
 
+def thinned(message: str) -> str:
+    """Of the library's words of a skip: those on lines that are left out."""
+    for begins in (" From here on skips", " ("):
+        at = message.rfind(begins)
+        if at >= 0 and ("since the last line" in message[at:] or begins != " ("):
+            return message[at:]
+    return ""
+
+
 def is_capturing() -> bool:
     """Is the current stream being captured in a CUDA graph?"""
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())

@@ -149,7 +149,7 @@ class Session:
     def event(self, kind: int, message: str, loss_id: int, before: float, after: float, first_nonfinite: str) -> None:
         """Told by the library while a bracket ends. Skips come each time, with words only now and then."""
         if kind == _EVENT_SKIP and message:
-            self.skip_message[loss_id] = graphs.overflow(loss_id, after)
+            self.skip_message[loss_id] = graphs.overflow(loss_id, after) + graphs.thinned(message)
         elif kind == _EVENT_WARNING and message.startswith("AMP-M"):
             self.record.relay(message)
         elif kind == _EVENT_LOG and self.observer is not None and message.startswith("the overflow of bracket"):
