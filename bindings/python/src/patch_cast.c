@@ -103,7 +103,7 @@ static PyObject *cast_fresh(struct amp_py_call *call, PyObject *tensor, amp_dtyp
     if (cast != NULL) {
         return cast;
     }
-    if (!amp_py_is_strided(tensor)) { /* few ops know other layouts in 16 bits */
+    if (!amp_py_has_16_bits(tensor)) { /* few ops know other layouts in 16 bits */
         return Py_NewRef(tensor);
     }
     if (exact && to_type_directly[to]) {
@@ -151,7 +151,7 @@ static PyObject *cast_tensor(struct amp_py_call *call, PyObject *tensor, amp_dty
     if (target != (int)call->target) {
         return Py_NewRef(tensor);
     }
-    if (call->policy->report != NULL && (weight || amp_py_is_strided(tensor)) && tell(call, from) < 0) {
+    if (call->policy->report != NULL && (weight || amp_py_has_16_bits(tensor)) && tell(call, from) < 0) {
         return NULL;
     }
     return weight ? cast_weight(call, tensor) : cast_fresh(call, tensor, from);

@@ -18,7 +18,7 @@ struct exchange {
 static struct {
     PyTypeObject *tensor, *parameter;
     PyObject *dtypes[AMP_DTYPE_OTHER]; /* by amp_dtype */
-    PyObject *to, *strided;
+    PyObject *to, *strided, *jagged; /* jagged: NULL before torch 2.1 */
     struct reader {
         getter get; /* NULL: by name */
         void *closure;
@@ -126,6 +126,10 @@ static int look_up(PyObject *module)
     }
     PyObject *tensor = PyObject_GetAttrString(module, "Tensor");
     torch.strided = PyObject_GetAttrString(module, "strided");
+    torch.jagged = torch.strided ? PyObject_GetAttrString(module, "jagged") : NULL;
+    if (torch.strided) {
+        PyErr_Clear();
+    }
     torch.to = tensor ? PyObject_GetAttrString(tensor, "to") : NULL;
     torch.is_grad_enabled = find_function(PyObject_GetAttrString(module, "is_grad_enabled"));
     if (torch.strided == NULL || torch.to == NULL || torch.is_grad_enabled.object == NULL || intern_names()) {
@@ -209,13 +213,13 @@ bool amp_py_requires_grad(PyObject *tensor)
     return result;
 }
 
-bool amp_py_is_strided(PyObject *tensor)
+bool amp_py_has_16_bits(PyObject *tensor)
 {
     PyObject *layout = read_property(&torch.layout, amp_py_names.layout, tensor);
-    const bool strided = layout == torch.strided;
+    const bool known = layout && (layout == torch.strided || layout == torch.jagged);
     Py_XDECREF(layout);
     PyErr_Clear();
-    return strided;
+    return known;
 }
 
 uint64_t amp_py_version(PyObject *tensor)

@@ -27,8 +27,8 @@ PyObject *amp_py_torch_dtype(amp_dtype dtype);
 PyObject *amp_py_to(PyObject *tensor, amp_dtype dtype);
 /* Does autograd record what is done with it, where it records? No exception. */
 bool amp_py_requires_grad(PyObject *tensor);
-/* Is it laid out by strides, not sparse or of another kind? No exception. */
-bool amp_py_is_strided(PyObject *tensor);
+/* Of a layout that ops know in 16 bits: strided, or jagged (nested tensors)? No exception. */
+bool amp_py_has_16_bits(PyObject *tensor);
 /* A method of torch.Tensor that is a C function with these METH_ flags, or NULL; after amp_py_torch. */
 PyCFunction amp_py_method(const char *name, int flags);
 /* Does autograd record on this thread? */

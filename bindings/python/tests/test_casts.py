@@ -324,6 +324,19 @@ def test_sparse_and_quantized_tensors_stay_as_they_are():
         assert torch.cat([quantized, quantized]).dtype == torch.qint8
 
 
+@pytest.mark.parametrize("layout", [torch.strided, getattr(torch, "jagged", torch.strided)], ids=str)
+def test_nested_tensors_are_cast(layout):
+    """As under torch.autocast."""
+    rows = torch.nested.nested_tensor([torch.ones(3, 8), torch.ones(5, 8)], layout=layout)
+    model = torch.nn.Linear(8, 8)
+    with policy("O4", enter=True):
+        out = model(rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(rows)
+    assert out.dtype == expected.dtype == torch.bfloat16
+    assert all(torch.equal(a, b) for a, b in zip(out.unbind(), expected.unbind(), strict=True))
+
+
 def test_other_devices_and_layers_of_tensors():
     with policy():
         meta = torch.ones(2, 2, device="meta")

@@ -104,6 +104,18 @@ def test_a_shutdown_that_is_refused_changes_nothing(level, how):
     assert model.seen.dtype == model.linear.weight.dtype == torch.float32
 
 
+def test_a_shutdown_that_is_refused_leaves_functions_patched():
+    class Ends(torch.nn.Linear):
+        def forward(self, x):
+            with pytest.raises(RuntimeError, match="leave it first"):
+                amp.shutdown(self)
+            return super().forward(x)
+
+    model = amp.initialize(Ends(4, 4), opt_level="O1", verbosity=0)
+    assert model(torch.ones(2, 4)).dtype == torch.float16
+    assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float16
+
+
 def test_what_fails_does_not_keep_the_rest():
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
