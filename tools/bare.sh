@@ -24,7 +24,7 @@ bare_refusal() {
     bare_settings
     if ! have debootstrap || ! have wget; then
         why="there is no debootstrap"
-    elif ! have git || ! git -C "$root" rev-parse HEAD >/dev/null 2>&1; then
+    elif ! have git || ! bare_git -C "$root" rev-parse HEAD >/dev/null 2>&1; then
         why="it clones what is committed, and this is no git checkout"
     elif ! unshare --mount --pid --mount-proc --fork true >/dev/null 2>&1; then
         why="mounts are not allowed here"
@@ -33,6 +33,12 @@ bare_refusal() {
     elif ! (bare_network wget -q -T 20 -t 2 -O /dev/null "$mirror/dists/$debian/Release"); then
         why="the Debian mirror cannot be reached"
     fi
+}
+
+# git, also where the checkout is somebody else's
+bare_git() {
+    printf '[safe]\n\tdirectory = *\n' >"$dir/gitconfig"
+    GIT_CONFIG_GLOBAL=$dir/gitconfig git "$@"
 }
 
 # The mirror and the proxy that this machine's apt uses, if it is one of that Debian.
@@ -104,7 +110,7 @@ bare_root() {
         printf 'Acquire::http::Proxy "%s";\n' "$bare_http_proxy" >>"$dir/root/etc/apt/apt.conf.d/bare"
     fi
     echo force-unsafe-io >"$dir/root/etc/dpkg/dpkg.cfg.d/bare"
-    logged "$dir/clone.log" git clone --quiet "$root" "$dir/root/root/libamp"
+    logged "$dir/clone.log" bare_git clone --quiet "$root" "$dir/root/root/libamp"
 }
 
 # Packages that were fetched are kept; those that no repository has any more are not.

@@ -13,6 +13,7 @@ case $lines in
     exit 1
     ;;
 esac
+apt-get update # its lists may be older than the mirror
 cp tests/packaging/consumer.c program.c
 sh -euxc "$lines" </dev/null
 said=$(./a.out)
