@@ -105,7 +105,8 @@ bare_root() {
     cp "$cache"/archives/*.deb "$dir/root/var/cache/apt/archives/" 2>/dev/null || true
     cp -L /etc/resolv.conf /etc/hosts "$dir/root/etc/"
     # As containers have it: what is only recommended is not there. Nothing asks, and nothing waits for the disk.
-    printf 'APT::Install-Recommends "false";\nAPT::Get::Assume-Yes "true";\nAcquire::Languages "none";\n' >"$dir/root/etc/apt/apt.conf.d/bare"
+    printf '%s;\n' 'APT::Install-Recommends "false"' 'APT::Get::Assume-Yes "true"' 'Acquire::Languages "none"' \
+        >"$dir/root/etc/apt/apt.conf.d/bare"
     if [ -n "$bare_http_proxy" ]; then
         printf 'Acquire::http::Proxy "%s";\n' "$bare_http_proxy" >>"$dir/root/etc/apt/apt.conf.d/bare"
     fi

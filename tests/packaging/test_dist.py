@@ -53,14 +53,17 @@ def main():
             snapshot(source, repository)
             # Only the full run tests, and trains, in there.
             how = ["--buildtype=release", "-Dtests=enabled", "-Dexamples=enabled", "-Dgpu_archs=90"] if full else [
-                *QUICK, *pip_options(source)]
-            setup(build, repository, *how, env=gpus(folder / "none", "echo it has failed; exit 9"))
+                *QUICK, *pip_options(source), "--libdir=lib64"]
+            said = setup(build, repository, *how, env=gpus(folder / "none", "echo it has failed; exit 9"))
         if full:
             with tap.test("meson dist builds, tests and installs the tarball"):
                 run("meson", "dist", "-C", build, "--formats", "gztar")
             tap.done()
             return
 
+        if pathlib.Path("/etc/debian_version").exists():
+            with tap.test("lib64, where Debian does not look, is warned of"):
+                expect("libdir is lib64" in said, said)
         with tap.test("what pip builds has nothing for GPUs where there is none"):
             expect(not kinds(build), kinds(build))
         with tap.test("meson dist makes a tarball"):
