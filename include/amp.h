@@ -111,13 +111,14 @@ typedef amp_status (*amp_emit)(void *emit_self, const struct amp_field *field);
 
 /* Flags of amp_host. */
 enum {
-    /* The host's tape holds its own references to what its ops received, so that temporaries may be released as soon
-     * as the op has returned. Without it they live until amp_tape_done or until every optimizer of the context has
-     * stepped or skipped. */
+    /* The host's tape holds its own references to what its ops received: temporaries may go when the op has returned.
+     * Without it they live until amp_tape_done or until every optimizer of the context has stepped or skipped. */
     AMP_HOST_TAPE_RETAINS_INPUTS = 1u << 0,
     /* A host that seeds backward itself reads the scale where it lives, from *amp_scaled_loss.scale in the memory of a
      * device, and does not ask amp_seed_factor. Without it libamp waits until it knows the scale. */
-    AMP_HOST_SEEDS_ON_DEVICE = 1u << 1
+    AMP_HOST_SEEDS_ON_DEVICE = 1u << 1,
+    /* `version` misses writes (PyTorch's `.data`): checksums find those to parameters with masters (docs/hooks.md). */
+    AMP_HOST_VERSION_MISSES_WRITES = 1u << 2
 };
 
 /*
@@ -488,8 +489,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_clip_grad_value(amp_optimizer *optimizer, 
 
 /* Text for people: the level and its properties, warnings, and op -> class, which list, why, the gate's decision and
  * who multiplies (AMP_OP_MATMUL), one line each; for one op (by name) or all (NULL). Writes at most `capacity` bytes
- * with a final NUL; *length (may be NULL) is the full length without it. Call with text NULL and capacity 0 to measure.
- */
+ * with a final NUL; *length (may be NULL) is the full length without it. text NULL and capacity 0: to measure. */
 AMP_API AMP_MUST_CHECK amp_status amp_explain(amp_context *context, const char *op, char *text, size_t capacity,
                                               size_t *length);
 

@@ -57,6 +57,33 @@ amp_status amp__param_check(const struct amp__param *param, const struct amp__el
     return check_as(param, now, param->dtype);
 }
 
+static bool misses_writes(const struct amp__param *param) {
+    return (param->host->flags & AMP_HOST_VERSION_MISSES_WRITES) && param->has_master && !param->emulated &&
+           !param->on_device && !amp__is_split(param);
+}
+
+static uint64_t sum_of(const struct amp__param *param, const void *elements) {
+    return amp__sum64(0, elements, (size_t)param->size * amp__dtype_size(param->dtype));
+}
+
+void amp__master_agrees(struct amp__param *param, const void *elements) {
+    param->master.version = version_of(param);
+    if (misses_writes(param)) param->master.sum = sum_of(param, elements);
+}
+
+/* Did somebody write these elements without a new version? */
+static bool was_missed(struct amp__param *param, const void *elements) {
+    const bool missed = sum_of(param, elements) != param->master.sum;
+    param->missed |= missed;
+    return missed;
+}
+
+amp_status amp__masters_found(struct amp__param *const *params, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (params[i]->missed) AMP_TRY(amp__master_reconcile(params[i], false));
+    return AMP_OK;
+}
+
 amp_status amp__master_reconcile(struct amp__param *param, bool always) {
     if (!param->has_master || param->lent.steps) return AMP_OK;
     AMP_TRY(amp__master_settle(param));
@@ -68,16 +95,18 @@ amp_status amp__master_reconcile(struct amp__param *param, bool always) {
     }
     /* where it is emulated, a look costs little beside that */
     always |= param->master.may_differ || (param->emulated && !param->host->version);
-    if (!always && version == param->master.version) return AMP_OK;
+    always |= version != param->master.version;
+    if (!always && !misses_writes(param)) return AMP_OK;
     struct amp__elements now;
     AMP_TRY(amp__param_elements(param, &now));
+    if (!always && !was_missed(param, now.data)) return AMP_OK;
     const amp_span master = { param->master.fp32.data, param->size, AMP_FLOAT32, 0 };
     const amp_span low = { now.data, param->size, param->dtype, 0 };
     if (param->emulated) AMP_TRY(amp__emulated_reconcile(param, now.data));
     else if (param->on_device) AMP_TRY(amp__param_add(param, AMP__WORK_RECONCILE, &master, &low));
     else AMP_TRY(amp__reconcile(param->master.fp32.data, now.data, param->size, param->dtype));
     param->master.may_differ = false;
-    param->master.version = version;
+    amp__master_agrees(param, now.data);
     return AMP_OK;
 }
 
@@ -103,12 +132,12 @@ void amp__master_round(struct amp__param *param, void *elements) {
     const amp_span src = { param->master.fp32.data, param->size, AMP_FLOAT32, 0 };
     const amp_status status = amp__param_copy(param, AMP__WORK_WRITE_BACK, &dst, &src);
     (void)status; /* it fails only on spans that are none: on a device there is room */
-    param->master.version = version_of(param);
+    amp__master_agrees(param, elements);
 }
 
 void amp__master_stepped(struct amp__param *param, void *elements) {
     if (param->emulated) amp__emulated_show(param, elements);
-    param->master.version = version_of(param);
+    amp__master_agrees(param, elements);
 }
 
 /* ---- lending ---- */

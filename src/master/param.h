@@ -86,6 +86,7 @@ struct amp__master {
     bool spent;        /* unless parameter and rest have all of it again */
     uint64_t version;  /* of the tensor when master and parameter last agreed, */
     bool may_differ;   /* unless what was to make them agree was dropped */
+    uint64_t sum;      /* of the parameter's elements at that time; AMP_HOST_VERSION_MISSES_WRITES */
     bool held_by_host; /* its optimizer has the master as a tensor of its own */
 };
 
@@ -98,6 +99,7 @@ struct amp__param {
     uint8_t emulated; /* the 16-bit type whose values the host's FP32 block holds (emulate); DEFAULT: none */
     bool on_device;   /* its elements are in `place`'s memory, and only work that is put there touches them */
     bool has_master;  /* `master` is one */
+    bool missed;      /* a write was found by `master.sum` alone: the next ones are looked for at each begin, too */
     struct amp__gradient gradient;
 
     struct amp__place *place; /* with on_device */
@@ -267,6 +269,10 @@ amp_status amp__param_check(const struct amp__param *param, const struct amp__el
 /* Where the parameter changed outside our write-back: master := parameter, elementwise, only where the parameter is not
  * the rounded master. `always`: also if the version did not change (hosts without versions). */
 amp_status amp__master_reconcile(struct amp__param *param, bool always);
+/* Master and parameter, whose elements these are, agree now. */
+void amp__master_agrees(struct amp__param *param, const void *elements);
+/* Where writes were found that no version told of: reconciles before a host writes to masters. */
+amp_status amp__masters_found(struct amp__param *const *params, size_t n);
 /* Put the master (and FP32 gradient) under the host's handles, and back with write-back. Counted. */
 amp_status amp__master_swap_in(struct amp__param *param);
 /* Back where no step has run, and nothing is written over. An emulated parameter may not have been lent yet on its

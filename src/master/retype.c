@@ -91,7 +91,7 @@ amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, enum amp
     param->dtype = dtype;
     param->re_typed = true;
     param->has_master = keep != AMP__KEEP_NOTHING;
-    param->master.version = version_of(param);
+    amp__master_agrees(param, storage.data);
     return AMP_OK;
 }
 
@@ -108,7 +108,7 @@ amp_status amp__param_make_master(struct amp__param *param, bool split) {
     if (split && param->dtype == AMP_BFLOAT16) AMP_TRY(amp__remainder_make(param));
     else AMP_TRY(widen_master(param, &now));
     param->has_master = true;
-    param->master.version = version_of(param);
+    amp__master_agrees(param, now.data);
     return AMP_OK;
 }
 

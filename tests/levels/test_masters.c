@@ -141,6 +141,51 @@ DIFFERENCE(a_loaded_value_reaches_the_master) {
     ck_assert_float_eq(value_of(&rig), 0.1f); /* the elements beside it keep every bit */
 }
 
+/* A write that does not change the version, as through PyTorch's `.data`. */
+static void write_unseen(struct fake_tensor *tensor, int64_t i, double value) {
+    const uint64_t version = tensor->version;
+    fake_set(tensor, i, value);
+    tensor->version = version;
+}
+
+TEST_TIMES(writes_that_versions_miss_are_found_by_a_flag, 2) {
+    RIG(rig);
+    rig_init(&rig, 0);
+    if (_i) rig.host.hooks.flags |= AMP_HOST_VERSION_MISSES_WRITES;
+    fake_fill(rig.net.weight, 0.1);
+    rig_wire(&rig, config_of(AMP_O2));
+    for (int step = 0; step < 3; step++) {
+        write_unseen(rig.net.weight, 2, 3.0 + step);
+        if (step == 1) ck_assert_float_eq(((float *)rig_master(&rig, 0).data)[2], _i ? 4.0f : 0.1f);
+        ck_assert_int_eq(net_step(&rig.net), 1);
+        ck_assert_double_eq(fake_get(rig.net.weight, 2), _i ? 3.0 + step : fake_get(rig.net.weight, 1));
+        ck_assert_float_eq(value_of(&rig), 0.1f); /* the elements beside it keep every bit */
+    }
+    write_unseen(rig.net.weight, 2, 7.0);
+    ck_ok(amp_shutdown(rig.context));
+    rig.context = NULL;
+    ck_assert_double_eq(fake_get(rig.net.weight, 2), _i ? 7.0 : fake_get(rig.net.weight, 1));
+}
+
+/* Once one was found: an optimizer that writes masters between bracket and step begins from the write. */
+TEST(after_one_such_write_the_next_is_found_before_the_bracket) {
+    RIG(rig);
+    rig_init(&rig, 0);
+    rig.host.hooks.flags |= AMP_HOST_VERSION_MISSES_WRITES;
+    fake_fill(rig.net.weight, 0.1);
+    rig_wire(&rig, config_of(AMP_O2));
+    float *const master = rig_master(&rig, 0).data;
+    for (int step = 0; step < 2; step++) {
+        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+        write_unseen(rig.net.weight, 2, 3.0 + step);
+        ck_ok(amp_scale_loss_begin(&rig.net.optimizer, NULL, &scaled));
+        ck_assert_float_eq(master[2], step ? 4.0f : 0.1f);
+        ck_ok(amp_scale_loss_cancel(&scaled));
+        ck_assert_int_eq(net_step(&rig.net), 1);
+        ck_assert_float_eq(master[2], 3.0f + (float)step);
+    }
+}
+
 TEST(writing_the_same_value_loses_no_bit) { /* a checkpoint of the 16-bit model, loaded again */
     AT_A_TENTH(rig, 0);
     fake_fill(rig.net.weight, 0.1);

@@ -95,6 +95,13 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
         "What zero_grad throws away there no step sees: nothing is trained.",
         "call zero_grad before the block of scale_loss, or after the step",
     ),
+    "AMP-M47": (
+        "a 16-bit parameter and its master were both written",
+        "Since they agreed last the script wrote both, with different values, and nobody knows which it wrote "
+        "last: the master took the parameter's values where they differ.",
+        "write one of them; after a write to the parameter take the masters anew from amp.master_params(optimizer) "
+        "or model.state_dict()",
+    ),
 }
 
 # The library tells adapters what to do. code: how that begins, and what a script has to do in its place.

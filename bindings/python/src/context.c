@@ -294,7 +294,11 @@ static PyMethodDef methods[] = {
     { "check", amp_py_Context_check, METH_NOARGS, "check(): raises after too many skips that a device decided on." },
     { "unscale", amp_py_Context_unscale, METH_VARARGS, "unscale(loss_id, tensors): in place; was one not finite?" },
     { "follow", amp_py_Context_follow, METH_NOARGS,
-      "follow(): parameters take what was written to their masters since the last step." },
+      "follow(): parameters take what was written to their masters since the last step. None, or a list of those that "
+      "had been written too, whose values their masters took." },
+    { "agree", amp_py_Context_agree, METH_O, "agree(parameter): it is written with what its master was." },
+    { "settle", amp_py_Context_settle, METH_NOARGS,
+      "settle(): masters take what was written to their parameters, by whatever way." },
     { "reconcile", amp_py_Context_reconcile, METH_NOARGS, "reconcile(): masters follow parameters that were changed." },
     { "save", amp_py_Context_save, METH_VARARGS, "save(path or None, format): bytes where path is None." },
     { "load", amp_py_Context_load, METH_O, "load(path or bytes)" },

@@ -95,8 +95,11 @@ int amp_py_settle(amp_py_Context *context);
 int amp_py_settle_types(const amp_py_Context *context);
 /* The parameters have the masters' values. */
 void amp_py_masters_seen(struct amp_py_param *const *params, size_t n);
-/* What was written to masters since goes into the parameters. */
+/* What was written to masters since goes into the parameters, */
 PyObject *amp_py_Context_follow(PyObject *self, PyObject *unused);
+PyObject *amp_py_Context_agree(PyObject *self, PyObject *tensor);
+/* and what was written to parameters into their masters. */
+PyObject *amp_py_Context_settle(PyObject *self, PyObject *unused);
 
 /* describe.c: of a tensor with more dimensions than are kept nothing is told. */
 int amp_py_read_order(PyObject *tensor, struct amp_py_order *order);

@@ -2,21 +2,27 @@
 /* The masters as tensors: the library's blocks get a torch.nn.Parameter and its gradient, and what scripts do to them
  * is followed. */
 #include "context.h"
+#include "view.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* What libamp says of the optimizer's parameters; free() it. */
-static amp_master *describe(amp_py_Context *context, struct amp_py_optimizer *optimizer)
+static amp_status read_masters(struct amp_py_optimizer *optimizer, amp_master **masters)
 {
     size_t n = 0;
-    amp_master *masters = calloc(optimizer->n + 1, sizeof *masters);
-    if (masters == NULL) {
-        PyErr_NoMemory();
-        return NULL;
+    *masters = calloc(optimizer->n + 1, sizeof **masters);
+    if (*masters == NULL) {
+        return AMP_ERR_NO_MEMORY;
     }
-    masters[0].struct_size = sizeof *masters;
-    const amp_status status = amp_master_params(&optimizer->amp, masters, optimizer->n, &n);
+    (*masters)->struct_size = sizeof **masters;
+    return amp_master_params(&optimizer->amp, *masters, optimizer->n, &n);
+}
+
+static amp_master *describe(amp_py_Context *context, struct amp_py_optimizer *optimizer)
+{
+    amp_master *masters;
+    const amp_status status = read_masters(optimizer, &masters);
     if (status != AMP_OK) {
         free(masters);
         amp_py_context_raise(context, status);
@@ -239,15 +245,58 @@ void amp_py_masters_seen(struct amp_py_param *const *params, size_t n)
     }
 }
 
-static bool was_written(const amp_py_Context *context)
+static bool was_written(const struct amp_py_param *param)
 {
+    return param->master && amp_py_version(param->master) != param->seen;
+}
+
+/* Of a master on the CPU; 0: it is elsewhere. */
+static uint64_t sum_of_master(const struct amp_py_param *param)
+{
+    amp_tensor_view view = { 0 };
+    uint64_t sum = 1, size = 1;
+    if (amp_py_look(param->master, &view) || view.device.type != AMP_PY_CPU) {
+        PyErr_Clear();
+        return 0;
+    }
+    for (int32_t i = 0; i < view.ndim; i++) {
+        size *= (uint64_t)view.shape[i];
+    }
+    for (uint64_t i = 0; i < size; i++) {
+        uint32_t bits;
+        memcpy(&bits, (const char *)param->data + i * sizeof bits, sizeof bits);
+        sum = (sum ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
+        sum ^= sum >> 29;
+    }
+    return sum | 1;
+}
+
+/* Parameters take what was written to masters; `both` gets those that had been written too, whose values win. */
+static int write_back(amp_py_Context *context, PyObject *both)
+{
+    uint64_t *sums = calloc(context->n_params + 1, sizeof *sums);
+    if (sums == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
     for (size_t i = 0; i < context->n_params; i++) {
-        const struct amp_py_param *param = context->params[i];
-        if (param->master && amp_py_version(param->master) != param->seen) {
-            return true;
+        sums[i] = was_written(context->params[i]) ? sum_of_master(context->params[i]) : 0;
+    }
+    const amp_status status = amp_masters_write_back(context->amp);
+    int bad = status != AMP_OK;
+    if (bad) {
+        amp_py_context_raise(context, status);
+    }
+    for (size_t i = 0; i < context->n_params && !bad; i++) {
+        if (sums[i] && sums[i] != sum_of_master(context->params[i])) {
+            bad = PyList_Append(both, context->params[i]->tensor);
         }
     }
-    return false;
+    if (!bad) {
+        amp_py_masters_seen(context->params, context->n_params);
+    }
+    free(sums);
+    return bad ? -1 : 0;
 }
 
 PyObject *amp_py_Context_follow(PyObject *self, PyObject *unused)
@@ -257,12 +306,46 @@ PyObject *amp_py_Context_follow(PyObject *self, PyObject *unused)
     if (context == NULL || amp_py_settle(context)) {
         return NULL;
     }
-    if (was_written(context)) {
-        const amp_status status = amp_masters_write_back(context->amp);
-        if (status != AMP_OK) {
-            return amp_py_context_raise(context, status);
-        }
-        amp_py_masters_seen(context->params, context->n_params);
+    bool written = false;
+    for (size_t i = 0; i < context->n_params && !written; i++) {
+        written = was_written(context->params[i]);
     }
-    Py_RETURN_NONE;
+    if (!written) {
+        Py_RETURN_NONE;
+    }
+    PyObject *both = PyList_New(0);
+    if (both && write_back(context, both)) {
+        Py_CLEAR(both);
+    }
+    return both;
+}
+
+PyObject *amp_py_Context_agree(PyObject *self, PyObject *tensor)
+{
+    amp_py_Context *context = amp_py_live(self);
+    struct amp_py_param *param = context ? amp_py_find(context, tensor) : NULL;
+    if (param) {
+        amp_py_masters_seen(&param, 1);
+    }
+    return context ? Py_NewRef(Py_None) : NULL;
+}
+
+/* Inside a bracket or a step libamp tells nothing of masters. */
+PyObject *amp_py_Context_settle(PyObject *self, PyObject *unused)
+{
+    amp_py_Context *context = amp_py_live(self);
+    amp_status status = AMP_OK;
+    (void)unused;
+    if (context == NULL || amp_py_settle(context)) {
+        return NULL;
+    }
+    for (size_t i = 0; i < context->n_optimizers && status == AMP_OK; i++) {
+        amp_master *masters = NULL;
+        status = context->optimizers[i]->has_masters ? read_masters(context->optimizers[i], &masters) : AMP_OK;
+        free(masters);
+    }
+    if (status == AMP_ERR_WRONG_STATE) {
+        status = amp_masters_write_back(context->amp);
+    }
+    return status == AMP_OK ? Py_NewRef(Py_None) : amp_py_context_raise(context, status);
 }

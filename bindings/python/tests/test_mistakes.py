@@ -266,6 +266,15 @@ MISTAKES = {
         TEN,
         "optimizer.step()",
     ),
+    "a parameter and its master are written": (
+        "    # last",
+        "    masters = list(amp.master_params(optimizer))\n    with torch.no_grad():\n"
+        "        model[0].weight.zero_()\n        masters[0].fill_(1.0)",
+        "AMP-M47",
+        WITH_MASTERS,
+        TEN,
+        "out = model(x)",
+    ),
     "a twin is trained": ("# after", "model = " + TWIN, "AMP-M40", ALL, FIRST, "with amp.scale_loss"),
     "the loss is another's": (
         "    loss = ",

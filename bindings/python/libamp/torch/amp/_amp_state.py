@@ -51,5 +51,8 @@ def warn_or_err(msg: str) -> None:
 
 def master_params(optimizer: Any) -> Iterator[torch.Tensor]:
     """What the optimizer updates: FP32 masters where there are masters, else the model's parameters."""
+    stash = getattr(optimizer, "_amp_stash", None)
+    if stash is not None:
+        stash.session.settle()
     for group in optimizer.param_groups:
         yield from group["params"]

@@ -105,6 +105,8 @@ class ScaledLoss:
             graphs.hear(optimizer._amp_stash)
         if graphs.is_capturing():
             mistakes.finish()  # what they look at has to come to the host
+        if mistakes.fresh:
+            self._session.settle()  # edits that torch does not count: later the library knows whose to look for
         mistakes.begin(self._optimizers)
         with graphs.explained(self._optimizers):
             self._bracket = sharding.begin(self._session, indices, loss_id, delay_unscale, delay_check)

@@ -73,8 +73,7 @@ class Forward:
             return None
         if not session.forward_seen:
             session.before_first_forward()
-        if session.masters:
-            session.context.follow()
+        session.follow()
         session.context.enter_forward()
         return session.context
 
@@ -107,6 +106,9 @@ class Wired:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         states.settle_copy(self)
+        session = self._amp_forward.session
+        if session is not None and session.alive:
+            session.follow()
         reduced: Any = super().__reduce_ex__(protocol)
         function, args, *rest = reduced
         plain = tuple(_own_class(arg) if isinstance(arg, type) else arg for arg in args)

@@ -131,6 +131,7 @@ def _guard_closure(stash: AmpStash, closure: Callable[[], Any], lent: Any) -> Ca
 def _begin(optimizer: Any, stash: AmpStash) -> Any:
     """False: it steps; True: it skips; a tensor: the GPU decides."""
     context: Any = stash.session.context
+    stash.session.follow()
     found_inf = context.step_begin(stash.index)
     try:
         return graphs.settle(optimizer, found_inf)

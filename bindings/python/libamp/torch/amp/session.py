@@ -80,6 +80,8 @@ class Session:
     @torch.no_grad()
     def agree(self, param: torch.Tensor, loads: bool = False) -> None:
         """A parameter is its master, rounded; loads: will be, when torch has loaded it."""
+        if loads:
+            self.context.agree(param)
         value = self.masters[id(param)].to(param.dtype) if loads else param
         self._agreed[id(param)] = None if loads else param._version, _sum_of_bits(value)
 
@@ -116,6 +118,26 @@ class Session:
             version = self._agreed[id(param)][0]
             if version is not None and version != param._version and param.shape == master.shape:
                 master.copy_(param)
+
+    def follow(self) -> None:
+        """Parameters take what was written to masters since the last step."""
+        if self.split is not None:
+            self.split.settle()
+        if not self.masters:
+            return
+        for param in self.context.follow() or ():
+            self.record.tell("AMP-M47", self.name_of(param))
+
+    def settle(self) -> None:
+        """Masters take what was written to their parameters, before somebody reads them."""
+        if self.masters and self.alive:
+            self.follow()
+            self.context.settle()
+
+    def name_of(self, tensor: torch.Tensor) -> str:
+        """A parameter's, in the models."""
+        models = [model for ref in self.models if (model := ref()) is not None]
+        return next((name for model in models for name, param in model.named_parameters() if param is tensor), "")
 
     def params_and_masters(self) -> list[tuple[torch.Tensor, torch.nn.Parameter]]:
         """Those with a master."""
@@ -168,6 +190,8 @@ class Session:
         if not self.alive:
             return
         errors: list[Exception] = []
+        if self.split is not None:
+            self.split.settle()
         _findings.ends(self.context, self.record)
         _survey.keep(self.context)
         if self.restoring is not None:

@@ -9,6 +9,7 @@ of FP32 masters as long as each gradient is one backward's: what several add up 
 from __future__ import annotations
 
 import importlib
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 from ... import kernels
 from . import wrapped
+from .session import live
 
 _NAME, _LOADED, _LAYOUT = "_amp_remainder", "_amp_loaded", "_amp_layout"
 Lists = tuple[list[torch.Tensor], list[torch.Tensor]]
@@ -68,6 +70,52 @@ def load(param: torch.Tensor, rest: torch.Tensor, value: torch.Tensor) -> None:
     """The same, where torch will write the parameter once more, with the same numbers."""
     store(param, rest, value)
     setattr(rest, _LOADED, True)
+    owner = _owner_of(param)
+    if owner is not None:
+        owner.refresh()
+
+
+class Shown:
+    """The FP32 master of a split parameter as somebody has it, in a state_dict. What is written into it is the
+    master's; until that is settled it is kept, and afterwards as long as somebody else keeps it."""
+
+    def __init__(self, param: torch.Tensor, rest: torch.Tensor) -> None:
+        self.param, self.rest = param, rest
+        self.kept: torch.Tensor | None = joined(param, rest)
+        self.tensor = weakref.ref(self.kept)
+        self._seen = self.kept._version, param._version
+
+    def settle(self) -> bool:
+        """Writes are in parameter and remainder. False: nobody has the tensor any more."""
+        wide, kept = self.tensor(), self.kept
+        if wide is None:
+            return False
+        written = wide._version != self._seen[0]
+        if not written and kept is not None and self.param._version == self._seen[1]:
+            written = not torch.equal(wide, joined(self.param, self.rest))  # through `.data`
+        if written:
+            store(self.param, self.rest, wide)
+        self._seen, self.kept = (wide._version, self.param._version), None
+        return True
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """It shows the present master."""
+        wide = self.tensor()
+        if wide is not None:
+            wide.copy_(joined(self.param, self.rest))
+            self._seen = wide._version, self.param._version
+
+
+def _owner_of(param: torch.Tensor) -> Split | None:
+    splits: list[Split] = [session.split for session in live() if session.split is not None]
+    return next((each for each in splits if each.params.get(id(param)) is param), None)
+
+
+def shown(param: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
+    """The master as a tensor that can be written to."""
+    owner = _owner_of(param)
+    return joined(param, rest) if owner is None else owner.show(param, rest)
 
 
 def _new_remainder(param: torch.Tensor) -> torch.Tensor:
@@ -81,6 +129,7 @@ class Split:
         self.params: dict[int, torch.Tensor] = {}
         self._exact: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._versions: dict[int, int] = {}  # of those that no backward has seen yet
+        self._shown: dict[int, Shown] = {}
 
     def before(self, params: Iterable[torch.Tensor]) -> None:
         """Those that get masters: the values of the ones that will be re-typed are kept until then."""
@@ -115,8 +164,31 @@ class Split:
                 rest.zero_()
         self._versions.clear()
 
+    def show(self, param: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
+        """split.shown."""
+        known = self._shown.get(id(param))
+        wide = known.tensor() if known is not None and known.param is param and known.settle() else None
+        if known is not None and wide is not None and wide.shape == param.shape:
+            known.refresh()
+            known.kept = wide
+            return wide
+        made = self._shown[id(param)] = Shown(param, rest)
+        assert made.kept is not None
+        return made.kept
+
+    def settle(self) -> None:
+        """Parameters take what was written to tensors of a state_dict."""
+        if self._shown:
+            self._shown = {key: each for key, each in self._shown.items() if each.settle()}
+
+    def refresh(self) -> None:
+        """These tensors show what parameters have."""
+        for each in self._shown.values():
+            each.refresh()
+
     def stepped(self) -> None:
         """What was written until here was written by an optimizer."""
+        self.refresh()
         for key in self._versions:
             self._versions[key] = self.params[key]._version
 
@@ -128,6 +200,7 @@ class Split:
 
     def end(self) -> None:
         """The library has widened the parameters: they are their masters again."""
+        self._shown.clear()
         for param in self.params.values():
             rest = remainder_of(param)
             if rest is not None and param.dtype is torch.float32:

@@ -4,6 +4,7 @@ values that the copy keeps beside its 16-bit ones, so that averages of weights c
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,20 +31,42 @@ def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, buffer
 
 
+_filling: weakref.ref[Any] | None = None  # the state_dict before which masters were settled last
+
+
+def _settle_for(destination: Any) -> None:
+    """Once for all modules of a model."""
+    global _filling
+    if _filling is None or _filling() is not destination:
+        for each in live():
+            each.settle()
+        _filling = weakref.ref(destination) if isinstance(destination, OrderedDict) else None
+
+
 def _widen(
     module: nn.Module, destination: Any, prefix: str, wide_of: Callable[[str, torch.Tensor], torch.Tensor]
 ) -> Any:
+    global _filling
     for name, tensor in _own_tensors(module):
         value = destination.get(prefix + name)
         if isinstance(value, torch.Tensor) and value.dtype in _LOW:
-            keeper = _keeper_of(tensor)
-            rest = split.remainder_of(tensor)
-            if rest is not None:
-                wide = split.joined(tensor, rest)
-            else:
-                wide = wide_of(name, tensor) if keeper is None else keeper.masters[id(tensor)]
-            destination[prefix + name] = wide.detach()
+            wide = exact(tensor, destination)
+            wide = wide_of(name, tensor) if wide is None else wide
+            destination[prefix + name] = wide.detach() if wide.requires_grad else wide
+    if not prefix:
+        _filling = None
     return destination
+
+
+def exact(tensor: torch.Tensor, reader: Any = None) -> torch.Tensor | None:
+    """The master of a 16-bit parameter, up to date; None: it has none. reader: one object for all that is read
+    together."""
+    keeper = _keeper_of(tensor)
+    if keeper is not None:
+        _settle_for(reader)
+        return keeper.masters[id(tensor)]
+    rest = split.remainder_of(tensor)
+    return None if rest is None else split.shown(tensor, rest)
 
 
 class SaveHook:
