@@ -102,6 +102,13 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
         "write one of them; after a write to the parameter take the masters anew from amp.master_params(optimizer) "
         "or model.state_dict()",
     ),
+    "AMP-M48": (
+        "an average of weights is kept in 16 bits",
+        "What an average moves by in a step is less than 16 bits resolve, and is rounded away: one with a decay of "
+        "0.999 stays behind the weights, or where it is.",
+        "average amp.master_params(optimizer), or model.state_dict(), which are FP32, in the place of the model's "
+        "parameters",
+    ),
 }
 
 # The library tells adapters what to do. code: how that begins, and what a script has to do in its place.

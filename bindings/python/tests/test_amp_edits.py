@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripts that edit a model's 16-bit parameters between steps: no edit is lost, and none is missing in a checkpoint."""
+
 import copy
 import warnings
 
@@ -208,8 +209,9 @@ def test_checkpoints_masters_copies_and_the_end_have_an_edit(level, edit):
 def test_a_checkpoint_between_halves_of_a_step_has_an_edit(level):
     model, optimizer = _start(level)
     batch = batches(1)[0]
-    with amp.scale_loss(torch.nn.functional.mse_loss(model(batch[0]).float(), batch[1]), optimizer,
-                        delay_unscale=True) as scaled:
+    with amp.scale_loss(
+        torch.nn.functional.mse_loss(model(batch[0]).float(), batch[1]), optimizer, delay_unscale=True
+    ) as scaled:
         scaled.backward()
     model[0].weight.data.fill_(0.5)
     assert torch.equal(model.state_dict()["0.weight"], torch.full((16, 8), 0.5))

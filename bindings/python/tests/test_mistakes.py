@@ -275,6 +275,15 @@ MISTAKES = {
         TEN,
         "out = model(x)",
     ),
+    "an average in 16 bits": (
+        "    # last",
+        "    if not step: shadow = [p.detach().clone() for p in model.parameters()]\n"
+        "    for average, p in zip(shadow, model.parameters()): average.lerp_(p.detach(), 0.1)",
+        "AMP-M48",
+        WITH_MASTERS,
+        TEN,
+        "optimizer.step()",
+    ),
     "a twin is trained": ("# after", "model = " + TWIN, "AMP-M40", ALL, FIRST, "with amp.scale_loss"),
     "the loss is another's": (
         "    loss = ",

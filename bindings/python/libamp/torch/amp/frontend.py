@@ -15,6 +15,7 @@ from ... import _core
 from . import (
     advice,
     attention,
+    averages,
     bf16,
     checkpoint,
     graphs,
@@ -368,6 +369,7 @@ def start(
     current.verbosity, current.process_group = _amp_state.verbosity, process_group
     _build(current, level, settings, model_list, optimizer_list)
     mistakes.watch(current)
+    averages.watch(current)
     observing.as_asked(current)
     _restart_others(current)
     half = advice.of_cpu(level, current.resolved, model_list)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ... import _core
-from . import states
+from . import averages, states
 from ._casting import cast_tree
 from .compiling import root, run_as_it_is, set_compiler
 from .session import Session
@@ -26,6 +26,12 @@ class Forward:
         self.inputs, self.outputs, self.session = inputs, outputs, session
         self.own: Callable[..., Any] | None = None  # a forward that lay on the instance
         self._roots = (root(), root())  # with casts, and where casts are disabled
+
+    def in_fp32(self) -> Forward:
+        """That of a copy whose weights are FP32."""
+        made = Forward(None if self.inputs is None else torch.float32, self.outputs)
+        made.own = self.own
+        return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Forward:
         return self  # a copy of the model obeys the same context
@@ -109,6 +115,7 @@ class Wired:
         session = self._amp_forward.session
         if session is not None and session.alive:
             session.follow()
+            averages.serve()
         reduced: Any = super().__reduce_ex__(protocol)
         function, args, *rest = reduced
         plain = tuple(_own_class(arg) if isinstance(arg, type) else arg for arg in args)

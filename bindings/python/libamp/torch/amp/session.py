@@ -36,6 +36,7 @@ class Session:
         self.models: list[weakref.ref[torch.nn.Module]] = []
         self.masters: dict[int, torch.nn.Parameter] = {}  # id of a parameter that the context keeps -> its master
         self._params: dict[int, torch.Tensor] = {}  # by the same id
+        self.shadows: Any = None  # averages.Shadows, where there are masters
         self.split: Any = None  # split.Split, with master_weights="split"
         self.sparse: Any = None  # sparse.Sparse, where a module may make sparse gradients
         self.restoring: Any = None  # restoring.Restoring, where models are 16-bit

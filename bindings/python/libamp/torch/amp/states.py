@@ -58,6 +58,11 @@ def _widen(
     return destination
 
 
+def has_master(tensor: torch.Tensor) -> bool:
+    """Has this 16-bit parameter one?"""
+    return _keeper_of(tensor) is not None or split.remainder_of(tensor) is not None
+
+
 def exact(tensor: torch.Tensor, reader: Any = None) -> torch.Tensor | None:
     """The master of a 16-bit parameter, up to date; None: it has none. reader: one object for all that is read
     together."""
