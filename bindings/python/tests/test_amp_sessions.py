@@ -282,7 +282,7 @@ def test_init_and_its_handle():
     with handle._disable_casts():
         assert not handle.is_active()
         assert torch.mm(x, x).dtype is torch.float32
-    with pytest.raises(RuntimeError, match="new API"):
+    with pytest.raises(RuntimeError, match="scale_loss is gone"):
         handle.scale_loss(x.sum(), None)
     weight = nn.Parameter(torch.ones(2, 2))
     optimizer = handle.wrap_optimizer(torch.optim.SGD([weight], lr=1.0), num_loss=2)
