@@ -237,7 +237,7 @@ amp_status model_clip_norm(struct model *model, unsigned k, float limit, float *
         const double *g = look_at_grad(model, p);
         if (g && p->n) total += (g[0] * g[0] + g[2] * g[2]) + (g[1] * g[1] + g[3] * g[3]);
     }
-    *norm = (float)sqrt(total);
+    *norm = model->optimizers[k].skip ? INFINITY : (float)sqrt(total);
     const float factor = (float)((double)limit / ((double)*norm + 1e-6));
     if (factor < 1.0f && isfinite(*norm)) change(model, k, model_product, (double)factor);
     return AMP_OK;
