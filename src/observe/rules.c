@@ -115,10 +115,22 @@ static void look_for_sums(struct amp__advice_list *list, const struct amp__seen 
                 seen->name, squared ? "squares" : "elements", each);
 }
 
+/* A power of two among the scales that are tried, and nothing else: backward's seed of 1 times the loss scale. The
+ * product with 1 / n fits. */
+static bool is_a_scaled_seed(const struct amp__seen *seen) {
+    const struct amp__scaler_settings *scaler = &seen->op->context->properties.scaler;
+    const double number = seen->total.largest;
+    int exponent;
+    if (seen->op->seeds) return true;
+    return scaler->dynamic && number > 65504.0 && number <= (double)scaler->max_scale &&
+           frexp(number, &exponent) == 0.5; /* exact */
+}
+
 /* A number by value, or a tensor of one element in each call. */
 static void look_for_constants(struct amp__advice_list *list, const struct amp__seen *seen) {
     const amp_losses lost = losses_at(&seen->total, 1.0f);
     if (seen->what != AMP_SEE_INPUTS || seen->last.elements != seen->tensors || !(lost.zeros + lost.infinities)) return;
+    if (!lost.zeros && is_a_scaled_seed(seen)) return;
     const struct amp__about about = { seen, low_levels(seen), lost.zeros + lost.infinities, seen->total.elements };
     amp__advise(list, AMP__CONSTANT_UNFIT, &about, "op %s, %s: %.4g is %s in fp16", seen->op->name, seen->name,
                 lost.zeros ? seen->total.least : seen->total.largest, lost.zeros ? "0" : "infinite");

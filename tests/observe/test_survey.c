@@ -337,6 +337,19 @@ TEST(backward_bounds_the_scale_and_has_no_constants) {
     ck_assert_float_eq(result.init_scale, 32.0f); /* 32,000, and 64,000 would fit too */
 }
 
+/* At a level with a dynamic scale a seed of 1 is shown times the scale, and not only to what is called backward. */
+TEST_TIMES(a_scaled_seed_is_no_constant, 2) {
+    ALONE(alone);
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    float x[8 * K], w[K], y[8 * K];
+    alone_start(&alone, "cross_entropy", AMP_BY_LIST, AMP_O1);
+    ck_ok(amp_observe(alone.raw.context, NULL));
+    fill(x, 8 * K, 1.0f), fill(w, K, 1.0f);
+    alone.slot(x, w, _i ? 100000.0f : 65536.0f, y, 8, K);
+    ck_ok(amp_survey(alone.raw.context, &result));
+    ck_assert_msg(!_i == !find(&result, "AMP-A08", NULL, NULL), "%s", result.text);
+}
+
 /* ---- levels: what fits, and how large ---- */
 
 TEST(levels_say_what_they_take) {
