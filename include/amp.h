@@ -256,7 +256,8 @@ enum {
      * that an optimizer lists get one, widened from them. Without it such a parameter is refused: its FP32 value is
      * lost. */
     AMP_MODEL_LOW_PARAMS = 1u << 0,
-    /* ops is a host's whole table, of which a model uses a part: it is a finding where none is called, not some. */
+    /* ops is a host's whole table: slots without a call are a finding only where no slot has one. Without this flag
+     * they are one also where the op's backward has calls, or a slot with the same name and schema. */
     AMP_MODEL_WHOLE_TABLE = 1u << 1
 };
 
@@ -476,9 +477,9 @@ AMP_API AMP_MUST_CHECK amp_status amp_master_params(amp_optimizer *optimizer, am
                                                     size_t *count);
 
 /* Scale the (master) gradients so that their global L2 norm is at most max_norm: by max_norm / (norm + 1e-6) where
- * that is below 1, as torch.nn.utils.clip_grad_norm_. *norm (may be NULL) is the norm before. Gradients with a
- * non-finite norm are left as they are. Between end and step. With AMP_OPTIMIZER_SHARDED the norm is that of all ranks'
- * parts, and every rank calls this, also when it will skip. */
+ * that is below 1, as torch.nn.utils.clip_grad_norm_. *norm (may be NULL) is the norm before, or infinity where the
+ * step will be skipped. Gradients with a non-finite norm are left as they are. Between end and step. With
+ * AMP_OPTIMIZER_SHARDED the norm is that of all ranks' parts, and every rank calls this, also when it will skip. */
 AMP_API AMP_MUST_CHECK amp_status amp_clip_grad_norm(amp_optimizer *optimizer, float max_norm, float *norm);
 
 /* Clamp the (master) gradients to [-max_value, max_value], as torch.nn.utils.clip_grad_value_; a NaN stays. Between end

@@ -14,6 +14,7 @@
 #include "common/map.h"
 #include "context/build.h"
 #include "context/context.h"
+#include "context/environment.h"
 #include "context/findings.h"
 #include "context/log.h"
 #include "context/op.h"
@@ -323,12 +324,14 @@ static bool reads_weights(const amp_context *context, struct amp__op *op) {
 static amp_status wire_ops(amp_context *context) {
     struct amp__map by_slot = { 0 };
     amp_status status = AMP_OK;
+    const bool no_norm = amp__norm_is_missing(context);
     for (size_t i = 0; i < context->n_models; i++) {
         struct amp__model *model = &context->models[i];
         for (size_t j = 0; j < model->n_ops && status == AMP_OK; j++) {
             struct amp__op *op = &model->ops[j];
+            const bool watches = watches_all(context) || (no_norm && amp__op_is_norm(op));
             if (amp__op_needs_wrapper(op) || reads_weights(context, op)) status = wire_op(context, &by_slot, i, op);
-            else if (watches_all(context) && op->slot) op->only_watched = wire_op(context, &by_slot, i, op) == AMP_OK;
+            else if (watches && op->slot) op->only_watched = wire_op(context, &by_slot, i, op) == AMP_OK;
         }
         if (model->has_forward && status == AMP_OK)
             status = wire(context, &model->forward, "model", amp__forward_handler, true);
@@ -391,21 +394,6 @@ static size_t expected(amp_model *const *models, size_t n_models, amp_optimizer 
     return listed > trained ? listed : trained;
 }
 
-/* The model has batch norm, and no parameter of it is known as that. */
-static void check_norm(amp_context *context, const struct amp__model *model) {
-    const struct amp__properties *properties = &context->properties;
-    bool retypes = amp__retypes(properties) && properties->keep_batchnorm_fp32 && !model->whole_table;
-    for (size_t i = 0; i < context->n_params && retypes; i++)
-        retypes = context->params[i]->module_kind != AMP_MODULE_BATCH_NORM;
-    for (size_t i = 0; i < model->n_ops && retypes && context->n_params; i++) {
-        const char *name = model->ops[i].name;
-        if (!amp__op_is_norm(&model->ops[i])) continue;
-        amp__find(context, AMP__NORM_UNSAID, name, "level %s: there is an op %s, and none of %zu parameters is said to "
-                  "be batch norm's", amp__level_name(properties->level), name, context->n_params);
-        return;
-    }
-}
-
 static bool own_masters(const amp_context *context) {
     bool own = context->keeps_blocks;
     for (size_t i = 0; i < context->n_models; i++) own &= !context->models[i].host.swap_data;
@@ -449,13 +437,16 @@ static void commit(amp_context *context) {
     }
     for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].user->amp = context;
     amp__retype_commit(context);
-    for (size_t i = 0; i < context->n_models; i++) check_norm(context, &context->models[i]);
     amp__find_copies(context);
+    amp__environment_check(context);
+    if (context->properties.unused_init_scale != 0.0f)
+        amp__find(context, AMP__START_UNUSED, "", "level %s: init_scale is %g, and the loss scale stays %g",
+                  amp__level_name(context->properties.level), (double)context->properties.unused_init_scale,
+                  (double)context->properties.scaler.init_scale);
 }
 
 static bool wants_verify(amp_switch configured) {
-    const char *wish = configured == AMP_DEFAULT ? getenv("AMP_VERIFY") : NULL;
-    return configured == AMP_ON || (wish && *wish && strcmp(wish, "0") != 0);
+    return configured == AMP_ON || (configured == AMP_DEFAULT && amp__switch_parse(getenv("AMP_VERIFY")) == 1);
 }
 
 AMP_API amp_status amp_initialize_many(amp_model *const *models, size_t n_models, amp_optimizer *const *optimizers,

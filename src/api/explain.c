@@ -232,15 +232,36 @@ static void tell_optimizer(const struct amp__optimizer *optimizer, amp__text *te
     amp__text_add(text, "\n");
 }
 
+/* Of a scale that is not 1: slips that leave no trace in what libamp is shown. */
+static void tell_unseen(const amp_context *context, amp__text *text) {
+    bool scales = false, by_loss = false, by_host = false;
+    for (uint32_t i = 0; i < context->properties.num_losses; i++) {
+        const struct amp__bracket *bracket = &context->brackets[i];
+        if (!bracket->record.brackets || bracket->record.scale_before == 1.0f) continue;
+        scales = true;
+        by_loss |= bracket->carrier == AMP__CARRIER_LOSS;
+        by_host |= bracket->carrier == AMP__CARRIER_HOST;
+    }
+    if (!scales) return;
+    amp__text_add(text, "cannot be seen: ");
+    if (by_loss) amp__text_add(text, "whether backward starts from amp_scaled_loss.loss, not from the unscaled loss; ");
+    if (by_host) amp__text_add(text, "whether backward's seed is multiplied with amp_seed_factor, once; ");
+    amp__text_add(text, "%sa trained parameter that is in no model and no optimizer%s\n",
+                  by_loss || by_host ? "amp_verify_step compares the gradients. Nor " : "",
+                  context->verify ? "" : "; AMP_VERIFY=1 finds it where an op writes its gradient");
+}
+
 AMP_API amp_status amp_health(amp_context *context, char *data, size_t capacity, size_t *length) {
     AMP_RETURN_IF(!context || (capacity && !data), AMP_ERR_INVALID_ARGUMENT, "amp_health: an argument is NULL");
     amp__text text = { data, capacity, 0 };
     const struct amp__properties *properties = &context->properties;
     for (uint32_t i = 0; context->device_skips && i < properties->num_losses; i++)
         AMP_TRY(context->brackets[i].home->read(&context->brackets[i]));
+    amp__norm_check(context);
     explain_level(context, &text);
     tell_ops(context, &text);
     for (uint32_t i = 0; i < properties->num_losses; i++) tell_loss(&context->brackets[i], &text);
+    tell_unseen(context, &text);
     for (size_t i = 0; i < context->n_optimizers; i++) tell_optimizer(&context->optimizers[i], &text);
     for (uint32_t i = 0; i < properties->num_losses; i++) amp__bracket_find_skips(&context->brackets[i]);
     pthread_mutex_lock(&context->lock);

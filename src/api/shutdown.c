@@ -53,6 +53,7 @@ void amp__context_destroy(amp_context *context) {
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
     amp__names_free(&context->op_names);
     amp__findings_free(context);
+    amp__strays_free(context);
     amp__apart_forget(&context->apart);
     amp__fork_remove(&context->forkable);
     pthread_mutex_destroy(&context->lock);

@@ -28,6 +28,8 @@ void amp__zero_grad_handler(void *user, struct amp__call *call);
 
 /* When a bracket begins: a warning, once, if its parameters changed since the last began and no step was seen. */
 amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer);
+/* Before a bracket's end: a warning, once, if they changed since it began and no step was seen. */
+amp_status amp__report_changes_inside(struct amp__optimizer *optimizer);
 /* Parameters change in another way: a state is loaded, masters are reconciled. */
 void amp__unseen_steps_forget(amp_context *context);
 

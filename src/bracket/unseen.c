@@ -3,10 +3,12 @@
  * Steps that go past the wired slot: the host copied the pointer too early. That no step came between two brackets
  * proves nothing (it accumulates, or skips by itself, or a state was loaded), nor do parameters that changed between
  * them once: the host may have loaded or averaged them itself. A second change with no step seen is told, with both
- * reasons that it may have.
+ * reasons that it may have. One change is enough if it was decided to skip and a parameter is not finite after it. An
+ * update inside a bracket reads gradients that still carry the loss scale.
  */
 #include "amp_diagnostics.h"
 #include "bracket/step.h"
+#include "bracket/wiring.h"
 #include "context/context.h"
 #include "context/findings.h"
 #include "context/optimizer.h"
@@ -46,8 +48,8 @@ static amp_status sum_of(const struct amp__optimizer *optimizer, uint64_t *out) 
 
 void amp__unseen_steps_forget(amp_context *context) {
     for (size_t i = 0; i < context->n_optimizers; i++) {
-        context->optimizers[i].noted = false;
-        context->optimizers[i].unseen_changes = 0;
+        context->optimizers[i].noted = context->optimizers[i].noted_at_begin = false;
+        context->optimizers[i].unseen_changes = context->optimizers[i].changes_inside = 0;
     }
 }
 
@@ -66,29 +68,28 @@ static void tell_others(const struct amp__optimizer *optimizer) {
     amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
 
-/* Its slots' calls were for other objects. */
-static const struct amp__op *missed_self(const struct amp__optimizer *optimizer) {
+/* A slot whose calls were all for objects that no optimizer has as its self, `least` calls at least. */
+static const struct amp__op *missed_self(const struct amp__optimizer *optimizer, uint64_t least) {
     for (size_t i = 0; i < optimizer->n_steps; i++)
-        if (amp__op_missed_self(&optimizer->steps[i])) return &optimizer->steps[i];
+        if (amp__op_strangers(&optimizer->steps[i]) >= least) return &optimizer->steps[i];
     return NULL;
 }
 
-static void tell(const struct amp__optimizer *optimizer) {
+static void tell(const struct amp__optimizer *optimizer, const char *seen) {
     amp_context *context = optimizer->context;
     const size_t number = (size_t)(optimizer - context->optimizers);
     char names[256] = "", subject[32];
     amp__text text = { names, sizeof names, 0 };
     snprintf(subject, sizeof subject, "optimizer %zu", number);
-    const struct amp__op *missed = missed_self(optimizer);
+    const struct amp__op *missed = missed_self(optimizer, 1);
     if (!optimizer->n_steps)
-        amp__find(context, AMP__STEP_MISSING, subject, "optimizer %zu was not seen to step, and yet its "
-                  "parameters changed after two brackets", number);
+        amp__find(context, AMP__STEP_MISSING, subject, "optimizer %zu was not seen to step, and yet %s", number, seen);
     else if (missed)
         amp__find(context, AMP__SELF_UNMET, subject, "optimizer %zu: its slot %s was called, but never for its "
-                  "amp_optimizer.self, and yet its parameters changed after two brackets", number, missed->name);
+                  "amp_optimizer.self, and yet %s", number, missed->name, seen);
     else if (amp__name_unused(&text, optimizer->steps, optimizer->n_steps, 0))
-        amp__find(context, AMP__STEP_UNSEEN, subject, "optimizer %zu: its slot %s saw no call, and yet its parameters "
-                  "changed after two brackets", number, names);
+        amp__find(context, AMP__STEP_UNSEEN, subject, "optimizer %zu: its slot %s saw no call, and yet %s", number,
+                  names, seen);
 }
 
 static void tell_never(const struct amp__optimizer *optimizer) {
@@ -99,9 +100,25 @@ static void tell_never(const struct amp__optimizer *optimizer) {
               "not stepped", number, (int)LONG);
 }
 
+/* A change that nobody would make on purpose: the update of a step that was to be skipped. */
+static bool is_spoiled(const struct amp__optimizer *optimizer) {
+    return optimizer->skip && amp__wiring_nonfinite_param(optimizer->context);
+}
+
+/* NULL: nothing is certain yet. */
+static const char *evidence(const struct amp__optimizer *optimizer, bool changed) {
+    if (optimizer->unseen_changes >= 2) return "its parameters changed after two brackets";
+    if (changed && is_spoiled(optimizer)) return "its parameters became NaN or infinite after a bracket to be skipped";
+    /* at 16 bits an update may be too small to change anything */
+    if (optimizer->decisions >= EACH && missed_self(optimizer, optimizer->decisions))
+        return "each bracket was followed by a call";
+    return NULL;
+}
+
 amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
     const amp_context *context = optimizer->context;
     uint64_t sum;
+    optimizer->noted_at_begin = false;
     if (optimizer->told_of_steps || optimizer->optim) return AMP_OK;
     if (optimizer->last_step || optimizer->steps_called) {
         optimizer->told_of_steps = true;
@@ -114,13 +131,32 @@ amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
     if (n >= EACH && n & (n - 1)) return AMP_OK;
     AMP_TRY(sum_of(optimizer, &sum));
     /* steps of other optimizers change what is shared */
-    if (optimizer->noted && optimizer->noted_steps == context->n_steps && optimizer->noted_sum != sum)
-        optimizer->unseen_changes++;
-    optimizer->noted = true;
+    const bool changed = optimizer->noted && optimizer->noted_steps == context->n_steps && optimizer->noted_sum != sum;
+    optimizer->unseen_changes += changed;
+    optimizer->noted = optimizer->noted_at_begin = true;
     optimizer->noted_sum = sum;
     optimizer->noted_steps = context->n_steps;
-    if (optimizer->unseen_changes < 2) return AMP_OK;
+    const char *seen = evidence(optimizer, changed);
+    if (!seen) return AMP_OK;
     optimizer->told_of_steps = true;
-    tell(optimizer);
+    tell(optimizer, seen);
+    return AMP_OK;
+}
+
+amp_status amp__report_changes_inside(struct amp__optimizer *optimizer) {
+    amp_context *context = optimizer->context;
+    const size_t number = (size_t)(optimizer - context->optimizers);
+    char subject[32];
+    uint64_t sum;
+    const bool stepped = optimizer->last_step || optimizer->steps_called || optimizer->noted_steps != context->n_steps;
+    if (!optimizer->noted_at_begin || optimizer->told_of_steps || stepped) return AMP_OK;
+    AMP_TRY(sum_of(optimizer, &sum));
+    if (optimizer->noted_sum == sum) return AMP_OK;
+    optimizer->noted_sum = sum;
+    if (++optimizer->changes_inside < 2 && !amp__wiring_nonfinite_param(context)) return AMP_OK;
+    optimizer->told_of_steps = true;
+    snprintf(subject, sizeof subject, "optimizer %zu", number);
+    amp__find(context, AMP__UPDATED_INSIDE, subject, "optimizer %zu: its parameters changed between "
+              "amp_scale_loss_begin and amp_scale_loss_end", number);
     return AMP_OK;
 }

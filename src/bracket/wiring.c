@@ -11,6 +11,7 @@
 #include "context/findings.h"
 #include "context/optimizer.h"
 #include "context/report.h"
+#include "raw/raw.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -266,7 +267,7 @@ void amp__wiring_check_clearing(struct amp__optimizer *optimizer) {
 static void check_forward(amp_context *context, size_t number) {
     const struct amp__op *forward = &context->models[number].forward;
     if (!context->models[number].has_forward) return;
-    if (amp__op_missed_self(forward))
+    if (amp__op_strangers(forward))
         amp__find(context, AMP__SELF_UNMET, forward->name,
                   "the forward slot of model %zu was called in the first bracket, but never for its amp_model.self",
                   number);
@@ -289,11 +290,37 @@ static void check_scope(amp_context *context) {
                   (unsigned long long)passed);
 }
 
-/* Of a whole table a model may use a part, but not none. */
+static bool was_called(const struct amp__op *op) {
+    return op->wrapped && !op->only_watched && !amp__op_unused(op);
+}
+
 static bool is_used(const struct amp__model *model) {
     for (size_t i = 0; i < model->n_ops; i++)
-        if (model->ops[i].wrapped && !model->ops[i].only_watched && !amp__op_unused(&model->ops[i])) return true;
+        if (was_called(&model->ops[i])) return true;
     return false;
+}
+
+/* A model may use a part of a table. But where a backward ran, so did a forward with that name; and slots with the same
+ * name and schema are often one for each layer. */
+static bool went_past(const struct amp__model *model, const struct amp__op *op) {
+    bool has_backward = false, has_forward = false, has_twin = false;
+    for (size_t i = 0; i < model->n_ops; i++) {
+        const struct amp__op *other = &model->ops[i];
+        if (!was_called(other)) continue;
+        has_backward |= other->forward && !strcmp(other->forward->name, op->name);
+        if (strcmp(other->name, op->name) != 0) continue;
+        has_forward = true;
+        has_twin |= !strcmp(other->schema->text, op->schema->text);
+    }
+    return has_twin || (has_backward && !has_forward);
+}
+
+static size_t name_missed(amp__text *names, const struct amp__model *model, size_t found) {
+    const bool used = is_used(model);
+    for (size_t i = 0; i < model->n_ops && !(used && model->whole_table); i++)
+        if (amp__op_unused(&model->ops[i]) && (!used || went_past(model, &model->ops[i])))
+            amp__name_op(names, &model->ops[i], found++);
+    return found;
 }
 
 static void check_slot(const struct amp__op *op) {
@@ -319,7 +346,7 @@ static bool saw_an_empty_batch(const struct amp__optimizer *optimizer) {
 
 void amp__wiring_check_ops(amp_context *context) {
     char names[512] = "";
-    if (context->verify) check_slots(context);
+    if (context->verify) check_slots(context), amp__strays_judge(context);
     amp__text text = { names, sizeof names, 0 };
     size_t found = 0;
     if (context->ops_checked) return;
@@ -328,10 +355,11 @@ void amp__wiring_check_ops(amp_context *context) {
     context->ops_checked = true;
     for (size_t i = 0; i < context->n_models; i++) {
         const struct amp__model *model = &context->models[i];
-        if (!model->whole_table || !is_used(model)) found = amp__name_unused(&text, model->ops, model->n_ops, found);
+        found = name_missed(&text, model, found);
         check_forward(context, i);
     }
     check_scope(context);
+    amp__norm_check(context);
     if (found)
         amp__find(context, AMP__OP_UNCALLED, "", "%zu wrapped ops saw no call in the first bracket: %s%s", found, names,
                   text.length >= sizeof names ? "..." : "");

@@ -26,8 +26,8 @@ static inline void amp__ledger_take(struct amp__ledger *ledger, uint64_t bytes) 
 }
 
 /* The forms of a parameter: a handle of a floating type, by the type's number from 1; or raw elements, which are no
- * handle. */
-enum { AMP__FORM_NARROWED = AMP_FLOAT64 + 1, AMP__FORM_ROUNDED, AMP__FORMS = AMP__FORM_ROUNDED };
+ * handle; or, with verify, a sum of its elements at the time of the first cast. */
+enum { AMP__FORM_NARROWED = AMP_FLOAT64 + 1, AMP__FORM_ROUNDED, AMP__FORM_SUM, AMP__FORMS = AMP__FORM_SUM };
 
 struct amp__cache_entry {
     void *handle;

@@ -61,6 +61,8 @@ amp_status amp__cast(amp_context *context, const amp_host *host, struct amp__op 
 /* For what is kept in the cache and is no handle, found and filled by parameter and form (AMP__FORM_...). */
 bool amp__casting_may_keep(const struct amp__casting *casting, const struct amp__param *param);
 void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, int form, uint64_t *version);
+/* Verify: AMP-M78 where a cast that is kept is older than the parameter's elements. */
+void amp__casting_compare(struct amp__casting *casting, const struct amp__param *param);
 /* The same for what no tape knows, with a version of the caller's own. */
 void *amp__casting_find_version(struct amp__casting *casting, const struct amp__param *param, int form,
                                 uint64_t version);

@@ -180,10 +180,47 @@ static void *find_version(const struct amp__casting *casting, const struct amp__
     return hit;
 }
 
+/* ---- verify: does a kept cast still have the parameter's elements? ---- */
+
+static void free_sum(void *user, void *sum) {
+    (void)user;
+    amp__free(sum);
+}
+
+/* What lives as long as a cast that is made now; without memory nothing is compared. */
+static void keep_sum(struct amp__casting *casting, const struct amp__param *param, uint64_t version, uint64_t sum) {
+    struct amp__cache_entry *entry = amp__alloc(1, sizeof *entry);
+    uint64_t *kept = entry ? amp__alloc(1, sizeof *kept) : NULL;
+    if (!kept) {
+        amp__free(entry);
+        return;
+    }
+    *kept = sum;
+    *entry = (struct amp__cache_entry){ .handle = kept, .release = free_sum, .version = version,
+                                        .recorded = casting->recording };
+    amp__cache_put(&casting->context->cache, key_of(param, AMP__FORM_SUM), entry);
+}
+
+void amp__casting_compare(struct amp__casting *casting, const struct amp__param *param) {
+    struct amp__elements now;
+    if (!amp__casting_may_keep(casting, param) || param->on_device || !param->host->view) return;
+    if (amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK || now.strides) return;
+    enter_cache(casting);
+    const uint64_t version = version_of(casting->host, param);
+    const uint64_t sum = amp__sum64(0, now.data, (size_t)now.size * amp__dtype_size(now.dtype));
+    const uint64_t *kept = amp__cache_find(&casting->context->cache, key_of(param, AMP__FORM_SUM), version,
+                                           casting->recording);
+    if (!kept) keep_sum(casting, param, version, sum);
+    else if (*kept != sum)
+        amp__find(casting->context, AMP__COPY_STALE, param->name, "op %s reads %s, whose elements have changed since "
+                  "its copy was made", casting->op ? casting->op->name : "", param->name);
+}
+
 void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, int form, uint64_t *version) {
     enter_cache(casting);
     *version = version_of(casting->host, param);
     if (!amp__casting_may_keep(casting, param)) return NULL;
+    if (casting->context->verify) amp__casting_compare(casting, param);
     return find_version(casting, param, form, *version, casting->recording);
 }
 

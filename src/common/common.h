@@ -106,6 +106,11 @@ amp_status amp__check_struct(uint32_t given, size_t oldest, const char *what);
 /* The same, outwards: fills the caller's structure up to the smaller size, keeping its struct_size. */
 amp_status amp__fill_struct(void *dst, uint32_t given, size_t oldest, const void *src, size_t ours, const char *what);
 
+/* ---- switches of the environment (switch.c) ---- */
+
+/* 1: "1", "true", "yes", "on"; 0: "0", "false", "no", "off", "", NULL; -1: anything else. In capitals or not. */
+int amp__switch_parse(const char *text);
+
 /* ---- names (text.c) ---- */
 
 /* Appends ", "-separated the nearest of `names` to `wanted` (edit distance, at most 3) to the text; nothing if none is

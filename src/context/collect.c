@@ -43,7 +43,8 @@ static amp_status inspect(amp_context *context, struct amp__param *param, bool i
     AMP_TRY(check_view(context, param, &now));
     AMP_RETURN_IF(amp__is_low(now.dtype) && context->properties.enabled && !context->properties.low_params,
                   AMP_ERR_INVALID_ARGUMENT,
-                  "%s is %s already: hand libamp FP32 parameters, it makes the 16-bit ones itself", param->name,
+                  "%s is %s already: hand libamp FP32 parameters, it makes the 16-bit ones itself, or set the flag "
+                  "AMP_MODEL_LOW_PARAMS in amp_model.flags, and 16-bit parameters stay as they are", param->name,
                   amp__dtype_name(now.dtype));
     param->size = now.size;
     param->dtype = now.dtype;
@@ -124,6 +125,7 @@ amp_status amp__collect_model(amp_context *context, const amp_model *model, cons
     AMP_RETURN_IF(model->n_params && !model->params, AMP_ERR_INVALID_ARGUMENT,
                   "model %zu: params is NULL, but it has %zu entries", model_index, model->n_params);
     char owner[48] = "";
+    const size_t first = context->n_params;
     if (model_index) snprintf(owner, sizeof owner, "model%zu.", model_index);
     for (size_t i = 0; i < model->n_params; i++) {
         AMP_RETURN_IF(nth(model->params, i)->struct_size != model->params->struct_size, AMP_ERR_ABI_MISMATCH,
@@ -134,6 +136,7 @@ amp_status amp__collect_model(amp_context *context, const amp_model *model, cons
             amp__params_prefetch(context, nth(model->params, i + AMP__PREFETCH)->tensor);
         AMP_TRY(add_model_param(context, nth(model->params, i), host, i, owner));
     }
+    amp__params_check_names(context, first, model_index);
     return AMP_OK;
 }
 

@@ -113,6 +113,7 @@ struct amp_context {
     struct amp__finding *findings; /* the oldest first */
     struct amp__range *grad_ranges; /* sorted addresses of FP32 gradients (raw/gradients.c) */
     size_t n_grad_ranges, grad_ranges_capacity;
+    struct amp__strays *strays; /* verify (raw/strays.c); NULL: none yet */
     bool explained_skip, explained_growth;
 };
 
@@ -137,6 +138,8 @@ amp_status amp__params_insert(amp_context *context, void *handle, struct amp__pa
 amp_status amp__params_index(amp_context *context, size_t from);
 void amp__params_remove(amp_context *context, size_t from); /* all handles of the parameters from this index on */
 struct amp__param *amp__param_of_handle(const amp_context *context, const void *tensor);
+/* AMP-M76: a model's parameters, those from this index on, that a checkpoint could not tell apart. */
+void amp__params_check_names(amp_context *context, size_t first, size_t model);
 /* By handle, else by the host's id: another handle on a parameter's storage is that parameter. */
 struct amp__param *amp__param_find(const amp_context *context, const amp_host *host, void *tensor);
 /* A 16-bit model on a host that cannot exchange storage: its ops read 16-bit copies of its FP32 block, which is the

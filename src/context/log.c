@@ -15,14 +15,13 @@ static const char *const levels[] = {
     [AMP_LOG_INFO] = "info", [AMP_LOG_TRACE] = "trace",
 };
 
-/* As write, but without the signal that ends a host whose standard error is a pipe that nobody reads any more. One that
- * waited already is not ours. */
-static ssize_t write_quietly(const char *text, size_t length) {
+ssize_t amp__write_quietly(int fd, const char *text, size_t length) {
     sigset_t pipe, before, waiting;
     (void)sigemptyset(&pipe);
     (void)sigaddset(&pipe, SIGPIPE);
     if (sigpending(&waiting) || pthread_sigmask(SIG_BLOCK, &pipe, &before)) return -1;
-    const ssize_t done = write(STDERR_FILENO, text, length);
+    /* a SIGPIPE that waited already is not ours */
+    const ssize_t done = write(fd, text, length);
     if (done < 0 && errno == EPIPE && !sigismember(&waiting, SIGPIPE))
         (void)sigtimedwait(&pipe, NULL, &(struct timespec){ 0 });
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -40,18 +39,23 @@ static void write_line(const char *level, const char *text) {
         length--;
     }
     for (ssize_t done = 0, now; done < length; done += now)
-        if ((now = write_quietly(line + done, (size_t)(length - done))) <= 0) break;
+        if ((now = amp__write_quietly(STDERR_FILENO, line + done, (size_t)(length - done))) <= 0) break;
     errno = saved;
 }
 
-int32_t amp__log_level(int32_t configured) {
-    const char *name = configured == AMP_LOG_DEFAULT ? getenv("AMP_LOG") : NULL;
-    if (configured != AMP_LOG_DEFAULT) return configured;
+/* -1: none of the levels. */
+static int32_t find_level(const char *name) {
     for (int32_t i = AMP_LOG_OFF; name && i <= AMP_LOG_TRACE; i++)
         if (!strcmp(name, levels[i])) return i;
-    if (name && *name)
-        write_line(levels[AMP_LOG_WARN], "AMP_LOG is none of off, error, warn, info and trace: warn is taken");
-    return AMP_LOG_WARN;
+    return -1;
+}
+
+bool amp__log_knows(const char *name) { return find_level(name) >= 0; }
+
+int32_t amp__log_level(int32_t configured) {
+    if (configured != AMP_LOG_DEFAULT) return configured;
+    const int32_t level = find_level(getenv("AMP_LOG"));
+    return level >= 0 ? level : AMP_LOG_WARN;
 }
 
 static int32_t level_of(const amp_event *event) {

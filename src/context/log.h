@@ -5,9 +5,17 @@
 
 #include "amp_diagnostics.h"
 
+#include <stdbool.h>
+#include <sys/types.h>
+
 /* AMP_LOG_*: the configuration's, else the environment's, else the default. */
 int32_t amp__log_level(int32_t configured);
 /* A line on standard error, if the level has the event. Keeps errno. */
 void amp__log(int32_t level, const amp_event *event);
+
+/* Is it a level's name, as in AMP_LOG? */
+bool amp__log_knows(const char *name);
+/* As write, but without the signal that ends a host where `fd` is a pipe that nobody reads any more. */
+ssize_t amp__write_quietly(int fd, const char *text, size_t length);
 
 #endif

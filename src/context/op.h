@@ -22,6 +22,7 @@ struct amp__op {
     amp_class listed; /* what it has, or would have, where ops are cast */
     const char *reason; /* why it has that class, for explain */
     bool is_backward;   /* backward_of: obeys its class inside backward too */
+    const struct amp__op *forward; /* the first op with the name in backward_of; NULL: not a backward */
     amp_fn *slot;
     amp_fn fp16, bf16, fp32;
     const void *on_failure, *on_skip;
@@ -96,6 +97,10 @@ struct amp__model {
 
 /* By its name, batch norm's forward or backward? */
 bool amp__op_is_norm(const struct amp__op *op);
+/* Does the level keep batch norm in FP32, and is no parameter said to be batch norm's? */
+bool amp__norm_is_missing(const amp_context *context);
+/* AMP-M64, if so and if an op of batch norm was called: a model need not use all of a table. */
+void amp__norm_check(amp_context *context);
 /* named.c: the ops whose name, or name#index, may be this one: the caller compares. */
 amp_status amp__ops_named(amp_context *context, const char *name, const struct amp__keyed **entries, size_t *n);
 bool amp__op_is_numbered(const struct amp__op *op, const char *name); /* name#index */
@@ -103,10 +108,12 @@ bool amp__op_is_numbered(const struct amp__op *op, const char *name); /* name#in
 /* ---- slots that saw no call ---- */
 
 uint64_t amp__op_passed(const struct amp__op *op); /* calls that ran as they came */
-/* Was its slot called, and only for objects that nobody described? */
-bool amp__op_missed_self(const struct amp__op *op);
+/* Calls for objects that nobody described, where its slot had no others. */
+uint64_t amp__op_strangers(const struct amp__op *op);
 bool amp__op_unused(const struct amp__op *op);
 /* Those of `ops` that saw no call, by name, behind `found` others in the text; how many there are now. */
 size_t amp__name_unused(amp__text *names, const struct amp__op *ops, size_t n, size_t found);
+/* Adds its name, with its number, to a list of `found` names. */
+void amp__name_op(amp__text *names, const struct amp__op *op, size_t found);
 
 #endif

@@ -220,6 +220,7 @@ static amp_status inherit(const struct amp__map *first, const struct amp__op *en
         while (forward < end && strcmp(forward->name, op->name) != 0);
     AMP_RETURN_IF(!forward || forward == end, AMP_ERR_NOT_FOUND,
                   "op %s: backward_of names %s, which is no op of this model", op->name, descriptor->backward_of);
+    op->forward = forward;
     if (op->listed == AMP_LEAVE && descriptor->op_class == AMP_BY_LIST) op->listed = forward->listed;
     op->is_product |= forward->is_product;
     const bool unsaid = op->op_class == AMP_LEAVE || amp__emulates_model(&op->context->properties);
@@ -256,11 +257,11 @@ static void warn_if_nothing_matches(amp_context *context, const struct amp__op *
         amp__text nearest = { near, sizeof near, 0 };
         amp__op_base_name(ops[i].name, base);
         amp__nearest_names(&nearest, base, names, n_names);
-        if (near[0]) amp__text_add(&text, "%s%s = %s", shown++ ? "; " : " Did you mean ", ops[i].name, near);
+        if (near[0]) amp__text_add(&text, "%s%s = %s", shown++ ? "; " : " (did you mean ", ops[i].name, near);
     }
     amp__find(context, AMP__NOTHING_LISTED, "", "level %s: 0 of %zu ops got a class from the %s lists, so nothing is "
-              "cast.%s%s", amp__level_name(context->properties.level), n, amp__lists_name(context->properties.lists),
-              data, shown ? "?" : "");
+              "cast%s%s", amp__level_name(context->properties.level), n, amp__lists_name(context->properties.lists),
+              data, shown ? "?)" : "");
 }
 
 /* With a loss scale that is always 1 a seed needs nothing; an empty slot will see no call. */
@@ -298,19 +299,21 @@ uint64_t amp__op_passed(const struct amp__op *op) {
     return op->passed + (op->added ? amp__patch_passed(op->context->patch, op->wrap) : 0);
 }
 
-bool amp__op_missed_self(const struct amp__op *op) {
-    return op->wrapped && !amp__op_calls(op) && op->added && amp__patch_strangers(op->context->patch, op->wrap);
+uint64_t amp__op_strangers(const struct amp__op *op) {
+    return op->wrapped && !amp__op_calls(op) && op->added ? amp__patch_strangers(op->context->patch, op->wrap) : 0;
 }
 
 bool amp__op_unused(const struct amp__op *op) {
     return op->wrapped && !op->only_watched && !op->shares && !amp__op_calls(op) && !amp__op_passed(op);
 }
 
+void amp__name_op(amp__text *names, const struct amp__op *op, size_t found) {
+    amp__text_add(names, found ? ", %s" : "%s", op->name);
+    if (op->index) amp__text_add(names, "#%u", (unsigned)op->index);
+}
+
 size_t amp__name_unused(amp__text *names, const struct amp__op *ops, size_t n, size_t found) {
     for (size_t i = 0; i < n; i++)
-        if (amp__op_unused(&ops[i])) {
-            amp__text_add(names, found++ ? ", %s" : "%s", ops[i].name);
-            if (ops[i].index) amp__text_add(names, "#%u", (unsigned)ops[i].index);
-        }
+        if (amp__op_unused(&ops[i])) amp__name_op(names, &ops[i], found++);
     return found;
 }

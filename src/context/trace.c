@@ -8,6 +8,7 @@
 #include "context/trace.h"
 #include "common/fork.h"
 #include "context/context.h"
+#include "context/log.h"
 #include "context/op.h"
 #include "context/optimizer.h"
 #include "context/trace_line.h"
@@ -85,8 +86,10 @@ static void make_name(char *name, size_t capacity, const char *wanted, const cha
 
 enum { TAKEN = -2 };
 
+/* A FIFO that nobody reads fails, and does not wait for a reader. */
 static int open_free(const char *name) {
-    const int fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0666);
+    const int fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+    if (fd >= 0) (void)fcntl(fd, F_SETFL, O_APPEND);
     if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return fd;
     return close(fd), TAKEN;
 }
@@ -144,7 +147,8 @@ static amp_status open_file(const char *wanted, struct file **out) {
         char buffer[128] = "";
         amp__free(file);
         return amp__fail(AMP_ERR_IO, "the trace %.200s cannot be written: %s (amp_config.trace, or AMP_TRACE in the "
-                         "environment)", wanted, amp__system_text(error, buffer, sizeof buffer));
+                         "environment)", wanted, error == ENXIO ? "it is a FIFO that nobody reads"
+                                                                 : amp__system_text(error, buffer, sizeof buffer));
     }
     file->next = traces.first;
     traces.first = *out = file;
@@ -161,7 +165,7 @@ static void close_file(struct file *file) {
 static bool write_line(struct file *file, amp__text *line, uint64_t limit) {
     line->data[line->length++] = '\n';
     if (file->fd < 0 || file->bytes + line->length > limit) return false;
-    const ssize_t written = write(file->fd, line->data, line->length);
+    const ssize_t written = amp__write_quietly(file->fd, line->data, line->length);
     if (written == (ssize_t)line->length) return file->bytes += line->length, true;
     if (written > 0 && ftruncate(file->fd, (off_t)file->bytes) < 0) { /* a reader leaves out half a line */ }
     close(file->fd);

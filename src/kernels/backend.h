@@ -201,5 +201,7 @@ const struct amp__backend *amp__backend_get(int index, amp_status *status);
  * may hold no address of theirs. NULL otherwise, and in a forked child, where the loader cannot be asked; the last
  * error stays. */
 const struct amp__backend *amp__backend_in_use(int index);
+/* AMP_BACKEND_PATH's value: is each of its entries an absolute name, and of a folder? */
+bool amp__backend_path_is_good(const char *path);
 
 #endif

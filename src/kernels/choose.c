@@ -73,7 +73,9 @@ static void build_tables(void) {
     machine = amp__cpu_detect();
     for (uint32_t i = 0; i < TABLES; i++)
         if (!(i * AMP__CPU_FIRST & ~machine)) amp__kernels_init(&tables[i], i * AMP__CPU_FIRST);
-    __atomic_store_n(&mask, amp__cpu_parse_mask(getenv("AMP_CPU_MASK")), __ATOMIC_RELAXED);
+    uint32_t first;
+    (void)amp__cpu_read_mask(getenv("AMP_CPU_MASK"), &first);
+    __atomic_store_n(&mask, first, __ATOMIC_RELAXED);
 }
 
 AMP_API uint32_t amp_cpu_flags(void) {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,19 +83,19 @@ static bool find_set(const char *text, size_t length, uint32_t *flag) {
     return true;
 }
 
-uint32_t amp__cpu_parse_mask(const char *text) {
-    enum { ALL = -1 };
-    if (!text || !*text) return (uint32_t)ALL;
+bool amp__cpu_read_mask(const char *text, uint32_t *mask) {
+    *mask = UINT32_MAX;
+    if (!text || !*text) return false;
     char *end;
     const unsigned long number = strtoul(text, &end, 0);
-    if (*end == '\0') return (uint32_t)number;
-    uint32_t mask = 0;
+    uint32_t named = 0;
+    if (*end == '\0') return *mask = (uint32_t)number, true;
     for (;;) {
         const size_t length = strcspn(text, ",");
         uint32_t flag;
-        if (!find_set(text, length, &flag)) return (uint32_t)ALL;
-        mask |= flag;
-        if (text[length] == '\0') return mask;
+        if (!find_set(text, length, &flag)) return false;
+        named |= flag;
+        if (text[length] == '\0') return *mask = named, true;
         text += length + 1;
     }
 }

@@ -5,6 +5,8 @@
 
 #include "amp_kernels.h"
 
+#include <stdbool.h>
+
 /* The sets of the architecture that this is compiled for, lowest first: X(name, flag). Their flags are neighbours;
  * AMP__CPU_FIRST is the lowest bit of them. */
 #if defined(__x86_64__) && defined(AMP__X86_KERNELS)
@@ -37,7 +39,7 @@ uint32_t amp__cpu_decode(const struct amp__cpuid *id);
 uint32_t amp__cpu_detect(void);
 
 /* AMP_CPU_MASK's value: a number ("3", "0x1") or names ("avx2,avx512", "none"), those of other architectures too.
- * Anything else, NULL and "" among it, masks nothing. */
-uint32_t amp__cpu_parse_mask(const char *text);
+ * False: it is neither, NULL and "" among it, and *mask masks nothing. */
+bool amp__cpu_read_mask(const char *text, uint32_t *mask);
 
 #endif

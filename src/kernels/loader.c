@@ -96,6 +96,18 @@ static bool find_on_path(struct backend *b) {
     return false;
 }
 
+bool amp__backend_path_is_good(const char *path) {
+    char folder[PATH_SIZE];
+    struct stat info;
+    while (*path) {
+        const size_t length = strcspn(path, ":");
+        snprintf(folder, sizeof folder, "%.*s", length < PATH_SIZE ? (int)length : 0, path);
+        if (length && (*folder != '/' || stat(folder, &info) || !S_ISDIR(info.st_mode))) return false;
+        path += length + (path[length] == ':');
+    }
+    return true;
+}
+
 /* Who runs a program that has more rights than he has may have linked its file to a folder of his. */
 static bool is_privileged(void) {
 #ifdef __linux__

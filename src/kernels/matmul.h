@@ -37,6 +37,9 @@ amp_status amp__device_matmul(const amp_matmul_args *g, amp__text *explained);
  * minor, where it is known. Loads the backend. */
 int32_t amp__device_tensor_cores(int32_t id, amp_dtype type, int32_t *capability);
 
+/* AMP_MATMUL_BACKEND's value, as AMP_MATMUL_*. False: it is none, NULL and "" among it, and *backend is AUTO. */
+bool amp__matmul_read_backend(const char *name, int32_t *backend);
+
 /* Who multiplies large products of this type here, "onednn" or "built-in", and by what: a name that the backend has for
  * its instructions, "" for a conversion to fp32, NULL where it does not say; libamp's own instruction set. Static. May
  * load a backend. */

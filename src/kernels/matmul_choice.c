@@ -18,14 +18,19 @@
 static int32_t wanted_by_environment; /* AMP_MATMUL_... */
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
-static void read_environment(void) {
+bool amp__matmul_read_backend(const char *name, int32_t *backend) {
     static const struct {
         const char *name;
         int32_t backend;
     } names[] = { { "auto", AMP_MATMUL_AUTO }, { "builtin", AMP_MATMUL_BUILTIN }, { "onednn", AMP_MATMUL_ONEDNN } };
-    const char *name = secure_getenv("AMP_MATMUL_BACKEND");
+    *backend = AMP_MATMUL_AUTO;
     for (size_t i = 0; name && i < AMP_COUNT(names); i++)
-        if (!strcmp(name, names[i].name)) wanted_by_environment = names[i].backend;
+        if (!strcmp(name, names[i].name)) return *backend = names[i].backend, true;
+    return false;
+}
+
+static void read_environment(void) {
+    (void)amp__matmul_read_backend(secure_getenv("AMP_MATMUL_BACKEND"), &wanted_by_environment);
 }
 
 /* ---- the decision ---- */

@@ -44,11 +44,14 @@ static struct {
 
 /* ---- how many ---- */
 
-int32_t amp__threads_parse(const char *text) {
+bool amp__threads_read(const char *text, int32_t *n) {
     char *end;
-    if (!text || *text < '0' || *text > '9') return 1;
+    *n = 1;
+    if (!text || *text < '0' || *text > '9') return false;
     const unsigned long long number = strtoull(text, &end, 10);
-    return *end || number > INT32_MAX ? 1 : (int32_t)number;
+    if (*end || number > INT32_MAX) return false;
+    *n = (int32_t)number;
+    return true;
 }
 
 /* 0: as many as there are processors that the calling thread may run on. */
@@ -62,8 +65,9 @@ static int32_t resolve(int32_t n) {
 int32_t amp__threads(void) {
     const int32_t n = atomic_load_explicit(&wanted, memory_order_relaxed);
     if (n) return n;
-    int32_t nobody = 0;
-    const int32_t first = resolve(amp__threads_parse(getenv("AMP_NUM_THREADS")));
+    int32_t nobody = 0, given;
+    (void)amp__threads_read(getenv("AMP_NUM_THREADS"), &given);
+    const int32_t first = resolve(given);
     return atomic_compare_exchange_strong(&wanted, &nobody, first) ? first : nobody;
 }
 

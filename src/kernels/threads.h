@@ -6,6 +6,7 @@
 #ifndef AMP_KERNELS_THREADS_H
 #define AMP_KERNELS_THREADS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* More are not started: far beyond what feeds on one machine's memory. */
@@ -22,7 +23,7 @@ int32_t amp__threads(void);
  */
 void amp__threads_run(int32_t threads, void (*work)(void *job), void *job);
 
-/* AMP_NUM_THREADS's value: a number from 0 to 2^31 - 1. Anything else, NULL and "" among it, is 1. */
-int32_t amp__threads_parse(const char *text);
+/* AMP_NUM_THREADS's value: a number from 0 to 2^31 - 1. False: it is none, NULL and "" among it, and *n is 1. */
+bool amp__threads_read(const char *text, int32_t *n);
 
 #endif

@@ -95,7 +95,7 @@ static amp_status read_names(char *value, const char **names, size_t capacity, u
 static amp_status read_item(char *item, amp_observe_options *o, const char **names, size_t capacity) {
     const int length = (int)strlen(item);
     char *value = strchr(item, '=');
-    if (!strcmp(item, "1")) return AMP_OK;
+    if (amp__switch_parse(item) == 1) return AMP_OK;
     if (!value++) return unreadable(item, length);
     if (!strncmp(item, "every=", 6)) return read_number(item, length, value, &o->every);
     if (!strncmp(item, "first=", 6)) return read_number(item, length, value, &o->first);
@@ -108,7 +108,7 @@ static amp_status read_item(char *item, amp_observe_options *o, const char **nam
 amp_status amp__observe_environment(amp_observe_options *options, bool *asked) {
     const char *names[64], *text = getenv("AMP_OBSERVE");
     amp_observe_options o = AMP_OBSERVE_OPTIONS_INIT;
-    *asked = text && *text && strcmp(text, "0") != 0;
+    *asked = amp__switch_parse(text) != 0;
     if (!*asked) return AMP_OK;
     char *copy = amp__alloc(strlen(text) + 1, 1), *rest = NULL;
     if (!copy) return amp__fail_memory();

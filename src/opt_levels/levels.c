@@ -263,6 +263,8 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
     AMP_RETURN_IF(p.num_losses > 65536, AMP_ERR_INVALID_ARGUMENT, "amp_config.num_losses is %u; 65536 is the limit",
                   (unsigned)p.num_losses);
     AMP_TRY(resolve_scaler(&config, config.loss_scale != 0.0f ? config.loss_scale : level->loss_scale, &p.scaler));
+    const bool starts = p.scaler.dynamic || config.init_scale == p.scaler.init_scale; /* a resolved one has both */
+    p.unused_init_scale = p.enabled && !starts ? config.init_scale : 0.0f;
     if (!p.enabled) amp__properties_make_inert(&p);
     *out = p;
     return AMP_OK;

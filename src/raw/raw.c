@@ -71,8 +71,11 @@ static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casti
 static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *casting, struct amp__raw_buffer *buffer) {
     const amp_context *context = casting->context;
     uint64_t offset, version = 0;
-    if (raw->verify) return AMP_OK; /* each has its guards */
     struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, buffer->host, &offset);
+    if (raw->verify) { /* each has its guards */
+        if (param) amp__casting_compare(casting, param);
+        return AMP_OK;
+    }
     if (!param || offset + (uint64_t)buffer->extents.span > param->size) return AMP_OK;
     const int form = form_of(raw);
     const size_t width = raw->mode == AMP__RAW_REPLACE ? sizeof(uint16_t) : sizeof(float);

@@ -118,6 +118,12 @@ void amp__reference_judge(const struct amp__reference *reference, struct amp__op
 /* For amp_health: ops that were compared, and those that were not, with the reasons. */
 void amp__reference_health(const amp_context *context, amp__text *text);
 
+/* ---- strays.c: verify, gradients of parameters that nobody described ---- */
+
+void amp__strays_note(struct amp__op *op, const struct amp__raw *raw); /* the buffers of a call */
+void amp__strays_judge(amp_context *context);                          /* at a bracket's end: AMP-M79 */
+void amp__strays_free(amp_context *context);
+
 /* ---- visit.c: what the host finds in the structs of a call ---- */
 
 bool amp__visits(const struct amp__op *op);

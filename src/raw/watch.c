@@ -240,6 +240,7 @@ static amp_status copy(struct amp__casting *casting, struct amp__watched *item) 
 amp_status amp__watch_enter(struct amp__watch *watch, struct amp__casting *casting, const struct amp__raw *raw,
                             const struct amp__call *call, void *const *argv) {
     *watch = (struct amp__watch){ 0 };
+    if (raw) amp__strays_note(casting->op, raw);
     for (size_t i = 0; raw && i < raw->n; i++) AMP_TRY(add_buffer(watch, casting, &raw->buffers[i]));
     AMP_TRY(add_handles(watch, casting, call, argv));
     for (size_t i = 0; i < watch->n; i++) {

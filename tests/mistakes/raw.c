@@ -2,6 +2,9 @@
 /* Raw buffers: a table of functions on float *, which schemas with extents describe. */
 #include "kit.h"
 #include "mistakes.h"
+
+#include <amp_call.h>
+
 #include "plain.h"
 #include "raw.h"
 
@@ -19,7 +22,9 @@ static struct host {
     amp_scaled_loss scaled;
 } h;
 
-static void sgd_step(struct host *self) { plain_update(&self->plain); }
+static void sgd_step(struct host *self) {
+    if (!mistake(RAW_OTHER_SELF_STANDS)) plain_update(&self->plain);
+}
 static void sgd_zero_grad(struct host *self) { memset(self->plain.grads, 0, sizeof self->plain.grads); }
 
 /* Right as long as nothing else is wrong: the hook tells of gradients once there are any. */
@@ -132,6 +137,7 @@ static void describe_params(void) {
     for (int i = 0; i < N_PARAMS; i++) {
         const struct problem_param *p = &problem_params[i];
         amp_param *param = raw_param(&h.raw, p->name, plain_param(&h.plain, i), plain_grad(&h.plain, i), p->size);
+        if (mistake(RAW_NAMED_TWICE) && i == B2) param->name = problem_params[W2].name;
         if (p->batch_norm && !mistake(RAW_NORM_NOT_SAID)) param->module_kind = AMP_MODULE_BATCH_NORM;
         if (mistake(RAW_PARAMETERS_OVERLAP) && i == W1) h.raw.buffers[i].size++, h.raw.grads[i].size++;
     }
@@ -154,7 +160,8 @@ static amp_context *start(const amp_config *given) {
     describe_ops();
     describe_params();
     amp_optimizer *optimizer = &h.raw.optimizer;
-    optimizer->self = mistake(RAW_OTHER_SELF) ? (void *)&h.raw : mistake(RAW_NO_SELF) ? NULL : &h;
+    const bool other = mistake(RAW_OTHER_SELF) || mistake(RAW_OTHER_SELF_STANDS);
+    optimizer->self = other ? (void *)&h.raw : mistake(RAW_NO_SELF) ? NULL : &h;
     if (mistake(RAW_NOT_LISTED) || mistake(RAW_UNKNOWN_PARAMETER)) optimizer->n_params--;
     if (mistake(RAW_UNKNOWN_PARAMETER)) h.raw.model.n_params--;
     h.step_op = OP("step", "step(pointer self) -> void", &h.step);
@@ -163,6 +170,7 @@ static amp_context *start(const amp_config *given) {
     optimizer->zero_grads = &h.zero_grad_op, optimizer->n_zero_grads = 1;
     config.emulate = mistake(RAW_NO_EMULATE) ? AMP_DEFAULT : AMP_ON;
     if (mistake(RAW_NO_LEVEL)) config.level = 0;
+    if (mistake(RAW_START_UNUSED)) config.init_scale = SCALE, config.loss_scale = 0.0f;
     return h.raw.context = hear_initialize(&h.raw.model, optimizer, &config);
 }
 
@@ -172,8 +180,19 @@ static float seed_of(const amp_scaled_loss *scaled) {
     return mistake(RAW_FACTOR_NOT_USED) ? 1.0f : mistake(RAW_FACTOR_TWICE) ? factor * factor : factor;
 }
 
-static float pass(int step) {
+/* What a scope keeps is older than the weight that is read the second time. */
+static float forward_twice(int step) {
+    amp_scope scope;
+    (void)hear(amp_scope_enter(h.raw.context, &scope));
+    (void)plain_forward(&h.plain, step);
+    plain_param(&h.plain, W1)[0] += 1.0f;
     const float loss = plain_forward(&h.plain, step);
+    (void)hear(amp_scope_leave(&scope));
+    return loss;
+}
+
+static float pass(int step) {
+    const float loss = mistake(RAW_WRITTEN_IN_SCOPE) ? forward_twice(step) : plain_forward(&h.plain, step);
     if (!mistake(RAW_NEVER_CLEARED) && !mistake(RAW_BACKWARD_CLEARS)) h.zero_grad(&h);
     h.scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
     if (mistake(RAW_NO_BRACKET)) plain_backward(&h.plain, step, 1.0f);
@@ -184,6 +203,7 @@ static float pass(int step) {
         if (mistake(RAW_CLEARED_INSIDE)) h.zero_grad(&h);
         if (mistake(RAW_WIPED_INSIDE)) sgd_zero_grad(&h);
         if (mistake(RAW_STEP_INSIDE)) h.step(&h);
+        if (mistake(RAW_UNSEEN_INSIDE)) sgd_step(&h);
         if (!mistake(RAW_NO_END)) (void)hear(amp_scale_loss_end(&h.scaled));
     }
     return loss;
@@ -192,7 +212,7 @@ static float pass(int step) {
 static void step(int number) {
     (void)number;
     if (mistake(RAW_STEP_OF_BEFORE)) sgd_step(&h);
-    else if (!mistake(RAW_STEP_INSIDE) && !mistake(RAW_NEVER_STEPS)) h.step(&h);
+    else if (!mistake(RAW_STEP_INSIDE) && !mistake(RAW_NEVER_STEPS) && !mistake(RAW_UNSEEN_INSIDE)) h.step(&h);
     (void)hear(amp_check(h.raw.context));
 }
 

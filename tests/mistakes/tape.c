@@ -68,9 +68,9 @@ static void mistake_hooks(amp_host *host) {
 static void describe(struct adapter *a) {
     adapter_init(a, &t.net, t.sgd, hear_event, NULL);
     mistake_hooks(&a->host);
-    if (mistake(TAPE_OTHER_SELF)) a->optimizer.self = &t;
+    if (mistake(TAPE_OTHER_SELF) || mistake(TAPE_OTHER_SELF_OVERFLOWS)) a->optimizer.self = &t;
     if (mistake(TAPE_OTHER_FORWARD_SELF)) a->model.self = &t.sgd;
-    if (mistake(TAPE_NO_STEP)) a->optimizer.n_steps = 0;
+    if (mistake(TAPE_NO_STEP) || mistake(TAPE_NO_STEP_OVERFLOWS)) a->optimizer.n_steps = 0;
     if (mistake(TAPE_NO_ZERO_GRAD)) a->optimizer.n_zero_grads = 0;
     if (mistake(TAPE_NOT_LISTED)) a->optimizer.n_params--;
     if (mistake(TAPE_NO_FORWARD)) a->model.forward = NULL;
@@ -86,8 +86,10 @@ static void describe(struct adapter *a) {
     }
 }
 
-static amp_context *start(const amp_config *config) {
+static amp_context *start(const amp_config *given) {
     mt_tensor *params[NET_TENSORS];
+    amp_config wanted = *given, *config = &wanted;
+    if (mistake(TAPE_OTHER_SELF_OVERFLOWS) || mistake(TAPE_NO_STEP_OVERFLOWS)) wanted.init_scale = 0x1p24f;
     problem_data(t.x, t.labels);
     problem_net_init(&t.net);
     t.table = *t.net.ops, t.forward = t.net.forward;

@@ -60,6 +60,12 @@ static amp_status run(void *host, double *loss) {
     return heard_status;
 }
 
+static bool has_dynamic_scale(amp_level level) {
+    amp_config resolved = AMP_CONFIG_INIT, config = AMP_CONFIG_INIT;
+    config.level = level;
+    return amp_config_resolve(&config, &resolved) == AMP_OK && resolved.loss_scale == AMP_DYNAMIC;
+}
+
 /* The scale is one that skips nothing, at O0 too: there it would else be 1, and nothing wrong with it. */
 static void live(const struct mistaken *host, enum mistake_id id, amp_level level, enum how how, struct life *life) {
     amp_config config = AMP_CONFIG_INIT;
@@ -70,7 +76,7 @@ static void live(const struct mistaken *host, enum mistake_id id, amp_level leve
     config.window = 4; /* and the scale moves */
     config.verify = how == VERIFYING ? AMP_ON : AMP_OFF;
     if (level == AMP_O0) config.loss_scale = SCALE;
-    else config.init_scale = SCALE;
+    else if (has_dynamic_scale(level)) config.init_scale = SCALE;
     amp_context *context = host->start(&config);
     life->began = context != NULL;
     life->at_initialize = strlen(heard);

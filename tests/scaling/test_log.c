@@ -103,7 +103,44 @@ TEST(the_environment_says_the_level) {
     ck_assert_int_eq(setenv("AMP_LOG", "trace", 1), 0);
     ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "trace: loss 0"));
     ck_assert_int_eq(setenv("AMP_LOG", "loud", 1), 0);
-    ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "AMP_LOG is none of"));
+    ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "libamp: warn: AMP-M80 AMP_LOG is \"loud\", which "
+                                 "means nothing: it may be off, error, warn, info or trace"));
     ck_assert_int_eq(unsetenv("AMP_LOG"), 0);
     ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "AMP-M08"));
+}
+
+/* ---- variables whose values mean nothing ---- */
+
+static uint64_t unknown(const char *name, const char *value, const char *allowed) {
+    ck_assert_int_eq(value ? setenv(name, value, 1) : unsetenv(name), 0);
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    const uint64_t times = found(rig.context, "AMP-M80");
+    char words[128];
+    snprintf(words, sizeof words, "AMP-M80 %s is \"%.60s\", which means nothing: it may be %s", name,
+             value ? value : "", allowed);
+    if (times) ck_health(&rig, words);
+    ck_assert_int_eq(unsetenv(name), 0);
+    return times;
+}
+
+TEST(values_that_mean_nothing_are_told) {
+    static const struct {
+        const char *name, *allowed, *good[5], *bad[5];
+    } rows[] = {
+        { "AMP_NUM_THREADS", "a number of threads", { "0", "2" }, { "two", "-1", "2x", "2147483648" } },
+        { "AMP_CPU_MASK", "a number, or names", { "3", "0x1", "avx2,neon", "none" }, { "AVX2", "avx", "avx2,", "x" } },
+        { "AMP_MATMUL_BACKEND", "auto, builtin or onednn", { "auto", "onednn" }, { "mkl", "OneDNN", "built-in" } },
+        { "AMP_BACKEND_PATH", "absolute names of folders", { "/", "/tmp:/", "/tmp:" }, { "lib", "/tmp:lib", "/no/x" } },
+        { "AMP_VERIFY", "1, true, yes or on", { "1", "TRUE", "yes", "on", "off" }, { "2", "yes!", "ture", "o" } },
+        { "AMP_LOG", "off, error, warn", { "off", "warn", "trace" }, { "loud", "OFF", "0" } },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ck_assert_uint_eq(unknown(rows[i].name, NULL, ""), 0);
+        ck_assert_uint_eq(unknown(rows[i].name, "", ""), 0);
+        for (size_t j = 0; j < 5 && rows[i].good[j]; j++)
+            ck_assert_msg(!unknown(rows[i].name, rows[i].good[j], ""), "%s=%s", rows[i].name, rows[i].good[j]);
+        for (size_t j = 0; j < 5 && rows[i].bad[j]; j++)
+            ck_assert_msg(unknown(rows[i].name, rows[i].bad[j], rows[i].allowed) == 1, "%s=%s", rows[i].name,
+                          rows[i].bad[j]);
+    }
 }

@@ -68,6 +68,66 @@ TEST_TIMES(a_whole_table_without_a_call, 2) {
     ck_assert_uint_eq(found(rig.context, "AMP-M12"), !_i);
 }
 
+/* 0: none of it is called; 1: a part; 2: a backward without its forward; 3: one of two slots with the same name. */
+TEST_TIMES(a_part_of_a_table_is_no_finding, 4) {
+    RIG_INIT(rig, 0);
+    rig.net.model.flags = 0;
+    if (_i == 2) rig.net.ops[OP_mul].backward_of = "matmul";
+    if (_i == 3) rig.net.ops[OP_add].name = "mul", rig.net.ops[OP_add].schema = rig.net.ops[OP_mul].schema;
+    rig_wire(&rig, CONFIG(AMP_O1, .verify = AMP_ON));
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    if (_i) fake_release(net_linear(&rig.net, x, x, NULL));
+    if (_i > 1) fake_release(net_binary(&rig.net, OP_mul, x, x));
+    fake_release(x);
+    ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
+    ck_assert_uint_eq(found(rig.context, "AMP-M12"), _i != 1);
+    if (_i == 2) ck_health(&rig, "1 wrapped ops saw no call in the first bracket: matmul: ");
+    if (_i == 3) ck_health(&rig, "1 wrapped ops saw no call in the first bracket: mul: ");
+    ck_health(&rig, "without a call: ");
+}
+
+/* What leaves no trace is named, with what finds it. */
+TEST_TIMES(health_says_what_cannot_be_seen, 2) {
+    START_AT_SCALE(rig, AMP_O1, 0, 256.0f);
+    struct fake_tensor *loss = _i ? rig_tensor(&rig, AMP_FLOAT32, 1.0) : NULL;
+    amp_scaled_loss scaled = rig_begin_with(&rig, loss);
+    if (!_i) (void)amp_seed_factor(&scaled);
+    add_grad(rig.net.weight, 0.5);
+    ck_assert_ptr_null(strstr(health(rig.context), "cannot be seen"));
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_health(&rig, _i ? "cannot be seen: whether backward starts from amp_scaled_loss.loss"
+                       : "cannot be seen: whether backward's seed is multiplied with amp_seed_factor");
+    ck_health(&rig, "amp_verify_step compares the gradients");
+    ck_health(&rig, "a trained parameter that is in no model and no optimizer; AMP_VERIFY=1 finds it");
+    if (loss) fake_release(loss);
+}
+
+TEST_TIMES(a_norm_after_a_skip_is_infinite, 3) {
+    float norm = -1.0f;
+    RIG_WITH(rig, _i == 1 ? 0 : FAKE_RETAINS, _i ? AMP_O2 : AMP_O1, .loss_scale = AMP_DYNAMIC);
+    ck_assert_int_eq(bracket(&rig, _i == 2 ? (double)NAN : INF), AMP_SKIP);
+    ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 1.0f, &norm));
+    ck_assert_float_eq(norm, INFINITY);
+    rig_step_and_clear(&rig);
+    ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
+    ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 8.0f, &norm));
+    ck_assert_float_eq(norm, 1.0f); /* four times 0.5 */
+}
+
+/* A table has batch norm's op, and the model has no batch norm. */
+TEST_TIMES(a_norm_that_nobody_calls_is_no_finding, 2) {
+    RIG_INIT(rig, 0);
+    for (int i = 0; i < NET_PARAMS; i++) rig.net.params[i].module_kind = AMP_MODULE_OTHER;
+    rig.net.ops[OP_relu].name = "batch_norm";
+    rig_wire(&rig, config_of(AMP_O2));
+    struct fake_tensor *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    if (_i) fake_release(net_unary(&rig.net, OP_relu, x));
+    fake_release(x);
+    ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
+    ck_assert_uint_eq(found(rig.context, "AMP-M64"), (unsigned)_i);
+    if (_i) ck_health(&rig, "op batch_norm was called, and none of ");
+}
+
 TEST(the_seed_factor_of_no_bracket_is_its_own) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT, copy;
     START_AT_SCALE(rig, AMP_O1, 0, 256.0f);

@@ -9,6 +9,7 @@
 
 #include <amp_observe.h>
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -304,6 +305,28 @@ TEST_TIMES(a_bound_that_is_no_number_is_refused, 4) {
     unsetenv("AMP_TRACE_BYTES");
     ck_says("is no number of bytes");
     ck_assert_int_ne(access(path_of("unbounded"), F_OK), 0);
+}
+
+/* With a reader it is a file as any other, also when the reader has gone. */
+TEST(a_fifo_without_a_reader_is_refused) {
+    char name[512];
+    snprintf(name, sizeof name, "%s", path_of("fifo"));
+    (void)unlink(name);
+    ck_assert_int_eq(mkfifo(name, 0600), 0);
+    {
+        RIG_INIT(rig, 0);
+        ck_fails(AMP_ERR_IO, rig_config(&rig, &CONFIG(AMP_O1, .trace = name)));
+        ck_says("a FIFO that nobody reads");
+    }
+    const int reader = open(name, O_RDONLY | O_NONBLOCK);
+    ck_assert_int_ge(reader, 0);
+    RIG(rig);
+    start(&rig, name, AMP_O1);
+    ck_assert_int_ge((int)read(reader, text, sizeof text), 2);
+    ck_assert_int_eq(strncmp(text, "{\"kind\":\"start\"", strlen("{\"kind\":\"start\"")), 0);
+    ck_assert_int_eq(close(reader), 0);
+    steps(&rig, 3);
+    (void)unlink(name); /* what is left in the folder is read as traces */
 }
 
 TEST(a_full_disk_ends_the_trace_and_nothing_else) {

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "context/environment.h"
+#include "context/findings.h"
+#include "context/log.h"
+#include "kernels/backend.h"
+#include "kernels/cpu.h"
+#include "kernels/matmul.h"
+#include "kernels/threads.h"
+
+#include <stdlib.h>
+
+static bool is_switch(const char *text) { return amp__switch_parse(text) >= 0; }
+static bool is_threads(const char *text) { return amp__threads_read(text, &(int32_t){ 0 }); }
+static bool is_mask(const char *text) { return amp__cpu_read_mask(text, &(uint32_t){ 0 }); }
+static bool is_backend(const char *text) { return amp__matmul_read_backend(text, &(int32_t){ 0 }); }
+
+static const struct {
+    const char *name;
+    bool (*knows)(const char *text);
+    const char *allowed;
+    bool secure; /* not read by programs that change their user */
+} variables[] = {
+    { "AMP_LOG", amp__log_knows, "off, error, warn, info or trace", false },
+    { "AMP_VERIFY", is_switch, "1, true, yes or on, or 0, false, no or off", false },
+    { "AMP_NUM_THREADS", is_threads, "a number of threads, or 0 for one per processor", false },
+    { "AMP_CPU_MASK", is_mask, "a number, or names out of sse2, avx2, avx512, neon and none, separated by commas",
+      false },
+    { "AMP_MATMUL_BACKEND", is_backend, "auto, builtin or onednn", true },
+    { "AMP_BACKEND_PATH", amp__backend_path_is_good, "absolute names of folders, separated by colons", true },
+};
+
+void amp__environment_check(amp_context *context) {
+    for (size_t i = 0; i < AMP_COUNT(variables); i++) {
+        const char *text = variables[i].secure ? secure_getenv(variables[i].name) : getenv(variables[i].name);
+        if (!text || !*text || variables[i].knows(text)) continue;
+        amp__find(context, AMP__VARIABLE_UNKNOWN, variables[i].name, "%s is \"%.200s\", which means nothing: it may be "
+                  "%s", variables[i].name, text, variables[i].allowed);
+    }
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * amp_config.verify: gradients of parameters that nobody described. An argument of a backward that is a registered
+ * gradient in one call is a gradient in its other calls too: of another parameter, or of an activation, which a later
+ * backward reads. What no op reads until the bracket ends, in two brackets, is a parameter's.
+ */
+#include "common/map.h"
+#include "context/context.h"
+#include "context/findings.h"
+#include "context/op.h"
+#include "raw/raw.h"
+
+#include <string.h>
+
+/* A gradient in this bracket that is not registered. */
+struct stray {
+    struct stray *next;
+    uintptr_t begin, end;
+    uint64_t key;
+    const struct amp__op *op;
+    const char *argument;
+    bool read; /* by another op, or by another argument */
+};
+
+/* By op and argument. Under the context's lock. */
+struct amp__strays {
+    struct amp__map gradients; /* arguments that were registered gradients */
+    struct amp__map suspects;  /* arguments that had an unread stray, with the number of the bracket */
+    struct stray *first;
+    uintptr_t brackets;
+};
+
+/* Of fields that share a name, the nth. */
+static uint64_t key_of(const struct amp__op *op, const struct amp__raw *raw, size_t i) {
+    const char *name = raw->buffers[i].name ? raw->buffers[i].name : "";
+    uint32_t nth = 0;
+    for (size_t j = 0; j < i; j++) nth += raw->buffers[j].name && !strcmp(raw->buffers[j].name, name);
+    const uint64_t sum = amp__sum64(nth, op->name, strlen(op->name));
+    return amp__sum64(sum, name, strlen(name)) | 1;
+}
+
+static void mark_read(struct amp__strays *strays, uintptr_t begin, uintptr_t end, uint64_t key) {
+    for (struct stray *stray = strays->first; stray; stray = stray->next)
+        stray->read |= stray->begin < end && begin < stray->end && stray->key != key;
+}
+
+static void add(struct amp__strays *strays, struct stray seen) {
+    for (struct stray *stray = strays->first; stray; stray = stray->next)
+        if (stray->begin == seen.begin && stray->key == seen.key) return;
+    struct stray *fresh = amp__alloc(1, sizeof *fresh);
+    if (!fresh) return; /* one less is looked at */
+    seen.next = strays->first;
+    *fresh = seen;
+    strays->first = fresh;
+}
+
+static void note(amp_context *context, struct amp__op *op, const struct amp__raw *raw, size_t i) {
+    struct amp__strays *strays = context->strays;
+    const struct amp__raw_buffer *buffer = &raw->buffers[i];
+    const uintptr_t begin = (uintptr_t)buffer->host, end = begin + (uintptr_t)buffer->extents.span * sizeof(float);
+    const uint64_t key = key_of(op, raw, i);
+    uint64_t offset;
+    if (!(buffer->flags & AMP__WRITE)) mark_read(strays, begin, end, key);
+    if (!op->is_backward || !(buffer->flags & (AMP__WRITE | AMP__READ_WRITE))) return;
+    if (amp__range_find(context->grad_ranges, context->n_grad_ranges, buffer->host, &offset)) {
+        (void)amp__map_put(&strays->gradients, key, op);
+        return;
+    }
+    if (amp__range_find(context->ranges, context->n_ranges, buffer->host, &offset)) return;
+    add(strays, (struct stray){ .begin = begin, .end = end, .key = key, .op = op,
+                                .argument = buffer->name ? buffer->name : "a buffer" });
+}
+
+void amp__strays_note(struct amp__op *op, const struct amp__raw *raw) {
+    amp_context *context = op->context;
+    if (!atomic_load(&context->open) || !amp__scales(&context->properties.scaler)) return;
+    pthread_mutex_lock(&context->lock);
+    if (!context->strays) context->strays = amp__alloc(1, sizeof *context->strays);
+    for (size_t i = 0; i < raw->n && context->strays; i++)
+        if (!raw->buffers[i].scratch) note(context, op, raw, i);
+    pthread_mutex_unlock(&context->lock);
+}
+
+/* In two brackets. */
+static bool is_certain(struct amp__strays *strays, const struct stray *stray) {
+    if (stray->read || !amp__map_get(&strays->gradients, stray->key)) return false;
+    const uintptr_t before = (uintptr_t)amp__map_get(&strays->suspects, stray->key);
+    if (!before) (void)amp__map_put(&strays->suspects, stray->key, (void *)strays->brackets);
+    return before && before != strays->brackets;
+}
+
+void amp__strays_judge(amp_context *context) {
+    struct stray *first = NULL;
+    pthread_mutex_lock(&context->lock);
+    if (context->strays) {
+        context->strays->brackets++;
+        first = context->strays->first;
+        context->strays->first = NULL;
+    }
+    pthread_mutex_unlock(&context->lock);
+    for (struct stray *stray = first, *next; stray; stray = next) {
+        next = stray->next;
+        pthread_mutex_lock(&context->lock);
+        const bool certain = is_certain(context->strays, stray);
+        pthread_mutex_unlock(&context->lock);
+        if (certain)
+            amp__find(context, AMP__UNDESCRIBED, stray->op->name, "op %s: %s is a gradient, and of no parameter that "
+                      "a model or an optimizer has", stray->op->name, stray->argument);
+        amp__free(stray);
+    }
+}
+
+void amp__strays_free(amp_context *context) {
+    if (!context->strays) return;
+    for (struct stray *stray = context->strays->first, *next; stray; stray = next) {
+        next = stray->next;
+        amp__free(stray);
+    }
+    amp__map_free(&context->strays->gradients);
+    amp__map_free(&context->strays->suspects);
+    amp__free(context->strays);
+    context->strays = NULL;
+}
