@@ -41,8 +41,9 @@ static void know(struct amp__param *param, uintptr_t begin, uintptr_t end) {
 
 static amp_status check_own(const struct amp__param *param, const struct amp__range *now) {
     struct amp__elements own;
-    if (!is_range(now) || amp__param_layout(param, param->tensor, param->name, &own) != AMP_OK || own.strides)
-        return AMP_OK;
+    if (!is_range(now)) return AMP_OK;
+    AMP_TRY(amp__param_layout(param, param->tensor, param->name, &own));
+    if (own.strides) return AMP_OK;
     const uintptr_t begin = (uintptr_t)own.data, end = begin + own.size * amp__dtype_size(own.dtype);
     AMP_RETURN_IF(now->begin < end && begin < now->end, AMP_ERR_CONFLICT,
                   "%s: its gradient lies in its own elements: give it memory of its own", param->name);
