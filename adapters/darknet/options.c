@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <strings.h>
 #include <unistd.h>
 
 static struct options wanted;
@@ -39,11 +40,16 @@ static const char *given(const char *name) {
     return text && *text ? text : NULL;
 }
 
-static bool read_switch(const char *name) {
+/* As libamp reads switches; `fallback` where nothing is given. */
+static bool read_switch(const char *name, bool fallback) {
+    static const char *const words[][2] = { { "0", "1" }, { "false", "true" }, { "no", "yes" }, { "off", "on" } };
     const char *text = given(name);
-    if (!text || !strcmp(text, "0")) return false;
-    if (strcmp(text, "1") != 0) stop("%s=%s: it is 0 or 1", name, text);
-    return true;
+    if (!text) return fallback;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        for (int on = 0; on < 2; on++)
+            if (!strcasecmp(text, words[i][on])) return on;
+    stop("%s=%s: it is 1, true, yes or on, or 0, false, no or off", name, text);
+    return fallback;
 }
 
 /* A number above 0; 0 where nothing is given, which is the level's own. */
@@ -54,12 +60,6 @@ static float read_scale(const char *name) {
     const float value = strtof(text, &end);
     if (*end || !(value > 0)) stop("%s=%s: it is a number above 0, as 65536", name, text);
     return value;
-}
-
-static amp_switch read_gate(void) {
-    const char *text = given("AMP_GATE");
-    if (text && strcmp(text, "off") != 0) stop("AMP_GATE=%s: it is off, or not set", text);
-    return text ? AMP_OFF : AMP_DEFAULT;
 }
 
 static void read_options(void) {
@@ -73,9 +73,9 @@ static void read_options(void) {
     wanted.config.emulate = wanted.config.level == AMP_O3 ? AMP_ON : AMP_DEFAULT;
     wanted.config.loss_scale = scale && !strcmp(scale, "dynamic") ? AMP_DYNAMIC : read_scale("AMP_LOSS_SCALE");
     wanted.config.init_scale = read_scale("AMP_INIT_SCALE");
-    wanted.config.check_finite = read_switch("AMP_CHECK_FINITE") ? AMP_ON : AMP_DEFAULT;
-    wanted.config.gate = read_gate();
-    wanted.fast = read_switch("AMP_FP32_MATMUL") || wanted.config.level != AMP_O0;
+    wanted.config.check_finite = read_switch("AMP_CHECK_FINITE", false) ? AMP_ON : AMP_DEFAULT;
+    wanted.config.gate = read_switch("AMP_GATE", true) ? AMP_DEFAULT : AMP_OFF;
+    wanted.fast = read_switch("AMP_FP32_MATMUL", false) || wanted.config.level != AMP_O0;
 }
 
 const struct options *options(void) {

@@ -200,8 +200,8 @@ def test_programs(tap, trainer):
 
 def test_settings(tap, trainer):
     wrong = {"AMP_LEVEL": {"level": "O9"}, "AMP_LOSS_SCALE": {"level": "O1", "loss_scale": "big"},
-             "AMP_INIT_SCALE": {"level": "O1", "init_scale": 0}, "AMP_GATE": {"level": "O1", "gate": "on"},
-             "AMP_FP32_MATMUL": {"level": "O0", "fp32_matmul": "yes"}}
+             "AMP_INIT_SCALE": {"level": "O1", "init_scale": 0}, "AMP_GATE": {"level": "O1", "gate": "none"},
+             "AMP_FP32_MATMUL": {"level": "O0", "fp32_matmul": "2"}}
     for name, settings in wrong.items():
         with tap.test(f"{name} that cannot be read: ends with its name"):
             text = trainer.run("./digits", "digits.cfg", "digits.csv", 1, 1, status=1, **settings)
@@ -212,7 +212,7 @@ def test_settings(tap, trainer):
         text = trainer.run("./digits", "digits.cfg", "digits.csv", 1, 1, "damaged", level="O1", status=1)
         expect("damaged.amp.json" in text, text)
     with tap.test("AMP_FP32_MATMUL=1 at O0: other sums, the same knowledge"):
-        plain, ours = (trainer.digits("digits.cfg", 40, level="O0", fp32_matmul=it) for it in [0, 1])
+        plain, ours = (trainer.digits("digits.cfg", 40, level="O0", fp32_matmul=it) for it in ["No", "on"])
         expect(plain[2] != ours[2], "darknet's own products ran")
         expect(abs(plain[0] - ours[0]) < 0.05 * plain[0] + 0.01, f"loss {ours[0]}, by darknet's {plain[0]}")
     with tap.test("a program that has darknet in itself is told so, another one not"):

@@ -9,6 +9,8 @@ import sys
 import warnings
 from typing import Any, NamedTuple
 
+from ._environment import switch
+
 # code: (title, why it is wrong, what to do). docs/mistakes.md is made of it (tests/docs/check_mistakes.py . --write).
 # Codes are for ever: one that goes leaves a gap.
 FINDINGS: dict[str, tuple[str, str, str]] = {
@@ -155,6 +157,11 @@ MENDS: dict[str, tuple[str, str]] = {
         "clear gradients after the step, or before",
         "call zero_grad of the optimizer after its step, or before the block of scale_loss",
     ),
+    "AMP-M77": (
+        "set amp_config.loss_scale = AMP_DYNAMIC",
+        'give loss_scale="dynamic" for a scale that starts there, or loss_scale that number for one that stays; leave '
+        "init_scale out where neither is wanted",
+    ),
 }
 
 
@@ -197,7 +204,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 def is_strict() -> bool:
     """Look all the time, and not in the first iterations alone?"""
-    return bool(os.environ.get(STRICT))
+    return switch(STRICT)
 
 
 def _between() -> tuple[str, ...]:
@@ -299,6 +306,8 @@ def listed(context: Any, record: Record) -> list[Finding]:
 def report(context: Any, record: Record) -> str:
     """The library's, with the script's findings before its last line."""
     lines = context.health().rstrip("\n").split("\n")[:-1]
+    # what cannot be seen of an adapter is seen of a script (AMP-M31, AMP-M34)
+    lines = [line for line in lines if not line.startswith("cannot be seen: ")]
     lines = [for_script(line) for line in lines if not record.is_moot(line)]
     found = listed(context, record)
     for finding in found:

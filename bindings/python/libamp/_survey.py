@@ -9,13 +9,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ._environment import switch
+
 SURVEY = "LIBAMP_SURVEY"  # in the environment: somebody waits for surveys
 _surveys: list[str] = []  # of contexts that have ended
 
 
 def keep(context: Any) -> None:
     """Before a context ends: its survey is told at the end of the script."""
-    if os.environ.get(SURVEY):
+    if switch(SURVEY):
         with contextlib.suppress(RuntimeError):  # nothing was observed
             _surveys.append(context.survey()[-1])
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from . import _check, _cpu, _launch, _offer, _survey, apex_shim
+from ._environment import switch
 
 USAGE = """\
 usage: python -m libamp.run [options] script.py args…
@@ -194,7 +195,7 @@ def interpreter_options(args: list[str]) -> list[str] | None:
 def run_here(args: list[str], replace: bool) -> dict[str, Any]:
     """Runs it in this process; its globals."""
     apex_shim.install(replace)
-    if os.environ.get(_cpu.VARIABLE) == "1":
+    if switch(_cpu.VARIABLE):
         _cpu.when_imported()
     else:
         _offer.install()

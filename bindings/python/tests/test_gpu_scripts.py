@@ -11,6 +11,7 @@ import shutil
 import forks
 import pytest
 from half import LACKS_HALF
+from libamp._environment import switch
 
 torch = pytest.importorskip("torch")
 
@@ -102,10 +103,22 @@ def test_in_bfloat16():
     assert "".join(all_printed.values()).count(SAID) == 1
 
 
-def test_the_variable_is_1_or_0():
+def test_switches_are_read_alike(monkeypatch):
+    """As the library reads AMP_VERIFY."""
+    for on, values in enumerate((("", "0", "False", "no", "off"), ("1", "true", "Yes", "ON"))):
+        for value in values:
+            monkeypatch.setenv("LIBAMP_SWITCH", value)
+            assert switch("LIBAMP_SWITCH") is bool(on), value
+    for value in ("2", "ture", "on "):
+        monkeypatch.setenv("LIBAMP_SWITCH", value)
+        with pytest.raises(ValueError, match=f"LIBAMP_SWITCH is '{value}' in the environment, and must be 1"):
+            switch("LIBAMP_SWITCH")
+
+
+def test_the_variable_is_a_switch():
     code = "import torch\nfrom apex import amp\namp.initialize(torch.nn.Linear(1, 1))"
-    ended = forks.run(*RUN, "-c", code, env=environment(LIBAMP_BF16="yes"))
-    assert ended.returncode == 1 and "LIBAMP_BF16 is 'yes' in the environment, and must be 1" in ended.stderr
+    ended = forks.run(*RUN, "-c", code, env=environment(LIBAMP_BF16="maybe"))
+    assert ended.returncode == 1 and "LIBAMP_BF16 is 'maybe' in the environment, and must be 1" in ended.stderr
     assert OFFER not in ended.stderr
 
 

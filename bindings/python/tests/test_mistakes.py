@@ -5,7 +5,7 @@ import re
 
 import pytest
 from libamp import _findings
-from slips import ANY, BRACKET, CLIP, FIRST, LAYER, TEN, TWIN, run
+from slips import ANY, AT_INITIALIZE, BRACKET, CLIP, FIRST, LAYER, TEN, TWIN, run
 
 O1, O2, BOTH, ALL = ["O1"], ["O2"], ["O1", "O2"], ["O0", "O1", "O2"]
 WITH_MASTERS = ["O2", "O5"]
@@ -347,6 +347,17 @@ def test_what_is_no_mistake_where_nothing_is_scaled(name):
 def test_gradients_that_a_step_left_are_told(clears, level):
     heard, raised = run("    optimizer.zero_grad()\n", clears, level)
     assert ([each[:2] for each in heard], raised) == ([("AMP-M68", TEN)], None)
+
+
+def test_what_the_library_finds_in_an_initialize_is_heard(monkeypatch):
+    """At its line, in a script's words."""
+    monkeypatch.setenv("AMP_NUM_THREADS", "two")
+    heard, raised = run("verbosity=0", "verbosity=0, init_scale=1024.0", "O4")
+    assert raised is None
+    assert [each[:2] for each in heard] == [("AMP-M80", AT_INITIALIZE), ("AMP-M77", AT_INITIALIZE)]
+    assert all("amp.initialize(" in each[2] for each in heard)
+    monkeypatch.setenv("AMP_NUM_THREADS", "2")
+    assert run("verbosity=0", "verbosity=0, init_scale=1024.0", "O1") == ([], None)
 
 
 def test_the_table_is_large_and_has_every_code():

@@ -4,13 +4,13 @@ with LIBAMP_BF16, in bfloat16."""
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from .._environment import switch
 from .devices import is_gpu, replace
 
 
@@ -51,7 +51,7 @@ def _of_cpu(own: Any) -> Callable[..., Any]:
 
 
 def install() -> None:
-    half = torch.float16 if _has_float16() and os.environ.get("LIBAMP_BF16") != "1" else torch.bfloat16
+    half = torch.float16 if _has_float16() and not switch("LIBAMP_BF16") else torch.bfloat16
     replace(torch.autocast, "__init__", _autocast(half))
     if hasattr(torch.amp, "GradScaler"):
         replace(torch.amp.GradScaler, "__init__", _first)

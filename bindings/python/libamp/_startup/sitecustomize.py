@@ -14,9 +14,10 @@ sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _here]
 
 def _prepare() -> None:
     from libamp import _cpu, _offer, apex_shim
+    from libamp._environment import switch
 
     apex_shim.install(replace=os.environ.get("LIBAMP_APEX") == "replace")
-    if os.environ.get(_cpu.VARIABLE) == "1":
+    if switch(_cpu.VARIABLE):
         _cpu.when_imported()
     else:
         _offer.install()

@@ -2,11 +2,11 @@
 """LIBAMP_BF16=1, or python -m libamp.run --bf16: a script's O1 is read as O4, its O2 as O5, its O3 in bfloat16."""
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 
+from ..._environment import switch
 from ._amp_state import maybe_print
 from .properties import Properties, fill, resolve
 
@@ -16,10 +16,7 @@ _said = False
 
 def asked() -> bool:
     """Does the environment want bfloat16 where a script says FP16?"""
-    value = os.environ.get("LIBAMP_BF16", "")
-    if value not in ("", "0", "1"):
-        raise ValueError(f"LIBAMP_BF16 is {value!r} in the environment, and must be 1 (read FP16 as bfloat16) or 0")
-    return value == "1"
+    return switch("LIBAMP_BF16")
 
 
 def _say() -> None:

@@ -21,6 +21,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ... import _findings, _html, _survey
+from ..._environment import switch
 from ...kernels import Statistics
 from . import calls, graphs
 from ._amp_state import maybe_print
@@ -348,7 +349,7 @@ class Watch:
         self._iterations += 1
         self._unhook()
         now = time.monotonic()
-        if not os.environ.get(_survey.SURVEY) or now - self._told < 0.5:
+        if not switch(_survey.SURVEY) or now - self._told < 0.5:
             return
         self._told = now
         if sys.stderr is not None and sys.stderr.isatty():
