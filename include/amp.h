@@ -256,8 +256,7 @@ enum {
      * that an optimizer lists get one, widened from them. Without it such a parameter is refused: its FP32 value is
      * lost. */
     AMP_MODEL_LOW_PARAMS = 1u << 0,
-    /* ops is a host's whole table: slots without a call are a finding only where no slot has one. Without this flag
-     * they are one also where the op's backward has calls, or a slot with the same name and schema. */
+    /* ops is a host's whole table, of which a model uses a part: it is a finding where none is called, never some. */
     AMP_MODEL_WHOLE_TABLE = 1u << 1
 };
 
