@@ -114,6 +114,7 @@ DIFFERENCE_TIMES(incoming_16_bit_parameters_are_refused, 4) {
     const struct world before = world_of(&rig);
     ck_fails(AMP_ERR_INVALID_ARGUMENT, rig_try(&rig, config_of(_i < 2 ? AMP_O2 : AMP_O1)));
     ck_says(_i % 2 ? "bias is bf16 already" : "bias is fp16 already");
+    ck_says("or set the flag AMP_MODEL_LOW_PARAMS in amp_model.flags");
     world_check(&before, &rig);
 }
 

@@ -316,6 +316,16 @@ TEST(an_op_of_class_lower_with_nothing_to_cast) {
     ck_health(&rig, "op nll_loss is of class lower");
 }
 
+TEST(names_that_are_nearly_listed_are_suggested) {
+    RIG_INIT(rig, 0);
+    rig.net.model.n_ops = 1;
+    rig.net.ops[0].name = "linar";
+    rig_wire(&rig, config_of(AMP_O1));
+    ck_found(&rig, "AMP-M22");
+    ck_health(&rig, "so nothing is cast (did you mean linar = linear");
+    ck_health(&rig, "?): name the ops as the lists do");
+}
+
 /* ---- hooks ---- */
 
 static amp_status (*right_cast)(void *self, void *handle, amp_dtype to, void **out);
