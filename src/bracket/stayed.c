@@ -25,20 +25,22 @@ static bool is_zero(const unsigned char *data, size_t n, size_t width) {
 }
 
 /* Never 0 where there is a gradient that is not zero. What lies on a device, or has gaps, is not read. */
-static uint64_t sum_of(const struct amp__param *param) {
+static uint64_t sum_of(amp_context *context, const struct amp__param *param) {
     struct amp__elements now;
     void *grad = NULL;
     if (param->on_device || !param->host->view || !param->host->grad) return 0;
-    if (amp__host_grad(param->host, param->tensor, param->name, &grad) != AMP_OK || !grad) return 0;
-    if (amp__param_layout(param, grad, "gradient", &now) != AMP_OK) return 0;
-    if (now.strides || !amp__is_floating(now.dtype)) return 0;
+    amp_status status = amp__host_grad(param->host, param->tensor, param->name, &grad);
+    if (status == AMP_OK && grad) status = amp__param_layout(param, grad, "gradient", &now);
+    if (status != AMP_OK) amp__wiring_tell_failure(context);
+    if (status != AMP_OK || !grad || now.strides || !amp__is_floating(now.dtype)) return 0;
     const size_t n = now.size < PIECE ? (size_t)now.size : PIECE, width = amp__dtype_size(now.dtype);
     return is_zero(now.data, n, width) ? 0 : amp__sum64(0, now.data, n * width) | 1;
 }
 
 void amp__wiring_note_step(struct amp__optimizer *optimizer) {
     if (optimizer->grads_stay || optimizer->stay_looks >= LOOKS || optimizer->context->verifying) return;
-    for (size_t i = 0; i < optimizer->n_params; i++) optimizer->params[i]->looked.sum = sum_of(optimizer->params[i]);
+    for (size_t i = 0; i < optimizer->n_params; i++)
+        optimizer->params[i]->looked.sum = sum_of(optimizer->context, optimizer->params[i]);
     optimizer->stepped = true;
 }
 
@@ -48,7 +50,7 @@ void amp__wiring_look_for_stayed(struct amp__optimizer *optimizer) {
     if (stepped || !optimizer->delayed) optimizer->stayed = NULL;
     for (size_t i = 0; i < optimizer->n_params && stepped && !optimizer->stayed; i++) {
         const struct amp__param *param = optimizer->params[i];
-        if (param->looked.sum && param->looked.sum == sum_of(param)) optimizer->stayed = param;
+        if (param->looked.sum && param->looked.sum == sum_of(optimizer->context, param)) optimizer->stayed = param;
     }
     optimizer->stay_looks += stepped;
 }

@@ -55,8 +55,7 @@ static amp_status look_for_any_of(const struct amp__bracket *bracket, bool *any)
     return AMP_OK;
 }
 
-/* A look that nothing else depends on: the hook is at fault all the same. */
-static void tell_failure(amp_context *context) {
+void amp__wiring_tell_failure(amp_context *context) {
     char text[AMP__ERROR_SIZE];
     snprintf(text, sizeof text, "%s", amp_last_error());
     (void)amp__warn(context, "%s", text);
@@ -113,7 +112,10 @@ amp_status amp__wiring_check_scale(const struct amp__bracket *bracket) {
 static bool read_scalar(const struct amp__bracket *bracket, void *loss, float *value) {
     amp_tensor_view view = { .data = NULL };
     amp_span span;
-    if (amp__host_view(bracket->host, loss, "the loss", &view) != AMP_OK) return tell_failure(bracket->context), false;
+    if (amp__host_view(bracket->host, loss, "the loss", &view) != AMP_OK) {
+        amp__wiring_tell_failure(bracket->context);
+        return false;
+    }
     if (!amp__view_is_plain(&view, &span) || span.size != 1 || span.dtype != AMP_FLOAT32) return false;
     *value = *(const float *)span.data;
     return true;
@@ -180,7 +182,7 @@ static amp_status look_at_listed(struct amp__optimizer *optimizer) {
         enum seen seen;
         const amp_status status = look(param, &seen);
         if (status != AMP_OK && !amp__scaling_is_trivial(&optimizer->context->properties)) return status;
-        if (status != AMP_OK) tell_failure(optimizer->context);
+        if (status != AMP_OK) amp__wiring_tell_failure(optimizer->context);
         optimizer->missing += seen != SOME;
         const bool is_missing = optimizer->looks ? seen == ZEROS && param->looked.zeros : seen == NONE;
         param->looked.zeros = seen == ZEROS;
@@ -216,7 +218,7 @@ static void look_at_unlisted(amp_context *context) {
         enum seen seen;
         if (param->in_optimizer || param->on_device || !param->host->view || !param->host->grad) continue;
         if (opens_a_pair(n)) param->looked.sum = 0; /* older than the bracket before */
-        if (look(param, &seen) != AMP_OK) tell_failure(context);
+        if (look(param, &seen) != AMP_OK) amp__wiring_tell_failure(context);
         else if (seen == SOME) compare(context, param);
     }
 }
@@ -255,7 +257,7 @@ void amp__wiring_check_clearing(struct amp__optimizer *optimizer) {
     optimizer->cleared_inside = true;
     /* older ones are set aside, where anything is: backward made these */
     if (!optimizer->host.set_grad || amp__scaling_is_trivial(&optimizer->context->properties)) return;
-    if (look_for_any(optimizer, &any) != AMP_OK) tell_failure(optimizer->context);
+    if (look_for_any(optimizer, &any) != AMP_OK) amp__wiring_tell_failure(optimizer->context);
     else if (any)
         amp__find(optimizer->context, AMP__CLEARED_INSIDE, "",
                   "optimizer %zu: zero_grad was called between backward and amp_scale_loss_end",
@@ -374,7 +376,7 @@ static bool gradient_is_finite(amp_context *context, const struct amp__param *pa
     if (param->on_device || !param->host->view || !param->host->grad) return true;
     amp_status status = amp__host_grad(param->host, param->tensor, param->name, &grad);
     if (status == AMP_OK && grad) status = amp__param_layout(param, grad, param->name, &now);
-    if (status != AMP_OK) tell_failure(context);
+    if (status != AMP_OK) amp__wiring_tell_failure(context);
     return status != AMP_OK || !grad || now.strides || amp__is_finite(now.data, now.size, now.dtype);
 }
 

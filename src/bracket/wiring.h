@@ -13,6 +13,9 @@ amp_status amp__wiring_check_scale(const struct amp__bracket *bracket);
 amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket);
 /* When a bracket has decided: which ops saw a call. */
 void amp__wiring_check_ops(amp_context *context);
+/* The thread's last error, as a warning: of a look that nothing else depends on, where the hook is at fault all the
+ * same. */
+void amp__wiring_tell_failure(amp_context *context);
 /* zero_grad inside a bracket, before it runs. */
 void amp__wiring_check_clearing(struct amp__optimizer *optimizer);
 /* stayed.c: after a step that was taken; at the next begin; at its end, unless gradients were cleared inside. */
