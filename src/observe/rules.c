@@ -187,27 +187,24 @@ bool amp__survey_scale(const amp_context *context, int *exponent) {
 
 enum { SMALL_PART = 20 }; /* one in so many may be lost: fewer are noise beside the batch's own */
 
-/* O3's loss scale is 1 unless another is asked for. */
-static void look_for_underflow(struct amp__advice_list *list, const struct amp__seen *seen) {
+/* O3's loss scale is 1 unless another is asked for. Where the training has that itself, nothing may be left to see. */
+static void look_for_underflow(struct amp__advice_list *list, const struct amp__seen *seen,
+                               const amp_context *context) {
     const uint64_t numbers = numbers_of(&seen->total), zeros = losses_at(&seen->total, 1.0f).zeros;
     const struct amp__about about = { seen, 1u << AMP_O3, zeros, numbers };
     if (numbers && zeros >= numbers / SMALL_PART + 1)
         amp__advise(list, AMP__UNDERFLOWS, &about, "parameter %s: %.3g %% of its gradient is 0 in fp16 at a loss scale "
                     "of 1", seen->name, percent(zeros, numbers));
+    const struct amp__about all = { seen, 1u << AMP_O3, seen->total.zeros, seen->total.elements };
+    if (seen->total.zeros == seen->total.elements && uses_fp16(&context->properties) &&
+        amp__scaling_is_trivial(&context->properties))
+        amp__advise(list, AMP__UNDERFLOWS, &all, "parameter %s: all of its gradient is 0, in fp16 at a loss scale of 1",
+                    seen->name);
 }
 
-/* They are all 0 already: what they would be is not known. */
-static void look_for_zeros(struct amp__advice_list *list, const amp_context *context) {
-    uint64_t zeros = 0;
-    for (const struct amp__seen *seen = context->observer->first; seen; seen = seen->next)
-        if (is_gradient(seen)) zeros += seen->total.zeros;
-    const struct amp__about about = { NULL, 1u << AMP_O3, zeros, zeros };
-    if (zeros && uses_fp16(&context->properties) && amp__scaling_is_trivial(&context->properties))
-        amp__advise(list, AMP__UNDERFLOWS, &about, "all gradients are 0, in fp16 at a loss scale of 1");
-}
-
-static void look_at_gradient(struct amp__advice_list *list, const struct amp__seen *seen, int exponent) {
-    look_for_underflow(list, seen);
+static void look_at_gradient(struct amp__advice_list *list, const struct amp__seen *seen, int exponent,
+                             const amp_context *context) {
+    look_for_underflow(list, seen, context);
     const uint64_t numbers = numbers_of(&seen->total), zeros = losses_at(&seen->total, ldexpf(1.0f, exponent)).zeros;
     if (!numbers || zeros < numbers / SMALL_PART + 1) return;
     const struct amp__about about = { seen, levels_in(AMP_FLOAT16, true, true), zeros, numbers };
@@ -265,11 +262,10 @@ void amp__survey_rules(struct amp__advice_list *list, const amp_context *context
     int exponent = 0;
     const bool has_gradients = amp__survey_scale(context, &exponent);
     if (has_gradients) look_at_scale(list, exponent);
-    else look_for_zeros(list, context);
     for (const struct amp__seen *seen = observer->first; seen; seen = seen->next) {
         if (!seen->iterations) continue;
         if (seen->op) look_at_op(list, seen, observer);
-        else if (is_gradient(seen)) look_at_gradient(list, seen, exponent);
+        else if (is_gradient(seen)) look_at_gradient(list, seen, exponent, context);
         else if (seen->what == AMP_SEE_UPDATES) look_at_update(list, seen);
         else if (seen->what == AMP_SEE_WEIGHTS || seen->what == AMP_SEE_MASTERS) look_at_weight(list, seen);
     }

@@ -190,3 +190,18 @@ def test_a_check_does_not_bless_what_trains_nothing(tmp_path, script, code, says
         assert ["From here on" in line for line in skips].index(True) == 9
         assert skips[10].endswith("(5 more skips since the last line)")
         assert sum("10 steps in a row were skipped" in line and "AMP_OBSERVE=every=1" in line for line in told) == 1
+
+
+@pytest.mark.parametrize("level", ["O0", "O3"])
+def test_a_level_at_which_gradients_vanish_does_not_fit(level):
+    """Gradients of 1e-9 are 0 in fp16 at O3's loss scale of 1, and so they are seen there."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=6e4)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    amp.observe(model, every=1)
+    with amp.scale_loss(model(torch.randn(512, 16)).float().pow(2).mean() * 1e-6, optimizer) as scaled:
+        scaled.backward()
+    survey = amp.survey(model)
+    assert {advice.levels for advice in survey.advice if advice.code == "AMP-A12"} == {("O3",)}
+    assert {each.memory.level: each.fits for each in survey.levels}["O3"] == "no"
