@@ -192,7 +192,7 @@ class Session:
             return
         errors: list[Exception] = []
         if self.split is not None:
-            self.split.settle()
+            self._attempt(self.split.settle, errors)
         _findings.ends(self.context, self.record)
         _survey.keep(self.context)
         if self.restoring is not None:

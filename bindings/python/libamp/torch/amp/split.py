@@ -85,10 +85,14 @@ class Shown:
         self.tensor = weakref.ref(self.kept)
         self._seen = self.kept._version, param._version
 
+    def _fits(self, wide: torch.Tensor) -> bool:
+        """Has the parameter still this shape, and memory?"""
+        return wide.shape == self.param.shape and self.param.untyped_storage().nbytes() > 0
+
     def settle(self) -> bool:
-        """Writes are in parameter and remainder. False: nobody has the tensor any more."""
+        """Writes are in parameter and remainder. False: nobody has the tensor any more, or it fits no longer."""
         wide, kept = self.tensor(), self.kept
-        if wide is None:
+        if wide is None or not self._fits(wide):
             return False
         written = wide._version != self._seen[0]
         if not written and kept is not None and self.param._version == self._seen[1]:
@@ -102,7 +106,7 @@ class Shown:
     def refresh(self) -> None:
         """It shows the present master."""
         wide = self.tensor()
-        if wide is not None:
+        if wide is not None and self._fits(wide):
             wide.copy_(joined(self.param, self.rest))
             self._seen = wide._version, self.param._version
 
