@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from . import graphs, retype, states
+from .compiling import outside
 from .session import Session, live
 
 _LOW = (torch.float16, torch.bfloat16)
@@ -279,6 +280,7 @@ class Shadows:
         self._steps, self._next = 0, 1
         self._seen: dict[int, tuple[torch.Tensor, list[tuple[weakref.ref[torch.Tensor], int]]]] = {}
 
+    @outside
     def stepped(self) -> None:
         """After a step: looks after the 1st, 2nd, 4th, ... and, where there is something, after the one behind it."""
         self._steps += 1
