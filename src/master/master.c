@@ -80,7 +80,8 @@ static bool was_missed(struct amp__param *param, const void *elements) {
 
 amp_status amp__masters_found(struct amp__param *const *params, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (params[i]->missed) AMP_TRY(amp__master_reconcile(params[i], false));
+        if (params[i]->missed || (misses_writes(params[i]) && version_of(params[i]) != params[i]->master.version))
+            AMP_TRY(amp__master_reconcile(params[i], false));
     return AMP_OK;
 }
 

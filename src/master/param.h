@@ -271,7 +271,8 @@ amp_status amp__param_check(const struct amp__param *param, const struct amp__el
 amp_status amp__master_reconcile(struct amp__param *param, bool always);
 /* Master and parameter, whose elements these are, agree now. */
 void amp__master_agrees(struct amp__param *param, const void *elements);
-/* Where writes were found that no version told of: reconciles before a host writes to masters. */
+/* For AMP_HOST_VERSION_MISSES_WRITES, before the host may write to masters: reconciles parameters that were written, as
+ * their versions tell, or as they told not once before. */
 amp_status amp__masters_found(struct amp__param *const *params, size_t n);
 /* Put the master (and FP32 gradient) under the host's handles, and back with write-back. Counted. */
 amp_status amp__master_swap_in(struct amp__param *param);

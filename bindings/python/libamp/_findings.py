@@ -111,6 +111,12 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
         "average amp.master_params(optimizer), or model.state_dict(), which are FP32, in the place of the model's "
         "parameters",
     ),
+    "AMP-M49": (
+        "a 16-bit parameter on a GPU was written through .data",
+        "torch does not count such writes, and the step writes the master's value over them. The first two iterations "
+        "look for them on a GPU, and this write was kept; later ones are lost.",
+        "write the parameter itself: with torch.no_grad(): p.clamp_(...), not p.data.clamp_(...)",
+    ),
 }
 
 # The library tells adapters what to do. code: how that begins, and what a script has to do in its place.

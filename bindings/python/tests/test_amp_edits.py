@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from libamp import _findings  # noqa: E402
 from libamp.torch import amp, optimizers  # noqa: E402
+from libamp.torch.amp import session  # noqa: E402
 from training import WITH_MASTERS, backward, batches, far, fp32_weights, net  # noqa: E402
 
 
@@ -233,7 +234,7 @@ class Sam(torch.optim.SGD):
             p.copy_(value)
 
 
-def _sam(level):
+def _sam(level, edit=_clip):
     model = net()
     optimizer = Sam(model.parameters(), lr=0.1)
     amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=128.0)
@@ -245,16 +246,17 @@ def _sam(level):
         optimizer.back()
         optimizer.step()
         optimizer.zero_grad()
-        for p in model.parameters():
-            _clip(p)
+        for p in model.parameters() if edit is not None else ():
+            edit(p)
     weights = fp32_weights(model)
     amp.shutdown()
     return weights
 
 
 @pytest.mark.parametrize("level", WITH_MASTERS)
-def test_a_climb_in_masters_begins_from_an_edit(level):
-    assert far(_sam(level), _sam("O0")) < 0.005
+@pytest.mark.parametrize("edit", [_clip, _counted], ids=lambda edit: edit.__name__[1:])
+def test_a_climb_in_masters_begins_from_an_edit(level, edit):
+    assert far(_sam(level, edit), _sam("O0", edit)) < 0.005
 
 
 @pytest.mark.parametrize("level", WITH_MASTERS)
@@ -283,6 +285,24 @@ def test_a_load_and_an_edit_agree(level):
     model(batches(1)[0][0])
     assert torch.equal(model.state_dict()["0.bias"], torch.full((16,), 2.0))
     assert torch.equal(model.state_dict()["2.bias"], torch.full((4,), 0.3))
+
+
+# ---- GPUs, where the library does not look for writes through `.data` ----
+
+
+@pytest.mark.parametrize("level", WITH_MASTERS)
+@pytest.mark.parametrize("edit", [_clip, _through_numpy, _counted, None])
+def test_on_a_gpu_the_first_iterations_tell_of_writes_that_torch_does_not_count(level, edit, monkeypatch):
+    """The CPU's tensors are taken for a GPU's."""
+    monkeypatch.setattr(session, "_is_elsewhere", lambda param: True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _train(level, OPTIMIZERS["loop"], edit)
+        _sam(level, edit)
+    codes = [str(each.message)[:7] for each in caught if issubclass(each.category, _findings.FindingWarning)]
+    told = edit in (_clip, _through_numpy)
+    assert set(codes) == ({"AMP-M49"} if told else set())
+    assert len(codes) in ((7, 8) if told else (0,))  # each parameter once in a training; one bias is within the limits
 
 
 # ---- split masters ----

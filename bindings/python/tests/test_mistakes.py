@@ -362,5 +362,6 @@ def test_what_the_library_finds_in_an_initialize_is_heard(monkeypatch):
 
 def test_the_table_is_large_and_has_every_code():
     assert len(MISTAKES) >= 25
-    assert {row[2] for row in MISTAKES.values()} == set(_findings.FINDINGS)
+    on_gpus = {"AMP-M49"}  # test_amp_edits.py
+    assert {row[2] for row in MISTAKES.values()} | on_gpus == set(_findings.FINDINGS)
     assert all(re.fullmatch(r"AMP-M[3-9]\d", code) for code in _findings.FINDINGS)

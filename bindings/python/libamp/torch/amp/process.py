@@ -204,6 +204,7 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
             if stash.session.split is not None:
                 stash.session.split.stepped()
         stash.skipped = skipped
+        stash.session.agree_elsewhere()
         if stash.session.shadows is not None:
             stash.session.shadows.stepped()
         return result

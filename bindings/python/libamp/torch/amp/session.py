@@ -126,8 +126,30 @@ class Session:
             self.split.settle()
         if not self.masters:
             return
-        for param in self.context.follow() or ():
+        both = self.context.follow()
+        if both is not None:
+            self.agree_elsewhere()
+        for param in both or ():
             self.record.tell("AMP-M47", self.name_of(param))
+
+    def agree_elsewhere(self) -> None:
+        """In the first iterations: parameters on GPUs are their masters, rounded."""
+        for param, _ in self.params_and_masters() if self.mistakes is not None and self.mistakes.fresh else ():
+            if _is_elsewhere(param):
+                self.agree(param)
+
+    @torch.no_grad()
+    def look_for_edits(self) -> None:
+        """In the first iterations: on GPUs, where the library does not look for them, edits that torch does not count
+        are found here, which waits."""
+        for param, master in self.params_and_masters() if self.backward_seen else ():
+            version, total = self._agreed[id(param)]
+            counted = version != param._version or param.shape != master.shape
+            if counted or not _is_elsewhere(param) or torch.equal(_sum_of_bits(param), total):
+                continue
+            master.copy_(torch.where(master.to(param.dtype) == param, master, param.to(master.dtype)))
+            self.agree(param)
+            self.record.tell("AMP-M49", self.name_of(param))
 
     def settle(self) -> None:
         """Masters take what was written to their parameters, before somebody reads them."""
@@ -222,6 +244,10 @@ class Session:
 
 _lock = threading.RLock()
 _sessions: list[weakref.ref[Session]] = []
+
+
+def _is_elsewhere(param: torch.Tensor) -> bool:
+    return param.device.type != "cpu"
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:
