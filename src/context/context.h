@@ -59,6 +59,7 @@ struct amp_context {
     size_t n_ranges;
     bool has_norm;             /* a parameter is batch norm's */
     _Atomic(bool) raw_calls;   /* an op was called that takes raw buffers */
+    _Atomic(bool) grads_absent, grads_move; /* gradients: some did not exist at begin; some were seen to move */
     bool released; /* amp_weights_release: FP32 blocks are not there; these pages of them */
     struct amp__pages *pages;
     size_t n_pages;

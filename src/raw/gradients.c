@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Raw address -> gradient. The hook grad may tell of a gradient long after amp_initialize, and of another buffer each
- * time, so the hook is asked again: at each begin, and by an op that updates a buffer which is no known gradient. A
- * known one is confirmed before it counts: its memory may have been freed and have become something else.
+ * time, so the hook is asked again: at each begin, and by an op that updates a buffer which is no known gradient, as
+ * long as gradients are absent at begin or were seen to move. A known one is confirmed before it counts: its memory may
+ * have been freed and have become something else.
  */
 #include "context/context.h"
 #include "raw/raw.h"
@@ -11,15 +12,18 @@ enum { STRICT = true, LENIENT = false };
 
 static bool is_range(const struct amp__range *range) { return range->begin < range->end; }
 
-/* An FP32 gradient that raw buffers can point into: compact, in the CPU's memory. Empty: the parameter has none. Hosts
- * with set_grad move gradients in each bracket: only their raw ops have a use for the addresses. */
-static amp_status ask(const amp_context *context, struct amp__param *param, struct amp__range *now) {
+/* An FP32 gradient that raw buffers can point into: compact, in the CPU's memory. Empty: the parameter has none;
+ * *absent: not yet. Hosts with set_grad move gradients in each bracket: only their raw ops have a use for the
+ * addresses. */
+static amp_status ask(const amp_context *context, struct amp__param *param, struct amp__range *now, bool *absent) {
     void *grad = NULL;
     struct amp__elements elements;
     *now = (struct amp__range){ 0, 0, param };
+    *absent = false;
     if (!param->in_optimizer || param->on_device || !param->host->grad || !param->host->view) return AMP_OK;
     if (param->host->set_grad && !context->raw_calls) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
+    *absent = !grad;
     if (!grad) return AMP_OK;
     const amp_status status = amp__host_find(param->host, grad, "gradient", &elements);
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
@@ -88,30 +92,40 @@ static amp_status take(amp_context *context, const struct amp__range *changed, s
     return status;
 }
 
-/* LENIENT: inside an op another parameter's gradient may be half made; begin will tell what is wrong with it. */
+static bool is_early(const amp_context *context) {
+    return atomic_load_explicit(&context->looks, memory_order_relaxed) < AMP__LOOKS;
+}
+
+/* LENIENT: inside an op another parameter's gradient may be half made; begin will tell what is wrong with it. Only
+ * gradients that may have come or moved are asked for there. */
 static amp_status follow(amp_context *context, bool strict) {
     struct amp__range *changed = NULL;
     size_t n = 0;
+    bool absent, absents = false;
+    const bool all = strict || is_early(context) || context->grads_move;
     amp_status status = AMP_OK;
     for (size_t i = 0; i < context->n_params && status == AMP_OK; i++) {
         struct amp__param *param = context->params[i];
         struct amp__range now;
         amp__param_prefetch_ahead(context->params, context->n_params, i);
-        status = ask(context, param, &now);
+        if (!all && atomic_load_explicit(&param->grad_begin, memory_order_relaxed)) continue;
+        status = ask(context, param, &now, &absent);
+        absents |= absent;
         if (status != AMP_OK && strict == LENIENT) status = AMP_OK, now = (struct amp__range){ 0, 0, param };
         if (status != AMP_OK || is_known(param, &now)) continue;
         if (!changed) changed = amp__alloc(context->n_params, sizeof *changed);
         status = changed ? check_own(param, &now) : amp__fail_memory();
         if (status == AMP_OK) changed[n++] = now;
+        if (param->grad_begin && is_range(&now)) context->grads_move = true;
     }
+    if (strict) context->grads_absent = absents;
     if (status == AMP_OK && n) status = take(context, changed, n);
     amp__free(changed);
     return status;
 }
 
 amp_status amp__gradients_follow(amp_context *context) {
-    const bool soon = atomic_load_explicit(&context->looks, memory_order_relaxed) < AMP__LOOKS;
-    return soon || context->raw_calls ? follow(context, STRICT) : AMP_OK;
+    return is_early(context) || context->raw_calls ? follow(context, STRICT) : AMP_OK;
 }
 
 /* Where its backward may run: in a bracket, or anywhere where there are none. */
@@ -133,10 +147,13 @@ struct amp__param *amp__gradient_known(amp_context *context, const void *address
 amp_status amp__gradient_at(amp_context *context, const void *address, bool asks, struct amp__param **out,
                             uint64_t *rest) {
     struct amp__range now;
+    bool absent;
     *out = amp__gradient_known(context, address, rest);
     if (!context->n_optimizers) return AMP_OK;
-    if (*out && ask(context, *out, &now) == AMP_OK && is_known(*out, &now)) return AMP_OK;
+    if (*out && ask(context, *out, &now, &absent) == AMP_OK && is_known(*out, &now)) return AMP_OK;
     if (!*out && (!asks || !may_be_backward(context))) return AMP_OK;
+    if (!*out && !is_early(context) && !context->grads_absent && !context->grads_move) return AMP_OK;
+    if (*out) context->grads_move = true;
     AMP_TRY(follow(context, LENIENT));
     *out = amp__gradient_known(context, address, rest);
     return AMP_OK;
