@@ -44,7 +44,7 @@ static void set_view(struct net *net, uint8_t code, uint8_t bits) {
     X(forbidden, O1, CONFLICT, config->master_weights = AMP_ON, "O1", "master_weights", "AMP_DEFAULT")                 \
     X(no_host, O1, INVALID_ARGUMENT, net->model.host = NULL, "model 0", "host", "NULL")                                \
     X(model_flags, O1, INVALID_ARGUMENT, net->model.flags = 8, "model 0", "flags", "0x8")                              \
-    X(optimizer_flags, O1, INVALID_ARGUMENT, net->optimizer.flags = 8, "optimizer 0", "flags", "0x8")                  \
+    X(optimizer_flags, O1, INVALID_ARGUMENT, net->optimizer.flags = 64, "optimizer 0", "flags", "0x40")                \
     X(host_flags, O1, INVALID_ARGUMENT, rig->host.hooks.flags = 1u << 30, "host", "flags")                             \
     X(half_alloc, O2, INVALID_ARGUMENT, rig->host.hooks.free = NULL, "alloc", "free", "both")                          \
     X(no_ops, O1, INVALID_ARGUMENT, net->model.ops = NULL, "model 0", "ops", "NULL")                                   \

@@ -79,7 +79,8 @@ TEST_TIMES(a_hook_that_fails_at_the_steps_end_loses_nothing, 3) {
         fake_fail(&rig.host, hook, at);
         const amp_status status = amp_step_end(&rig.net.optimizer);
         more = rig.host.calls[hook] >= rig.host.fail_at;
-        ck_assert_int_eq(status, more ? AMP_ERR_HOST_FAILED : AMP_OK);
+        const bool told = rig.host.events[AMP_EVENT_WARNING] != 0; /* of a look that nothing hung on */
+        ck_assert_int_eq(status, more && !told ? AMP_ERR_HOST_FAILED : AMP_OK);
         rig.host.fail_at = 0;
         ck_consistent(&rig);
         ck_assert_double_eq(fake_get(rig.net.weight, 0), 0.625);
