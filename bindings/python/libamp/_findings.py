@@ -113,8 +113,9 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
     ),
     "AMP-M49": (
         "a 16-bit parameter on a GPU was written through .data",
-        "torch does not count such writes, and the step writes the master's value over them. The first two iterations "
-        "look for them on a GPU, and this write was kept; later ones are lost.",
+        "torch does not count such writes, and a step would write the master's value over them. The first two "
+        "iterations look for them on a GPU: this parameter's are kept from now on, at the cost of some kernels in each "
+        "step. A parameter that is first written so in a later iteration loses the write.",
         "write the parameter itself: with torch.no_grad(): p.clamp_(...), not p.data.clamp_(...)",
     ),
 }

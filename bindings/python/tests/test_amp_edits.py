@@ -305,6 +305,28 @@ def test_on_a_gpu_the_first_iterations_tell_of_writes_that_torch_does_not_count(
     assert len(codes) in ((7, 8) if told else (0,))  # each parameter once in a training; one bias is within the limits
 
 
+@pytest.mark.parametrize("level", WITH_MASTERS)
+def test_on_a_gpu_writes_to_a_parameter_are_kept_once_one_was_seen(level, monkeypatch):
+    monkeypatch.setattr(session, "_is_elsewhere", lambda param: True)
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=128.0)
+    mine, weight = optimizer._amp_stash.session, model[0].weight
+    for step, batch in enumerate(batches(6)):
+        backward(model, optimizer, batch)
+        if step != 3:  # its parameter is the master's alone
+            weight.data.clamp_(-0.02, 0.02)
+        before = mine.masters[id(weight)].clone()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            mine.keep_edits()
+        assert torch.equal(mine.masters[id(weight)].to(weight.dtype), weight)
+        assert (step == 3) == torch.equal(mine.masters[id(weight)], before)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert mine._edited == {id(weight)}
+
+
 # ---- split masters ----
 
 

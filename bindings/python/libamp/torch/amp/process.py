@@ -186,6 +186,8 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
     def step(self: Any, closure: Any = None, *args: Any, **kwargs: Any) -> Any:
         stash: AmpStash = self._amp_stash
         inside = stash.running
+        if not inside:
+            stash.session.keep_edits()
         found_inf = _decide(self, stash, closure)
         if inside:
             return old(*(() if closure is None else (closure,)), *args, **kwargs)

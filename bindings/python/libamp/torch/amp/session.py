@@ -42,6 +42,7 @@ class Session:
         self.restoring: Any = None  # restoring.Restoring, where models are 16-bit
         # a parameter's version and sum when it was its master's
         self._agreed: dict[int, tuple[int | None, torch.Tensor]] = {}
+        self._edited: set[int] = set()  # parameters on GPUs that the script was seen to write through `.data`
         self.forward_seen = self.backward_seen = False
         self.skip_message: dict[int, str] = {}  # by loss_id: what the next skipped step prints
         self.scalers: list[Any] = []  # _amp_state.loss_scalers' views
@@ -133,10 +134,24 @@ class Session:
             self.record.tell("AMP-M47", self.name_of(param))
 
     def agree_elsewhere(self) -> None:
-        """In the first iterations: parameters on GPUs are their masters, rounded."""
-        for param, _ in self.params_and_masters() if self.mistakes is not None and self.mistakes.fresh else ():
-            if _is_elsewhere(param):
+        """Parameters on GPUs are their masters, rounded: all of them in the first iterations, later those that were
+        written through `.data` before."""
+        fresh = self.mistakes is not None and self.mistakes.fresh
+        for param, _ in self.params_and_masters() if fresh or self._edited else ():
+            if _is_elsewhere(param) and (fresh or id(param) in self._edited):
                 self.agree(param)
+
+    @torch.no_grad()
+    def keep_edits(self) -> None:
+        """Before a step: what was written through `.data` to parameters on GPUs. Nothing waits for the GPU after the
+        first iterations."""
+        if self.mistakes is not None and self.mistakes.fresh:
+            self.look_for_edits()
+        for key in self._edited:
+            param, master = self._params[key], self.masters[key]
+            if param.shape == master.shape:
+                written = (_sum_of_bits(param) != self._agreed[key][1]) & (master.to(param.dtype) != param)
+                master.copy_(torch.where(written, param.to(master.dtype), master))
 
     @torch.no_grad()
     def look_for_edits(self) -> None:
@@ -149,6 +164,7 @@ class Session:
                 continue
             master.copy_(torch.where(master.to(param.dtype) == param, master, param.to(master.dtype)))
             self.agree(param)
+            self._edited.add(id(param))
             self.record.tell("AMP-M49", self.name_of(param))
 
     def settle(self) -> None:
