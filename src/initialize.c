@@ -429,6 +429,18 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
     return amp__retype_all(context); /* the last thing that can fail */
 }
 
+/* An init_scale that nothing starts from: what runs in fp16 lacks it; elsewhere it is only said. */
+static void check_start(amp_context *context) {
+    const struct amp__properties *p = &context->properties;
+    const char *level = amp__level_name(p->level);
+    char line[160];
+    if (p->unused_init_scale == 0.0f) return;
+    snprintf(line, sizeof line, "level %s: init_scale is %g, and the loss scale stays %g", level,
+             (double)p->unused_init_scale, (double)p->scaler.init_scale);
+    if (p->low == AMP_FLOAT16 && p->level != AMP_O0) amp__find(context, AMP__START_UNUSED, "", "%s", line);
+    else amp__event(context, amp__any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
+}
+
 static void commit(amp_context *context) {
     amp__patch_commit(context->patch);
     for (size_t i = 0; i < context->n_models; i++) {
@@ -439,10 +451,7 @@ static void commit(amp_context *context) {
     amp__retype_commit(context);
     amp__find_copies(context);
     amp__environment_check(context);
-    if (context->properties.unused_init_scale != 0.0f)
-        amp__find(context, AMP__START_UNUSED, "", "level %s: init_scale is %g, and the loss scale stays %g",
-                  amp__level_name(context->properties.level), (double)context->properties.unused_init_scale,
-                  (double)context->properties.scaler.init_scale);
+    check_start(context);
 }
 
 static bool wants_verify(amp_switch configured) {

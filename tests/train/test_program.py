@@ -178,7 +178,9 @@ def survey(folder):
     """--survey: which level fits, and nothing else"""
     out, _ = train(folder, "--survey", *FIVE_STEPS, "--quiet")
     expect(out.startswith("survey of 5 iterations at O0\n"), out)
-    expect(re.search(r"^O2 +yes ", out, re.MULTILINE) and "\nadvised: O2, init_scale " in out, out)
+    expect(re.search(r"^O2 +yes ", out, re.MULTILINE), out)
+    # where the CPU's products are not faster in fp16, bfloat16
+    expect("\nadvised: O2, init_scale " in out or "\nadvised: O5 (products in fp16 are not faster " in out, out)
     expect(re.search(r"^O3 +no ", out, re.MULTILINE) and "\n  parameter conv" in out, out)
     expect(not list(folder.iterdir()), sorted(folder.iterdir()))
 

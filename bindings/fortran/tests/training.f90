@@ -92,7 +92,7 @@ contains
     type(amp_config) :: config
     w = [1, 2, 3, 4]
     dw = 0
-    config%init_scale = scale
+    if (level /= "O3") config%init_scale = scale ! its loss scale is 1
     call describe(amp, w, dw)
     call amp%initialize(level, emulate=level /= "O0", config=config)
   end subroutine begin
