@@ -297,6 +297,27 @@ static void test_masters() {
     CHECK(optimizer.param_groups().size() == 2); /* all or nothing */
 }
 
+/* As a WGAN clips: no version counts it. What the next step would write is the clipped weight, and what it adds. */
+static void test_data_writes(amp_level level) {
+    const data d;
+    Net net;
+    ::torch::optim::SGD optimizer(net->parameters(), 0.1);
+    amp::torch::options options;
+    options.config.loss_scale = 64.0f;
+    auto amp = amp::torch::initialize(net, optimizer, level, options);
+    for (int i = 0; i < 3; i++) {
+        iterate(amp, net, optimizer, d);
+        CHECK(amp.step(optimizer));
+        const at::Tensor weight = net->fc->weight;
+        weight.data().clamp_(-0.01, 0.01);
+        static_cast<::torch::optim::SGDOptions &>(optimizer.param_groups()[0].options()).lr(0.0);
+        iterate(amp, net, optimizer, d);
+        CHECK(amp.step(optimizer));
+        static_cast<::torch::optim::SGDOptions &>(optimizer.param_groups()[0].options()).lr(0.1);
+        CHECK(weight.to(at::kFloat).abs().max().item<float>() < 0.0101f);
+    }
+}
+
 static void test_shutdown() {
     const data d;
     Net net;
@@ -418,6 +439,8 @@ int main() {
         tap::test("gradients add up, O" + std::to_string(level - AMP_O0), [&] { test_accumulation(level); });
     tap::test("several models, optimizers and losses", test_several);
     tap::test("masters", test_masters);
+    for (const amp_level level : {AMP_O2, AMP_O5})
+        tap::test("writes through data() stay, O" + std::to_string(level - AMP_O0), [&] { test_data_writes(level); });
     tap::test("the end gives FP32 back", test_shutdown);
     for (amp_level level : {AMP_O1, AMP_O2, AMP_O5})
         for (bool first : {false, true})

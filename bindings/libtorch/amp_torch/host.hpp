@@ -251,7 +251,7 @@ inline void event(void *self, const amp_event *what) {
 /* All of them. `self`, which may be none, must live as long as the context. */
 inline amp_host hooks(host_self *self) {
     amp_host host = AMP_HOST_INIT;
-    host.flags = AMP_HOST_TAPE_RETAINS_INPUTS;
+    host.flags = AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_VERSION_MISSES_WRITES; /* w.data() */
     host.self = self;
     host.view = view;
     host.dtype = dtype;
