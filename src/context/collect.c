@@ -260,6 +260,7 @@ amp_status amp__collect_ties(amp_context *context) {
 /* ---- parameters that come later ---- */
 
 static amp_status retype_if_low(const amp_context *context, struct amp__param *param, bool in_optimizer);
+static amp_status make_master(struct amp__param *param, bool split, bool fused);
 static amp_status split_all(const amp_context *context, size_t first);
 
 static amp_status add_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i) {
@@ -281,7 +282,7 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
         param->in_model = true;
         AMP_TRY(inspect(context, param, true));
     } else if (amp__is_low(param->dtype) && !param->has_master && context->properties.master_weights) {
-        AMP_TRY(amp__param_make_master(param, context->properties.split_masters));
+        AMP_TRY(make_master(param, context->properties.split_masters, optimizer->optim));
     }
     AMP_TRY(check_trained(&optimizer->host, param));
     param->listed_by = number;
@@ -338,12 +339,22 @@ static bool must_retype(const amp_context *context, const struct amp__param *par
            !(context->properties.keep_batchnorm_fp32 && param->module_kind == AMP_MODULE_BATCH_NORM);
 }
 
+/* For a parameter that came in 16 bits. The host's own step gets the master in its place. */
+static amp_status make_master(struct amp__param *param, bool split, bool fused) {
+    AMP_RETURN_IF(!param->host->swap_data && !param->master.held_by_host && !fused, AMP_ERR_MISSING_HOOK,
+                  "%s is %s already (AMP_MODEL_LOW_PARAMS), and its host has no hook swap_data, which puts the FP32 "
+                  "master in its place for the step: give the hook, or FP32 parameters, or set "
+                  "amp_config.master_weights to AMP_OFF", param->name, amp__dtype_name(param->dtype));
+    return amp__param_make_master(param, split);
+}
+
 static amp_status retype_if_low(const amp_context *context, struct amp__param *param, bool in_optimizer) {
     const amp_dtype type = context->properties.cast_model_type;
     const bool split = context->properties.split_masters;
     const bool keep_master = context->properties.master_weights && in_optimizer;
     const enum amp__keep keep = !keep_master ? AMP__KEEP_NOTHING : split ? AMP__KEEP_SPLIT : AMP__KEEP_MASTER;
-    if (keep_master && amp__is_low(param->dtype) && !param->has_master) return amp__param_make_master(param, split);
+    if (keep_master && amp__is_low(param->dtype) && !param->has_master)
+        return make_master(param, split, param->gradient.may_be_left);
     if (!must_retype(context, param)) return AMP_OK;
     if (amp__keeps_block(&context->properties, param->host)) return amp__param_look(param, type);
     return context->properties.emulate ? amp__param_emulate(param, type, keep_master)

@@ -26,7 +26,8 @@ static const struct {
     { "AMP_CPU_MASK", is_mask, "a number, or names out of sse2, avx2, avx512, neon and none, separated by commas",
       false },
     { "AMP_MATMUL_BACKEND", is_backend, "auto, builtin or onednn", true },
-    { "AMP_BACKEND_PATH", amp__backend_path_is_good, "absolute names of folders, separated by colons", true },
+    { "AMP_BACKEND_PATH", amp__backend_path_is_good, "absolute names of folders that exist, separated by colons",
+      true },
 };
 
 void amp__environment_check(amp_context *context) {

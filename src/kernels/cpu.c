@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,9 +89,11 @@ bool amp__cpu_read_mask(const char *text, uint32_t *mask) {
     *mask = UINT32_MAX;
     if (!text || !*text) return false;
     char *end;
+    errno = 0;
     const unsigned long number = strtoul(text, &end, 0);
+    const bool fits = isdigit((unsigned char)*text) && !errno && number <= UINT32_MAX;
     uint32_t named = 0;
-    if (*end == '\0') return *mask = (uint32_t)number, true;
+    if (*end == '\0' && fits) return *mask = (uint32_t)number, true;
     for (;;) {
         const size_t length = strcspn(text, ",");
         uint32_t flag;

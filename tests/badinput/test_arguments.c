@@ -118,6 +118,42 @@ DIFFERENCE_TIMES(incoming_16_bit_parameters_are_refused, 4) {
     world_check(&before, &rig);
 }
 
+/* The flag that the message above names, where the host cannot put a master in the parameter's place. */
+TEST_TIMES(masters_that_no_step_could_get_are_refused, 4) {
+    static uint16_t w[8];
+    static float dw[8];
+    const amp_dtype dtype = low[_i % 2];
+    const bool fused = _i >= 2;
+    amp_buffer grad = AMP_BUFFER_INIT, buffer = AMP_BUFFER_INIT;
+    amp_param param = AMP_PARAM_INIT;
+    amp_optim rule = AMP_OPTIM_INIT;
+    amp_fused fused_rules = AMP_FUSED_INIT;
+    amp_model model = AMP_MODEL_INIT, *models[] = { &model };
+    amp_optimizer optimizer = AMP_OPTIMIZER_INIT, *optimizers[] = { &optimizer };
+    amp_config config = config_of(_i % 2 ? AMP_O5 : AMP_O2);
+    amp_context *context = NULL;
+    void *trained[] = { &buffer };
+    grad.data = dw, grad.size = buffer.size = 8, buffer.data = w, buffer.dtype = dtype, buffer.grad = &grad;
+    param.tensor = &buffer, param.name = "w";
+    model.host = amp_buffer_host(), model.flags = AMP_MODEL_LOW_PARAMS, model.params = &param, model.n_params = 1;
+    optimizer.params = trained, optimizer.n_params = 1, optimizer.fused = fused ? &fused_rules : NULL;
+    config.emulate = AMP_ON;
+    ck_ok(amp_optim_defaults(AMP_OPTIM_ADAMW, &rule));
+    fused_rules.groups = &rule, fused_rules.n_groups = 1;
+    const amp_status status = amp_initialize_many(models, 1, optimizers, 1, &config, &context);
+    if (fused) {
+        ck_ok(status); /* libamp's own optimizer has the master */
+        ck_ok(amp_shutdown(context));
+        return;
+    }
+    ck_fails(AMP_ERR_MISSING_HOOK, status);
+    ck_says("w is");
+    ck_says("no hook swap_data");
+    config.master_weights = AMP_OFF;
+    ck_ok(amp_initialize_many(models, 1, optimizers, 1, &config, &context));
+    ck_ok(amp_shutdown(context));
+}
+
 /* ---- structures of tomorrow: larger, the tail unknown ---- */
 
 struct larger_config { amp_config known; unsigned char tail[16]; };
