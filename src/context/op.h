@@ -37,7 +37,7 @@ struct amp__op {
 
     bool only_watched; /* verify: wrapped for its arguments' sake; the policy has nothing to do with it */
     _Atomic(bool) cast_seen; /* looked at once: is a cast of the type asked for */
-    struct amp__map probed;  /* verify: parameters to whose gradients it was seen to add, or not to; under the lock */
+    struct amp__map probed;  /* verify: calls that were seen to add to a gradient, or not to; under the lock */
     bool is_product; /* by the lists or AMP_OP_MATMUL: sums of products, or backward of such */
     struct amp__comparisons *comparisons; /* verify: with its FP32 function; under the context's lock */
 

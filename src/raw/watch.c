@@ -11,6 +11,7 @@
 #include "context/op.h"
 #include "raw/raw.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Signalling NaNs that no arithmetic makes: what reads one makes it quiet. */
@@ -257,12 +258,38 @@ amp_status amp__watch_enter(struct amp__watch *watch, struct amp__casting *casti
 
 /* ---- does it add? ---- */
 
-static bool is_assigned(const struct amp__watched *item) {
+/* What stands in a gradient when it is asked, and then its negative: far above any sum of the op's. It is a number, for
+ * NaN outlives a product with 0 (c = beta * c + s); and a bound that the op may put on its sums has both signs, too. */
+static const float standing = 0x1p100f;
+enum { PROBES = 4 }; /* calls for each gradient */
+
+static bool is_probed(const struct amp__watched *item) { return item->summed && item->width == sizeof(float); }
+
+static float *elements_at(const struct amp__watched *item, size_t row) { return (float *)(void *)row_of(item, row); }
+
+static void stand(const struct amp__watched *item, float value) {
     for (size_t row = 0; row < item->rows; row++)
-        for (size_t i = 0; i < item->length; i++) {
-            const uint32_t bits = ((const uint32_t *)(const void *)row_of(item, row))[i];
-            if (bits != FILL_FP32 && (bits & UINT32_C(0x7fffffff)) <= UINT32_C(0x7f800000)) return true;
-        }
+        for (size_t i = 0; i < item->length; i++) elements_at(item, row)[i] = value;
+}
+
+static void put_back(const struct amp__watch *watch) {
+    for (size_t i = 0; i < watch->n; i++) {
+        const struct amp__watched *item = &watch->items[i];
+        if (item->role != READS) memcpy(item->memory, item->before, span_of(item));
+        if (item->role == WRITES) fill(item);
+    }
+}
+
+/* Threads may add in another order. */
+static bool is_same(float a, float b) {
+    return isfinite(a) && isfinite(b) && fabsf(a - b) <= 0x1p-10f * fmaxf(fabsf(a), fabsf(b));
+}
+
+/* made: the elements of the other run. */
+static bool is_assigned(const struct amp__watched *item, const float *made) {
+    for (size_t row = 0; row < item->rows; row++)
+        for (size_t i = 0; i < item->length; i++)
+            if (is_same(elements_at(item, row)[i], made[row * item->stride + i])) return true;
     return false;
 }
 
@@ -271,15 +298,26 @@ static void tell_assigned(const struct amp__op *op, const struct amp__watched *i
               "into, and does not add to it", op->name, item->summed->name, item->name);
 }
 
-/* One op may serve many parameters, and add to the gradient of one and write over another's: each is probed once. */
+/* One op may serve many parameters, and add to the gradient of one and write over another's; and add in one call and
+ * not in the next. A parameter has its address for a key, and the bytes behind it for its further calls. */
 static bool is_unprobed(struct amp__op *op, const struct amp__watched *item) {
-    if (!item->summed || item->width != sizeof(float)) return false;
-    const uint64_t key = (uintptr_t)item->summed;
+    bool noted = false;
+    if (!is_probed(item)) return false;
     pthread_mutex_lock(&op->context->lock);
-    const bool known = amp__map_get(&op->probed, key) != NULL;
-    const bool noted = !known && amp__map_put(&op->probed, key, item->summed) == AMP_OK;
+    for (uint64_t key = (uintptr_t)item->summed, end = key + PROBES; key < end; key++) {
+        if (amp__map_get(&op->probed, key)) continue;
+        noted = amp__map_put(&op->probed, key, item->summed) == AMP_OK;
+        break;
+    }
     pthread_mutex_unlock(&op->context->lock);
     return noted;
+}
+
+static void rehearse(const struct amp__watch *watch, const struct amp__call *call, amp_fn function, void *const *argv,
+                     float value) {
+    for (size_t i = 0; i < watch->n; i++)
+        if (is_probed(&watch->items[i])) stand(&watch->items[i], value);
+    amp__call_rehearse(call, function, argv);
 }
 
 amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casting, const struct amp__call *call,
@@ -289,18 +327,21 @@ amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casti
     if (call->schema->n_tensors || call->schema->ret.kind == AMP__TENSOR || op->flags & AMP_OP_STATEFUL) return AMP_OK;
     for (size_t i = 0; i < watch->n; i++) any |= is_unprobed(op, &watch->items[i]);
     if (!any) return AMP_OK;
-    for (size_t i = 0; i < watch->n; i++)
-        if (watch->items[i].role != READS && !watch->items[i].before) AMP_TRY(copy(casting, &watch->items[i]));
-    for (size_t i = 0; i < watch->n; i++)
-        if (watch->items[i].summed) fill(&watch->items[i]);
-    amp__call_rehearse(call, function, argv);
-    for (size_t i = 0; i < watch->n; i++)
-        if (watch->items[i].summed && is_assigned(&watch->items[i])) tell_assigned(op, &watch->items[i]);
+    float **made = amp__casting_memory(casting, watch->n * sizeof *made);
+    if (!made) return amp__fail_memory();
     for (size_t i = 0; i < watch->n; i++) {
         struct amp__watched *item = &watch->items[i];
-        if (item->role != READS) memcpy(item->memory, item->before, span_of(item));
-        if (item->role == WRITES) fill(item);
+        if (item->role != READS && !item->before) AMP_TRY(copy(casting, item));
+        if (is_probed(item) && !(made[i] = amp__casting_memory(casting, span_of(item)))) return amp__fail_memory();
     }
+    rehearse(watch, call, function, argv, standing);
+    for (size_t i = 0; i < watch->n; i++)
+        if (is_probed(&watch->items[i])) memcpy(made[i], watch->items[i].memory, span_of(&watch->items[i]));
+    put_back(watch);
+    rehearse(watch, call, function, argv, -standing);
+    for (size_t i = 0; i < watch->n; i++)
+        if (is_probed(&watch->items[i]) && is_assigned(&watch->items[i], made[i])) tell_assigned(op, &watch->items[i]);
+    put_back(watch);
     return AMP_OK;
 }
 

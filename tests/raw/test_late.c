@@ -29,9 +29,11 @@ static void forward(float *out, const float *in, const float *weights, int n) {
     for (int i = 0; i < n; i++) out[i] = in[i] * weights[i];
 }
 
+static bool multiplies; /* by a beta of 0, too */
+
 /* beta 0: it writes over what is there. */
 static void backward(float *sum, const float *in, const float *dy, float beta, int n) {
-    for (int i = 0; i < n; i++) sum[i] = (beta != 0.0f ? beta * sum[i] : 0.0f) + in[i] * dy[i];
+    for (int i = 0; i < n; i++) sum[i] = (multiplies || beta != 0.0f ? beta * sum[i] : 0.0f) + in[i] * dy[i];
 }
 
 static void third(float *values, int n) {
@@ -61,6 +63,7 @@ static const char backward_schema[] = "b(float(a!) dw[n], float x[n], float dy[n
 
 static void make(const char *schema, enum way way) {
     table.forward = forward, table.backward = backward, table.in_place = third;
+    multiplies = false;
     memset(w, 0, sizeof w), memset(pool, 0, sizeof pool), memset(dw, 0, sizeof dw);
     raw_init(&raw);
     raw.host.grad = grad;
@@ -199,6 +202,22 @@ TEST_TIMES(each_gradient_is_probed, 2 * 4) {
     for (int i = 0; i < PARAMS; i++) need(0, i, LATE), backward_once(i, 1.0f - (float)i);
     ck_assert(has("AMP-M28", "linear_back"));
     ck_assert_uint_eq(findings(), 1);
+    ck_ok(amp_scale_loss_end(&scaled));
+}
+
+/* In one of the first calls for a gradient, whichever; the fifth is not looked at. */
+TEST_TIMES(each_of_the_first_calls_is_probed, 2 * 5) {
+    const int last = _i / 2;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    start(EARLY, AMP_O1, AMP_ON);
+    multiplies = _i % 2;
+    ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
+    (void)amp_seed_factor(&scaled);
+    for (int i = 0; i < last; i++) backward_once(1, 1.0f);
+    ck_assert_uint_eq(findings(), 0);
+    backward_once(1, 0.0f);
+    ck_assert_int_eq(has("AMP-M28", "linear_back"), last < 4);
+    ck_assert(dw[1][0] == 0.5f * (float)(last + 1)); /* emulation adds, and what probes made is gone */
     ck_ok(amp_scale_loss_end(&scaled));
 }
 
