@@ -19,7 +19,7 @@ static void keep_first(struct amp__suspect *first, const struct amp__seen_call *
 static struct amp__trail trail_of(const struct amp__observer *observer, const void *memory) {
     for (size_t i = observer->n_trails; i && i + AMP__TRAILS > observer->n_trails; i--)
         if (observer->trails[(i - 1) % AMP__TRAILS].memory == memory) return observer->trails[(i - 1) % AMP__TRAILS];
-    return (struct amp__trail){ NULL, false, AMP__NO_ROOT };
+    return (struct amp__trail){ NULL, false, AMP__OUTSIDE };
 }
 
 static void leave_trail(struct amp__observer *observer, const void *memory, bool was_cast, uint32_t root) {
@@ -39,10 +39,23 @@ static bool fills(const struct amp__op *op) {
     return amp__op_is_one_of(op->name, names, AMP_COUNT(names));
 }
 
+bool amp__observe_takes_masks(const struct amp__op *op) {
+    static const char *const names[] = { "add", "__add__", "__radd__", "__iadd__", "baddbmm", "sub", "__sub__",
+                                         "__isub__", "cat", "softmax", "log_softmax" };
+    return fills(op) || strstr(op->name, "attention") || amp__op_is_one_of(op->name, names, AMP_COUNT(names));
+}
+
+/* Products multiply values: -infinity that one got from outside is none of a mask. */
+static bool is_value(const struct amp__seen_call *call, uint32_t root) {
+    return root == AMP__OUTSIDE && call->op->listed == AMP_LOWER && !amp__observe_takes_masks(call->op);
+}
+
 /* -infinity and no NaN: a mask, or what arithmetic made where -1e9 was meant. The latter is remembered, for an op may
- * make NaN of it. */
+ * make NaN of it; so is a value from outside. */
 static void judge_mask(struct amp__observer *observer, const struct amp__seen_call *call, uint32_t root) {
-    if (call->came_finite && (!call->finite || !fills(call->op))) root = new_root(observer, call);
+    const bool made = call->came_finite && (!call->finite || !fills(call->op));
+    if (made || is_value(call, root)) root = new_root(observer, call);
+    else if (call->came_finite) root = AMP__NO_ROOT;
     leave_trail(observer, call->made, false, root);
     keep_first(&observer->suspects[AMP__MASKED], call, call->number);
 }
@@ -71,7 +84,7 @@ void amp__observe_judge(struct amp__observer *observer, const struct amp__seen_c
         return;
     }
     call.came_finite |= known.was_cast;
-    call.cause = cause_of(&call, known.memory != NULL);
+    call.cause = cause_of(&call, known.memory && !is_value(&call, known.root));
     if (!call.got_bad && !call.made_bad) {
         judge_mask(observer, &call, known.root);
         return;

@@ -96,12 +96,13 @@ struct amp__suspect {
 };
 
 /* Tensors of this iteration that are not finite, by their memory: enough of them to follow an infinity for a layer. */
-enum { AMP__TRAILS = 64, AMP__ROOTS = 8, AMP__NO_ROOT = AMP__ROOTS };
+enum { AMP__TRAILS = 64, AMP__ROOTS = 8, AMP__NO_ROOT = AMP__ROOTS, AMP__OUTSIDE };
 
 struct amp__trail {
     const void *memory;
     bool was_cast; /* finite before a cast */
-    uint32_t root; /* of -infinity: the call that made it, in observer->roots; AMP__NO_ROOT: nobody, or a mask */
+    uint32_t root; /* of -infinity: the call that made it, in observer->roots; AMP__NO_ROOT: nobody, or a mask;
+                    * AMP__OUTSIDE: no op that was seen */
 };
 
 struct amp__observer {
@@ -284,6 +285,8 @@ void amp__observe_forget_before(struct amp__observer *observer);
 
 /* What was noted of parameters in this iteration is forgotten. */
 void amp__observe_forget_uses(struct amp__observer *observer);
+/* Is -infinity among what this op gets how something is masked? */
+bool amp__observe_takes_masks(const struct amp__op *op);
 /* A call is over. */
 void amp__observe_call(amp_context *context, struct amp__seen_call *seen);
 /* Did it make what is not finite? All that it got and made is known. */
