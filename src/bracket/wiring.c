@@ -147,7 +147,9 @@ static bool computes_in_fp16(const amp_context *context) {
 }
 
 static void find_missing(const struct amp__optimizer *optimizer, size_t missing, const char *names) {
-    const bool zeros = optimizer->looks && missing == optimizer->n_params; /* all of them, and not NULL */
+    const struct amp__properties *properties = &optimizer->context->properties;
+    const bool unscaled = !properties->scaler.dynamic && properties->scaler.init_scale == 1.0f;
+    const bool zeros = optimizer->looks && (missing == optimizer->n_params || unscaled); /* and not NULL */
     const bool underflow = zeros && computes_in_fp16(optimizer->context);
     char subject[32];
     if (!missing) return;
@@ -157,8 +159,8 @@ static void find_missing(const struct amp__optimizer *optimizer, size_t missing,
               "optimizer %zu: %zu of its %zu parameters got no gradient in its first %s: %s%s%s", number, missing,
               optimizer->n_params, optimizer->looks ? "two brackets" : "bracket", names,
               missing > NAMES ? ", ..." : "",
-              underflow ? "; all are zero, and the likely cause is that they underflow in fp16 at this loss scale: "
-                          "raise it (a dynamic one; amp_config.init_scale), or use bfloat16 (O4, O5)" : "");
+              underflow ? "; they are zero, and the likely cause is that they underflow in fp16 at this loss scale: "
+                          "make it dynamic or raise it, or use bfloat16 (O4, O5)" : "");
 }
 
 /* In the second bracket: parameters may come late. Of sharded ones another rank may have them all. */

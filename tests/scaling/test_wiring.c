@@ -165,7 +165,7 @@ TEST_TIMES(parameters_without_a_gradient_are_named, 2 * N_EACH_LEVEL) {
     partial_step(&rig, zeros);
     ck_found(&rig, "AMP-M08");
     ck_health(&rig, "2 of its 3 parameters got no gradient in its first ");
-    ck_health(&rig, ": bias, gamma: ");
+    ck_health(&rig, ": bias, gamma");
     ck_health(&rig, "\n1 finding\n");
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING], 1);
 }
@@ -450,15 +450,17 @@ TEST_TIMES(zero_grad_before_backward_is_no_slip, N_EACH_LEVEL) {
 }
 
 /* All gradients zero: in fp16 they have underflowed, most likely, and the finding says so. */
-TEST_TIMES(zeros_in_fp16_are_told_as_underflow, N_EACH_LEVEL) {
-    const amp_level level = each_level[_i];
-    RIG_WITH(rig, 0, level, .log = AMP_LOG_OFF);
+TEST_TIMES(zeros_in_fp16_are_told_as_underflow, 2 * N_EACH_LEVEL) {
+    const amp_level level = each_level[_i / 2];
+    const bool some = _i % 2; /* without scaling the first layers' are enough */
+    RIG_WITH(rig, 0, level, .loss_scale = some ? 1.0f : 0.0f, .log = AMP_LOG_OFF);
     OWN_TENSOR *a = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     for (int i = 0; i < 2; i++) {
         fake_release(net_binary(&rig.net, OP_matmul, a, a));
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
-        for (size_t j = 0; j < rig.net.optimizer.n_params; j++) add_grad(rig.net.optimizer.params[j], 0.0);
+        for (size_t j = 0; j < rig.net.optimizer.n_params; j++)
+            add_grad(rig.net.optimizer.params[j], some && j ? 1.0 : 0.0);
         ck_ok(amp_scale_loss_end(&scaled));
         (void)net_step(&rig.net);
         net_zero_grad(&rig.net);

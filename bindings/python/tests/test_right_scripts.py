@@ -42,9 +42,8 @@ RIGHT = {
     ),
     "averages of the weights": (
         "    # last",
-        "    if not step: ema = copy.deepcopy(model)\n    with torch.no_grad():\n"
-        "        for a, b in zip(ema.parameters(), model.parameters()): a.lerp_(b, 0.1)\n"
-        "        ema(x)\n    ema.eval()(x)",
+        "    if not step: ema = torch.optim.swa_utils.AveragedModel(model)\n    ema.update_parameters(model)\n"
+        "    with torch.no_grad():\n        ema(x)\n    ema.eval()(x)",
     ),
     "averages in FP32": ("    # last", "    if not step: ema = copy.deepcopy(model).float()"),
     "a teacher": ("    out = ", "    teacher = copy.deepcopy(model); teacher(x).detach()\n    out = "),
