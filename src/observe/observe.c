@@ -112,6 +112,7 @@ void amp__observe_collect(amp_context *context) {
     amp__later_receive(observer, due.decided.skips);
     if (due.updates) amp__observe_tell(context, due.updates_of, AMP_SEE_UPDATES);
     if (!due.bracket) return;
+    amp__survey_decided(context, due.decided.skips);
     amp__observe_tell(context, due.number, ~(uint32_t)AMP_SEE_UPDATES);
     amp__observe_tell_memory(context, due.number);
     const struct amp__param *weight = amp__observe_bad_weight(context, due.decided.number, true);

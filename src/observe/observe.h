@@ -32,6 +32,10 @@ struct amp__seen {
     uint64_t tensors;    /* in the last one */
     _Atomic(int64_t) odd; /* a dimension of its matrices that is no multiple of 8, when last seen so; else 0 */
     uint8_t flows;        /* AMP__FLOWS_*, of the calls of its op; a bit each */
+    struct amp__skipped {     /* of iterations that a dynamic scale skipped, where what is seen carries the scale */
+        uint64_t iterations, elements, infinite; /* in fp16 */
+        double kept_largest;  /* of the others */
+    } skipped;
     uint64_t lost_fp16, lost_bf16, lost_last[2]; /* updates: in total, and in the last one of both types */
     amp_statistics last, total;
 };
@@ -204,6 +208,11 @@ void amp__observe_add(struct amp__observer *observer, struct amp__seen *seen, am
 void amp__survey_free(struct amp__survey *survey);
 /* Surveys what was observed, for the trace, where there are both. */
 void amp__survey_at_end(amp_context *context);
+
+/* ---- rules.c ---- */
+
+/* The observed iteration's decision is known: what a skip found infinite is the scale's, if others were finite. */
+void amp__survey_decided(amp_context *context, bool skipped);
 
 /* ---- memory.c ---- */
 

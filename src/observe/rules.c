@@ -77,15 +77,37 @@ static void look_for_nonfinite(struct amp__advice_list *list, const struct amp__
                     (unsigned long long)seen->total.elements);
 }
 
+static uint64_t infinite_in(const struct amp__seen *seen, const amp_statistics *s) {
+    return losses_at(s, 1.0f).infinities + (is_in_fp16(seen) ? s->plus_infinities + s->minus_infinities : 0);
+}
+
+void amp__survey_decided(amp_context *context, bool skipped) {
+    struct amp__observer *observer = context->observer;
+    if (!context->properties.scaler.dynamic) return;
+    pthread_mutex_lock(observer->lock);
+    for (struct amp__seen *seen = observer->first; seen; seen = seen->next) {
+        if (seen->iteration != observer->observed || !seen->op || !seen->op->is_backward) continue;
+        if (!skipped) {
+            seen->skipped.kept_largest = fmax(seen->skipped.kept_largest, seen->last.largest);
+            continue;
+        }
+        seen->skipped.iterations++;
+        seen->skipped.elements += seen->last.elements;
+        seen->skipped.infinite += infinite_in(seen, &seen->last);
+    }
+    pthread_mutex_unlock(observer->lock);
+}
+
+/* Where every iteration was skipped the scale is no excuse. */
 static void look_for_overflow(struct amp__advice_list *list, const struct amp__seen *seen) {
-    const amp_statistics *s = &seen->total;
-    uint64_t infinite = losses_at(s, 1.0f).infinities;
-    if (is_in_fp16(seen)) infinite += s->plus_infinities + s->minus_infinities;
+    const bool excused = seen->skipped.iterations && seen->skipped.iterations < seen->iterations;
+    const uint64_t infinite = infinite_in(seen, &seen->total) - (excused ? seen->skipped.infinite : 0);
+    const uint64_t elements = seen->total.elements - (excused ? seen->skipped.elements : 0);
     if (!infinite) return;
-    const struct amp__about about = { seen, low_levels(seen), infinite, s->elements };
+    const struct amp__about about = { seen, low_levels(seen), infinite, elements };
     amp__advise(list, AMP__OVERFLOWS, &about, "op %s, %s: %.3g %% of %llu elements are infinite in fp16, the "
-                "largest is %.4g", seen->op->name, seen->name, percent(infinite, s->elements),
-                (unsigned long long)s->elements, s->largest);
+                "largest is %.4g", seen->op->name, seen->name, percent(infinite, elements),
+                (unsigned long long)elements, excused ? seen->skipped.kept_largest : seen->total.largest);
 }
 
 static void look_for_inverse(struct amp__advice_list *list, const struct amp__seen *seen) {

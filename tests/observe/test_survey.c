@@ -415,6 +415,23 @@ TEST(a_scale_that_starts_too_high_is_told) {
     end(&run);
 }
 
+/* What backward made of a scale that was too high is no op's fault once a lower one was right. */
+TEST_TIMES(a_skip_condemns_no_level, 2) {
+    static const struct training t = { keep, keep, multiply, 1.0f, { 2.0f, 2.0f }, { 0.1f, 0.1f }, 0.0f, "linear" };
+    static struct run run;
+    amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+    describe(&run, &t);
+    run.raw.ops[2].backward_of = "head";
+    start(&run, AMP_O1, 65536.0f);
+    ck_ok(amp_observe(run.raw.context, NULL));
+    train(&run, &t, _i ? 10 : 1);
+    ck_ok(amp_survey(run.raw.context, &result));
+    ck_assert_msg(!find(&result, "AMP-A01", NULL, NULL) == _i, "%s", result.text);
+    for (uint64_t i = 0; i < result.n_levels; i++)
+        if (result.levels[i].memory.level == AMP_O2) ck_assert_int_eq(result.levels[i].fits, _i);
+    end(&run);
+}
+
 /* ---- what cannot be asked ---- */
 
 /* A training of one bracket, at this level, whose gradients are `value`. */
