@@ -426,7 +426,7 @@ TEST_TIMES(a_skip_condemns_no_level, 2) {
     ck_ok(amp_observe(run.raw.context, NULL));
     train(&run, &t, _i ? 10 : 1);
     ck_ok(amp_survey(run.raw.context, &result));
-    ck_assert_msg(!find(&result, "AMP-A01", NULL, NULL) == _i, "%s", result.text);
+    ck_assert_msg((find(&result, "AMP-A01", NULL, NULL) == NULL) == (_i == 1), "%s", result.text);
     for (uint64_t i = 0; i < result.n_levels; i++)
         if (result.levels[i].memory.level == AMP_O2) ck_assert_int_eq(result.levels[i].fits, _i);
     end(&run);
