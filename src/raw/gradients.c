@@ -108,6 +108,7 @@ static amp_status follow(amp_context *context, bool strict) {
         struct amp__param *param = context->params[i];
         struct amp__range now;
         amp__param_prefetch_ahead(context->params, context->n_params, i);
+        if (strict) atomic_store_explicit(&param->grad_came, false, memory_order_relaxed);
         if (!all && atomic_load_explicit(&param->grad_begin, memory_order_relaxed)) continue;
         status = ask(context, param, &now, &absent);
         absents |= absent;
@@ -117,6 +118,7 @@ static amp_status follow(amp_context *context, bool strict) {
         status = changed ? check_own(param, &now) : amp__fail_memory();
         if (status == AMP_OK) changed[n++] = now;
         if (param->grad_begin && is_range(&now)) context->grads_move = true;
+        if (!strict && !param->grad_begin) atomic_store_explicit(&param->grad_came, true, memory_order_relaxed);
     }
     if (strict) context->grads_absent = absents;
     if (status == AMP_OK && n) status = take(context, changed, n);
@@ -142,6 +144,12 @@ struct amp__param *amp__gradient_known(amp_context *context, const void *address
     if (param) *rest = (param->grad_end - (uintptr_t)address) / sizeof(float);
     pthread_mutex_unlock(&context->lock);
     return param;
+}
+
+bool amp__gradient_came(amp_context *context, struct amp__param *param) {
+    return atomic_load_explicit(&param->grad_came, memory_order_relaxed) &&
+           atomic_exchange_explicit(&param->grad_came, false, memory_order_relaxed) &&
+           atomic_load_explicit(&context->open, memory_order_relaxed);
 }
 
 amp_status amp__gradient_at(amp_context *context, const void *address, bool asks, struct amp__param **out,

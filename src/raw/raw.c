@@ -143,6 +143,21 @@ static amp_status look_at_role(const struct amp__raw *raw, const struct amp__raw
     return AMP_OK;
 }
 
+/* What an allocation left in a gradient: an op that assigns does not read it, and emulation adds to it. */
+static void look_at_new(const struct amp__casting *casting, const struct amp__raw_buffer *buffer,
+                        const struct amp__param *param) {
+    const struct amp__extents *extents = &buffer->extents;
+    const int64_t length = extents->shape[extents->ndim - 1];
+    for (int64_t i = 0; i < extents->count && i < 4096; i++) {
+        const float value = buffer->host[i / length * extents->row_stride + i % length];
+        if (value == 0.0f) continue;
+        amp__find(casting->context, AMP__GRADIENT_UNCLEARED, param->name, "op %s adds to the gradient of %s, which "
+                  "came inside this bracket and was not cleared: element %lld is %g", casting->op->name, param->name,
+                  (long long)i, (double)value);
+        return;
+    }
+}
+
 /* FP32, as it is. */
 static amp_status take_copy(const struct amp__raw *raw, struct amp__raw_buffer *buffer) {
     AMP_TRY(take_temporary(raw, buffer, sizeof(float)));
@@ -180,6 +195,7 @@ static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_buffer *b
         buffer->after = AMP__RAW_ROUND;
         return AMP_OK;
     }
+    if (amp__gradient_came(casting->context, summed)) look_at_new(casting, buffer, summed);
     memset(buffer->temporary, 0, (size_t)buffer->extents.span * sizeof(float));
     buffer->after = AMP__RAW_ADD;
     return AMP_OK;

@@ -160,6 +160,8 @@ amp_status amp__gradients_follow(amp_context *context);
  * asked about what is known, and with `asks` about all others where backward may be running. */
 amp_status amp__gradient_at(amp_context *context, const void *address, bool asks, struct amp__param **out,
                             uint64_t *rest);
+/* Asked once: did an op find this gradient in the bracket that is open, where there was none at its begin? */
+bool amp__gradient_came(amp_context *context, struct amp__param *param);
 /* The same by what the hook said last. */
 struct amp__param *amp__gradient_known(amp_context *context, const void *address, uint64_t *rest);
 

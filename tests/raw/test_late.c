@@ -221,6 +221,23 @@ TEST_TIMES(each_of_the_first_calls_is_probed, 2 * 5) {
     ck_ok(amp_scale_loss_end(&scaled));
 }
 
+/* What malloc left in a gradient is told, by its parameter; what an op of the same bracket left is none of that. */
+TEST_TIMES(a_new_gradient_that_is_not_zero_is_told, 2 * N_EACH_LEVEL) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    const amp_level level = each_level[_i / 2];
+    start(LATE, level, AMP_OFF);
+    for (int bracket = 0; bracket < 2; bracket++) {
+        ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
+        (void)amp_seed_factor(&scaled);
+        for (int i = 0; i < PARAMS; i++) need(0, i, LATE);
+        if (!bracket) dw[1][N - 1] = _i % 2 ? 700.0f : 0.0f;
+        for (int i = 0; i < 2 * PARAMS; i++) backward_once(i % PARAMS, 1.0f);
+        ck_ok(amp_scale_loss_end(&scaled));
+    }
+    ck_assert_int_eq(has("AMP-M69", "second"), _i % 2 && level_low(level));
+    ck_assert(!has("AMP-M69", "first"));
+}
+
 static const struct {
     const char *schema, *code, *subject;
     amp_switch verify;
