@@ -32,8 +32,7 @@ static uint32_t new_root(struct amp__observer *observer, const struct amp__seen_
     return (uint32_t)observer->n_roots++;
 }
 
-/* Ops that write a number that the model's author chose. */
-static bool fills(const struct amp__op *op) {
+bool amp__observe_fills(const struct amp__op *op) {
     static const char *const names[] = { "masked_fill", "fill", "full", "full_like", "new_full", "where", "pad",
                                          "index_fill", "masked_scatter", "scatter" };
     return amp__op_is_one_of(op->name, names, AMP_COUNT(names));
@@ -42,7 +41,8 @@ static bool fills(const struct amp__op *op) {
 bool amp__observe_takes_masks(const struct amp__op *op) {
     static const char *const names[] = { "add", "__add__", "__radd__", "__iadd__", "baddbmm", "sub", "__sub__",
                                          "__isub__", "cat", "softmax", "log_softmax" };
-    return fills(op) || strstr(op->name, "attention") || amp__op_is_one_of(op->name, names, AMP_COUNT(names));
+    return amp__observe_fills(op) || strstr(op->name, "attention") ||
+           amp__op_is_one_of(op->name, names, AMP_COUNT(names));
 }
 
 /* Products multiply values: -infinity that one got from outside is none of a mask. */
@@ -53,7 +53,7 @@ static bool is_value(const struct amp__seen_call *call, uint32_t root) {
 /* -infinity and no NaN: a mask, or what arithmetic made where -1e9 was meant. The latter is remembered, for an op may
  * make NaN of it; so is a value from outside. */
 static void judge_mask(struct amp__observer *observer, const struct amp__seen_call *call, uint32_t root) {
-    const bool made = call->came_finite && (!call->finite || !fills(call->op));
+    const bool made = call->came_finite && (!call->finite || !amp__observe_fills(call->op));
     if (made || is_value(call, root)) root = new_root(observer, call);
     else if (call->came_finite) root = AMP__NO_ROOT;
     leave_trail(observer, call->made, false, root);

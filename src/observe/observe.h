@@ -294,6 +294,8 @@ void amp__observe_forget_before(struct amp__observer *observer);
 
 /* What was noted of parameters in this iteration is forgotten. */
 void amp__observe_forget_uses(struct amp__observer *observer);
+/* Ops that write a number that the model's author chose. */
+bool amp__observe_fills(const struct amp__op *op);
 /* Is -infinity among what this op gets how something is masked? */
 bool amp__observe_takes_masks(const struct amp__op *op);
 /* A call is over. */

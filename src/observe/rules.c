@@ -77,8 +77,29 @@ static void look_for_nonfinite(struct amp__advice_list *list, const struct amp__
                     (unsigned long long)seen->total.elements);
 }
 
+/* -infinity is how attention is masked: what gets it, or writes it, did not make it of finite values. */
+static bool is_masked(const struct amp__seen *seen) {
+    if (amp__observe_fills(seen->op)) return true;
+    if (!amp__observe_takes_masks(seen->op)) return false;
+    const struct amp__seen *other = amp__map_get(&seen->op->context->observer->by_owner, (uintptr_t)seen->op);
+    for (; other; other = other->sibling)
+        if (other->what == AMP_SEE_INPUTS && other->total.minus_infinities) return true;
+    return false;
+}
+
 static uint64_t infinite_in(const struct amp__seen *seen, const amp_statistics *s) {
-    return losses_at(s, 1.0f).infinities + (is_in_fp16(seen) ? s->plus_infinities + s->minus_infinities : 0);
+    const uint64_t infinite = losses_at(s, 1.0f).infinities;
+    if (!is_in_fp16(seen)) return infinite;
+    return infinite + s->plus_infinities + (is_masked(seen) ? 0 : s->minus_infinities);
+}
+
+/* All that fp16 cannot hold is about one large negative number, the same in each iteration: a mask of -1e9. The sum
+ * tells, for what fp16 holds is small beside it. */
+static bool is_a_mask(const struct amp__seen *seen, uint64_t infinite) {
+    const amp_statistics *s = &seen->total;
+    const double masked = s->largest * (double)infinite;
+    return s->largest >= 1e6 && s->largest == seen->last.largest && !amp__nonfinite(s) &&
+           !seen->op->is_backward && amp__observe_takes_masks(seen->op) && fabs(s->sum + masked) <= 1e-3 * masked;
 }
 
 void amp__survey_decided(amp_context *context, bool skipped) {
@@ -105,9 +126,13 @@ static void look_for_overflow(struct amp__advice_list *list, const struct amp__s
     const uint64_t elements = seen->total.elements - (excused ? seen->skipped.elements : 0);
     if (!infinite) return;
     const struct amp__about about = { seen, low_levels(seen), infinite, elements };
-    amp__advise(list, AMP__OVERFLOWS, &about, "op %s, %s: %.3g %% of %llu elements are infinite in fp16, the "
-                "largest is %.4g", seen->op->name, seen->name, percent(infinite, elements),
-                (unsigned long long)elements, excused ? seen->skipped.kept_largest : seen->total.largest);
+    if (is_a_mask(seen, infinite))
+        amp__advise(list, AMP__CONSTANT_UNFIT, &about, "op %s, %s: %.4g is infinite in fp16", seen->op->name,
+                    seen->name, -seen->total.largest);
+    else
+        amp__advise(list, AMP__OVERFLOWS, &about, "op %s, %s: %.3g %% of %llu elements are infinite in fp16, the "
+                    "largest is %.4g", seen->op->name, seen->name, percent(infinite, elements),
+                    (unsigned long long)elements, excused ? seen->skipped.kept_largest : seen->total.largest);
 }
 
 static void look_for_inverse(struct amp__advice_list *list, const struct amp__seen *seen) {

@@ -219,6 +219,47 @@ TEST(the_survey_knows_its_class) {
     ck_assert_uint_eq(found, 3);
 }
 
+/* -infinity that masks is no overflow of fp16; -1e9 is a constant that fp16 does not hold. */
+TEST(the_survey_knows_masks) {
+    static const struct {
+        const char *op;
+        float in[N], out[N];
+        const char *code; /* NULL: nothing is advised */
+        bool wide;        /* FP32 that no level has rounded; else what fp16 made of it */
+    } cases[] = {
+        { "add", { 0, -INFINITY, 0, 1 }, { 1, -INFINITY, 2, 3 }, NULL, false },
+        { "masked_fill", { 0, 1, 2, 3 }, { 1, -INFINITY, 2, 3 }, NULL, false },
+        { "add", { 0, 1, 2, 3 }, { 1, -INFINITY, 2, 3 }, "AMP-A01", false },
+        { "linear", { 0, -INFINITY, 2, 3 }, { 1, 2, 3, 4 }, "AMP-A01", false },
+        { "add", { 0, -1e9f, 0, -1e9f }, { 1, -1e9f, 2, -1e9f }, "AMP-A08", true },
+        { "softmax", { 1, -1e9f, 2, -1e9f }, { 0, 0, 1, 1 }, "AMP-A08", true },
+        { "add", { 0, -1e9f, 0, 1e9f }, { 1, 2, 3, 4 }, "AMP-A01", true },
+        { "linear", { 0, -1e9f, 0, -1e9f }, { 1, 2, 3, 4 }, "AMP-A01", true },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        RIG(rig);
+        amp_survey_result result = AMP_SURVEY_RESULT_INIT;
+        float in[N], out[N];
+        uint16_t low[2][N];
+        memcpy(in, cases[i].in, sizeof in), memcpy(out, cases[i].out, sizeof out);
+        amp_observed_value values[] = { value_of("out", out, true), value_of("x", in, false) };
+        for (int j = 0; j < 2 && !cases[i].wide; j++) {
+            const amp_span to = { low[j], N, AMP_FLOAT16, 0 };
+            ck_ok(amp_cast_list(&to, &values[j].span, 1));
+            values[j].span = to;
+        }
+        amp_observed_call call = AMP_OBSERVED_CALL_INIT;
+        call.op = cases[i].op, call.values = values, call.n_values = 2;
+        start(&rig, cases[i].wide ? AMP_O0 : AMP_O2, NULL);
+        ck_ok(amp_observe_call(rig.context, &call));
+        ck_ok(amp_survey(rig.context, &result));
+        const char *code = result.n_advice ? result.advice[0].code : NULL;
+        ck_assert_msg(cases[i].code ? code && !strcmp(code, cases[i].code) : !code, "%s %zu: %s", cases[i].op, i,
+                      result.text);
+        ck_assert_uint_le(result.n_advice, 1);
+    }
+}
+
 static const amp_advice *advice_of(amp_context *context, const char *op) {
     static amp_survey_result result;
     const amp_advice *found = NULL;
