@@ -285,7 +285,8 @@ static amp_status rehearse(struct amp__reference *reference, struct rehearsal *r
     run(r, false);
     if (!repeats(reference, r)) {
         pthread_mutex_lock(&op->context->lock);
-        op->comparisons->why = "its FP32 function makes something else the second time";
+        op->comparisons->why = "its FP32 function makes something else the second time: it seems to keep state, which "
+                                "these runs of verify's moved: set AMP_OP_STATEFUL";
         pthread_mutex_unlock(&op->context->lock);
         reference->n = 0;
     }

@@ -188,6 +188,7 @@ static amp_status take_type(struct amp__parser *p, struct amp__arg *arg, struct 
     const uint32_t stars = take_stars(lexer);
     if (stars) {
         arg->kind = arg->kind == AMP__STRUCT && stars == 1 ? AMP__STRUCT_POINTER : AMP__POINTER;
+        if (reading->is_const && arg->kind == AMP__POINTER) arg->flags |= AMP__STATELESS;
         reading->type = NULL;
         return check_plain(p, arg);
     }

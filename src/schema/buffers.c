@@ -70,7 +70,7 @@ amp_status amp__parser_take_buffer(struct amp__parser *p, struct amp__arg *arg, 
         return amp__lexer_fault(lexer, lexer->token.at, "write x[M, N] for x[M][N]",
                                 "a buffer has one pair of brackets");
     if (!arg->dtype) {
-        *arg = (struct amp__arg){ .kind = AMP__POINTER, .count_arg = -1, .struct_index = -1 };
+        *arg = (struct amp__arg){ .kind = AMP__POINTER, .flags = AMP__STATELESS, .count_arg = -1, .struct_index = -1 };
         return AMP_OK;
     }
     arg->first_extent = (uint16_t)p->n_expressions;

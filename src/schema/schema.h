@@ -31,7 +31,8 @@ enum {
     AMP__OUT_PARAMETER = 1u << 6,  /* Tensor(out a!)*: points to a handle (with AMP__LIST: to handles) that the op
                                       writes; AMP__WRITE is set too. AMP__OPTIONAL: the pointer may be NULL */
     AMP__EXTENT_UNKNOWN = 1u << 7, /* float w[?]: as long as the registered buffer that it points into */
-    AMP__STRIDED = 1u << 8         /* a buffer with a row stride: x[M, N : ld] */
+    AMP__STRIDED = 1u << 8,        /* a buffer with a row stride: x[M, N : ld] */
+    AMP__STATELESS = 1u << 9       /* a pointer to const, or to integers with extents */
 };
 
 #define AMP__MAX_ARGS 64
