@@ -294,7 +294,7 @@ def test_a_load_and_an_edit_agree(level):
 @pytest.mark.parametrize("edit", [_clip, _through_numpy, _counted, None])
 def test_on_a_gpu_the_first_iterations_tell_of_writes_that_torch_does_not_count(level, edit, monkeypatch):
     """The CPU's tensors are taken for a GPU's."""
-    monkeypatch.setattr(session, "_is_elsewhere", lambda param: True)
+    monkeypatch.setattr(session, "is_elsewhere", lambda param: True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _train(level, OPTIMIZERS["loop"], edit)
@@ -307,7 +307,7 @@ def test_on_a_gpu_the_first_iterations_tell_of_writes_that_torch_does_not_count(
 
 @pytest.mark.parametrize("level", WITH_MASTERS)
 def test_on_a_gpu_writes_to_a_parameter_are_kept_once_one_was_seen(level, monkeypatch):
-    monkeypatch.setattr(session, "_is_elsewhere", lambda param: True)
+    monkeypatch.setattr(session, "is_elsewhere", lambda param: True)
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=128.0)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from . import graphs, retype, states
+from . import session as sessions
 from .compiling import outside
 from .session import Session, live
 
@@ -282,13 +283,17 @@ class Shadows:
 
     @outside
     def stepped(self) -> None:
-        """After a step: looks after the 1st, 2nd, 4th, ... and, where there is something, after the one behind it."""
+        """After a step: looks after the 1st, 2nd, 4th, ... and, where there is something, after the one behind it. A
+        look waits for a GPU: there after the first two alone. What is observed has copies of the library's own."""
         self._steps += 1
         serve()
         if not self._seen and self._steps < self._next:
             return
         session = self._session()
-        if session is None or graphs.is_capturing() or self._next > 1024:
+        if session is None or session.observer is not None or graphs.is_capturing() or self._next > 1024:
+            return
+        if self._steps > 2 and any(map(sessions.is_elsewhere, _params_of(session).values())):
+            self._next, self._seen = 1 << 62, {}
             return
         before, self._seen = self._seen, {}
         found = self._find(session)

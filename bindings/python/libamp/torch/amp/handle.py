@@ -106,6 +106,7 @@ class ScaledLoss:
         if graphs.is_capturing():
             mistakes.finish()  # what they look at has to come to the host
         if mistakes.fresh:
+            sharding.know_ranks(self._session)
             self._session.look_for_edits()
             self._session.settle()  # edits that torch does not count: later the library knows whose to look for
         mistakes.begin(self._optimizers)

@@ -138,7 +138,7 @@ class Session:
         written through `.data` before."""
         fresh = self.mistakes is not None and self.mistakes.fresh
         for param, _ in self.params_and_masters() if fresh or self._edited else ():
-            if _is_elsewhere(param) and (fresh or id(param) in self._edited):
+            if is_elsewhere(param) and (fresh or id(param) in self._edited):
                 self.agree(param)
 
     @torch.no_grad()
@@ -160,7 +160,7 @@ class Session:
         for param, master in self.params_and_masters() if self.backward_seen else ():
             version, total = self._agreed[id(param)]
             counted = version != param._version or param.shape != master.shape
-            if counted or not _is_elsewhere(param) or torch.equal(_sum_of_bits(param), total):
+            if counted or not is_elsewhere(param) or torch.equal(_sum_of_bits(param), total):
                 continue
             master.copy_(torch.where(master.to(param.dtype) == param, master, param.to(master.dtype)))
             self.agree(param)
@@ -262,7 +262,7 @@ _lock = threading.RLock()
 _sessions: list[weakref.ref[Session]] = []
 
 
-def _is_elsewhere(param: torch.Tensor) -> bool:
+def is_elsewhere(param: torch.Tensor) -> bool:
     return param.device.type != "cpu"
 
 

@@ -195,12 +195,17 @@ def _join(session: Session) -> None:
     session.ranks_known = True
 
 
+def know_ranks(session: Session) -> None:
+    """Before anybody looks at parameters that may have been cut up since initialize."""
+    if not session.ranks_known and dist.is_initialized():
+        _join(session)
+
+
 def begin(
     session: Session, indices: list[int], loss_id: int, delay_unscale: bool = False, delay_check: bool = False
 ) -> Any:
     """A bracket of a session, scale_loss's or a script's own; before the first one ranks and masters are seen to."""
-    if not session.ranks_known and dist.is_initialized():
-        _join(session)
+    know_ranks(session)
     if not session.backward_seen:
         session.before_first_backward()
     begin = functools.partial(session.context.begin, indices, loss_id, delay_unscale, delay_check)
