@@ -324,11 +324,16 @@ class Shadows:
             own |= {wide.tensor.data_ptr(), wide._agreed.data_ptr()}
         found: dict[int, list[torch.Tensor]] = {}
         for each in listed:
-            if type(each) in (torch.Tensor, nn.Parameter) and each.dtype in _LOW:
+            if type(each) in (torch.Tensor, nn.Parameter) and each.dtype in _LOW and _has_numbers(each):
                 for key, param in shapes.get((each.shape, each.dtype, each.device), ()):
                     if each.data_ptr() not in own and _is_near(each, param):
                         found.setdefault(key, []).append(each)
         return found
+
+
+def _has_numbers(tensor: torch.Tensor) -> bool:
+    """Compilers leave tensors whose extents are symbols."""
+    return all(type(extent) is int for extent in tensor.shape)
 
 
 def _params_of(session: Session) -> dict[int, torch.Tensor]:
