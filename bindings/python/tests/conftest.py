@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests share. They test the libamp that is installed, wherever they lie."""
 import contextlib
+import sys
 
 import pytest
 
@@ -24,6 +25,15 @@ def pytest_collection_modifyitems(items):
 def _half_on_cpu(request):
     with contextlib.nullcontext() if request.node.get_closest_marker("plain_half") else half_on_cpu():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _no_registrations():
+    """amp.register_...'s hold for all later initializes of the process, and other files run in it."""
+    yield
+    registry = sys.modules.get("libamp.torch.amp.registry")
+    if registry is not None:
+        registry._registered.clear()
 
 
 def pytest_runtest_makereport(item, call):

@@ -3,7 +3,7 @@
 
 import copy
 import warnings
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from libamp import _findings  # noqa: E402
 from libamp.torch import amp  # noqa: E402
+from libamp.torch.amp import averages  # noqa: E402
 from torch.optim import swa_utils  # noqa: E402
 from training import WITH_MASTERS, batches, far, net  # noqa: E402
 
@@ -318,3 +319,10 @@ def test_a_shadow_in_16_bits_is_told_of_once(level, settings, make, times):
     heard = [str(each.message) for each in caught if issubclass(each.category, _findings.FindingWarning)]
     assert [message[:7] for message in heard] == ["AMP-M48"] * times, heard
     assert all("amp.master_params(optimizer)" in message and ".weight)" in message for message in heard)
+
+
+def test_tensors_of_compilers_are_no_shadows():
+    """Their extents are symbols, which cannot be looked up."""
+    symbols = pytest.importorskip("torch.fx.experimental.symbolic_shapes")
+    assert averages._has_numbers(torch.ones(4, 2))
+    assert not averages._has_numbers(SimpleNamespace(shape=(4, symbols.ShapeEnv().create_unbacked_symint())))
