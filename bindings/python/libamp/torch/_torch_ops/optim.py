@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step of libamp's optimizers: the formulas and the state of src/optim, by torch's list ops."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from . import rules
+from .common import Number, Tensors, batches, converted, copy, scalar, select
+from .norms import norm_of_norms, norms_of, scaled
+from .rules import Rule, rule_of
+
+
+@dataclasses.dataclass
+class _Step:
+    """What is the same for all batches; a list has one entry for each tensor."""
+
+    rule: Rule
+    counts: Any  # steps before: a number, a list of them, a tensor, or a list of those
+    inv_scale: Number
+    factor: Number
+    take: Any  # a bool on the device: the step happens; None: it does
+    norms: Any  # of the gradients: a tensor; None: to be measured
+    limit: Number = 1.0  # LAMB: what brings the norm of all gradients to the rule's limit
+    first: Any = False
+    corrections: tuple[Any, Any] = (1.0, 1.0)
+
+
+def _cut(value: Any, part: slice) -> Any:
+    return value[part] if isinstance(value, list) else value
+
+
+@torch.no_grad()
+def optimizer_step(
+    rule: str | Rule,
+    params: Tensors,
+    grads: Tensors,
+    state: Mapping[str, Tensors] | None,
+    *,
+    steps: Any,
+    model_params: Tensors | None = None,
+    inv_scale: Number = 1.0,
+    grad_factor: Number = 1.0,
+    found_inf: Any = None,
+    grad_norm: Number | None = None,
+    grad_norms: Any = None,
+    **numbers: Any,
+) -> None:
+    """
+    One step of every tensor, as libamp.kernels.optimizer_step. rule: its name, with its numbers and flags by their
+    names, or a Rule. state: lists of FP32 moments by torch's names. steps: applied so far: a number, a list of them, or
+    an int64 tensor of one element (of all) or one for each tensor, which is advanced. model_params: the 16-bit copies
+    of FP32 params; None, or entries None: none. A gradient that is None: its tensor is left alone, and its step.
+
+    found_inf, a tensor of one element: where it is not 0, or NaN, nothing changes. grad_norm, grad_norms: of the
+    gradients * inv_scale * grad_factor, for LAMB, for NovoGrad and LARC; None: they are measured.
+    """
+    rule = rule if isinstance(rule, Rule) else rule_of(rule, **numbers)
+    which = [i for i, grad in enumerate(grads) if grad is not None]
+    if not which:
+        return
+
+    def pick(values: Tensors) -> list[Any]:
+        return [None if values[i] is None else values[i].detach() for i in which]
+
+    moments = {name: pick((state or {})[name]) for name in rule.moments()}
+    low = [None] * len(which) if model_params is None else pick(model_params)
+    stepped, given = pick(params), pick(grads)
+    by = grad_factor if isinstance(grad_factor, torch.Tensor) or grad_factor else 1.0
+    take = None if found_inf is None else found_inf.detach().reshape(()) == 0
+    step = _Step(rule, _counts(steps, which), scalar(inv_scale), scalar(by), take, _norms(grad_norms, which, grads))
+    step.first = rules.begins(step.counts)
+    step.corrections = rules.corrections(rule, step.counts, stepped[0].device)
+    step.limit = _limit(step, given, grad_norm)
+    for part in batches(stepped):
+        own = {name: values[part] for name, values in moments.items()}
+        _run(step, part, stepped[part], given[part], low[part], own)
+    _advance(step)
+
+
+def _counts(steps: Any, which: list[int]) -> Any:
+    if isinstance(steps, torch.Tensor):
+        each = steps.detach().reshape(-1).unbind()
+        return each[0] if len(each) == 1 else [each[i] for i in which]
+    return [int(steps[i]) for i in which] if isinstance(steps, (list, tuple)) else int(steps)
+
+
+def _norms(norms: Any, which: list[int], grads: Tensors) -> Any:
+    if norms is None or len(which) == len(grads):
+        return None if norms is None else norms.detach().reshape(-1)
+    each = norms.detach().reshape(-1).unbind()
+    return torch.stack([each[i] for i in which])
+
+
+def _limit(step: _Step, grads: list[Any], norm: Any) -> Number:
+    if step.rule.kind != "lamb" or not step.rule.max_grad_norm > 0.0:
+        return 1.0
+    if norm is None:
+        parts = [norms_of(scaled(grads[part], step.inv_scale, step.factor)) for part in batches(grads)]
+        norm = norm_of_norms(torch.cat(parts)).float()
+    return rules.limit(step.rule.max_grad_norm, norm)
+
+
+def _advance(step: _Step) -> None:
+    views = step.counts if isinstance(step.counts, list) else [step.counts]
+    if isinstance(views[0], torch.Tensor):
+        torch._foreach_add_(views, 1 if step.take is None else [step.take.to(views[0].dtype)] * len(views))
+
+
+def _run(
+    step: _Step, part: slice, params: list[Any], grads: list[Any], low: list[Any], moments: dict[str, list[Any]]
+) -> None:
+    """A batch. A step that may be skipped works on copies, which are taken where it happens."""
+    skips = step.take is not None
+    p = converted(params, torch.float32, fresh=skips)
+    work = {name: converted(values, torch.float32, fresh=skips) for name, values in moments.items()}
+    counts = _cut(step.counts, part)
+    rules.Batch(
+        rule=step.rule,
+        p=p,
+        g=scaled(grads, step.inv_scale, step.factor),
+        moments=work,
+        first=_cut(step.first, part),
+        corrections=(_cut(step.corrections[0], part), _cut(step.corrections[1], part)),
+        limit=step.limit,
+        norms=None if step.norms is None else step.norms[part],
+        remainder2=lambda: rules.one_minus_power(step.rule.beta2, counts, params[0].device),
+    ).step()
+    halves = [i for i, half in enumerate(low) if half is not None]
+    _store([low[i] for i in halves], [p[i] for i in halves], step.take)
+    _store(params, p, step.take)
+    for name, values in moments.items():
+        _store(values, work[name], step.take)
+
+
+def _store(to: list[Any], of: list[Any], take: Any) -> None:
+    """With `take`, `of` is used up where it has to's type."""
+    if take is None:
+        copy(to, of)
+        return
+    made = [one if d.dtype == one.dtype else torch.empty_like(d) for d, one in zip(to, of, strict=True)]
+    copy(made, of)
+    select(to, made, take)

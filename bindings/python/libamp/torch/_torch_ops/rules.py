@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of amp_optim.h over a batch of FP32 parameters; names as in struct amp__update."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .common import Number, converted, copy, double_of, each, is_one, select, single
+from .norms import norms_of
+
+MOMENTS = {
+    "sgd": ("momentum_buffer",),
+    "adam": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
+    "adamw": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
+    "lamb": ("exp_avg", "exp_avg_sq"),
+    "novograd": ("exp_avg", "exp_avg_sq"),
+    "adagrad": ("sum",),
+    "larc": ("momentum_buffer",),
+}
+
+
+@dataclasses.dataclass
+class Rule:
+    """An amp_optim: its kind by name, its numbers, its flags."""
+
+    kind: str
+    lr: Number = 1e-3
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    dampening: float = 0.0
+    beta1: float = 0.0
+    beta2: float = 0.0
+    eps: float = 0.0
+    max_grad_norm: float = 0.0
+    trust_coefficient: float = 0.0
+    nesterov: bool = False
+    decay_after_momentum: bool = False
+    bias_correction: bool = False
+    amsgrad: bool = False
+    decoupled: bool = False
+    grad_averaging: bool = False
+    nvlamb: bool = False
+    init_zero: bool = False
+    clip: bool = False
+
+    def moments(self) -> tuple[str, ...]:
+        """Those that the rule keeps with these numbers."""
+        if self.kind in ("sgd", "larc") and self.momentum == 0.0:
+            return ()
+        if self.kind in ("adam", "adamw") and not self.amsgrad:
+            return MOMENTS[self.kind][:2]
+        return MOMENTS[self.kind]
+
+
+# amp_optim_defaults
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "bias_correction": True},
+    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "bias_correction": True},
+    "lamb": {
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-6,
+        "weight_decay": 0.01,
+        "max_grad_norm": 1.0,
+        "bias_correction": True,
+        "decoupled": True,
+        "grad_averaging": True,
+    },
+    "novograd": {
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-8,
+        "bias_correction": True,
+        "decoupled": True,
+        "grad_averaging": True,
+    },
+    "adagrad": {"lr": 1e-2, "eps": 1e-10},
+    "larc": {"eps": 1e-8, "trust_coefficient": 0.02, "clip": True},
+}
+
+
+def rule_of(kind: str, *, betas: tuple[float, float] | None = None, **numbers: Any) -> Rule:
+    """A rule by its name, with amp_optim_defaults' numbers where none are given."""
+    if kind not in _DEFAULTS:
+        raise ValueError(f"rule: there is no {kind!r}: libamp has {', '.join(_DEFAULTS)}")
+    if betas is not None:
+        numbers["beta1"], numbers["beta2"] = betas
+    return Rule(kind, **{**_DEFAULTS[kind], **numbers})
+
+
+# ---- numbers of a step: `counts` is how many came before: a number, a tensor, or a list with one for each tensor ----
+
+
+def begins(counts: Any) -> Any:
+    """Is this a tensor's first step?"""
+    if isinstance(counts, list):
+        return [count == 0 for count in counts]
+    return counts == 0
+
+
+def _power(base: float, n: int) -> float:
+    """amp__power: the same bits."""
+    power = 1.0
+    while n:
+        if n & 1:
+            power *= base
+        n >>= 1
+        base *= base
+    return power
+
+
+def one_minus_power(beta: float, counts: Any, device: Any) -> Any:
+    """1 - beta^(counts + 1) in double, or as near as the device has it."""
+    if isinstance(counts, int):
+        return 1.0 - _power(beta, counts + 1)
+    if isinstance(counts, list) and not isinstance(counts[0], torch.Tensor):
+        known = {count: 1.0 - _power(beta, count + 1) for count in set(counts)}
+        return next(iter(known.values())) if len(known) == 1 else [known[count] for count in counts]
+    steps = torch.stack(counts) if isinstance(counts, list) else counts
+    steps = (steps + 1).to(device=device, dtype=double_of(device))
+    found = -torch.expm1(steps * math.log(beta)) if beta > 0.0 else torch.ones_like(steps)
+    return list(found.unbind()) if isinstance(counts, list) else found
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return value.float() if isinstance(value, torch.Tensor) else single(value)
+
+
+def corrections(rule: Rule, counts: Any, device: Any) -> tuple[Any, Any]:
+    if not rule.bias_correction:
+        return 1.0, 1.0
+    return tuple(_rounded(one_minus_power(beta, counts, device)) for beta in (rule.beta1, rule.beta2))
+
+
+def limit(most: float, norm: Number) -> Number:
+    """LAMB: what brings the norm of all gradients to the rule's limit."""
+    if not isinstance(norm, torch.Tensor):
+        return single(most / single(norm)) if single(norm) > most else 1.0
+    wide = norm.detach().reshape(()).to(double_of(norm.device))
+    return torch.where(wide > most, most / wide, torch.ones_like(wide)).float()
+
+
+def _vector(value: Any, like: Any) -> Any:
+    """A number, or one for each tensor, beside the vector `like`."""
+    if not isinstance(value, list):
+        return value
+    return torch.stack([torch.as_tensor(one, dtype=like.dtype, device=like.device).reshape(()) for one in value])
+
+
+# ---- a batch ----
+
+
+@dataclasses.dataclass
+class Batch:
+    """p and moments, FP32, are written; g, the gradients unscaled in FP32, is read."""
+
+    rule: Rule
+    p: list[Any]
+    g: list[Any]
+    moments: dict[str, list[Any]]
+    first: Any
+    corrections: tuple[Any, Any]
+    limit: Number
+    norms: Any
+    remainder2: Callable[[], Any]  # 1 - beta2^t, in double
+
+    def step(self) -> None:
+        rules = {
+            "sgd": self._sgd,
+            "adam": self._adam,
+            "adamw": self._adam,
+            "lamb": self._lamb,
+            "novograd": self._novograd,
+            "adagrad": self._adagrad,
+            "larc": self._larc,
+        }
+        direction, lr = rules[self.rule.kind]()
+        each("sub_", self.p, each("mul", direction, lr))
+
+    def _decayed(self, to: list[Any], applies: bool = True) -> list[Any]:
+        """to + weight_decay * p."""
+        if not applies or single(self.rule.weight_decay) == 0.0:
+            return to
+        decay = each("mul", self.p, self.rule.weight_decay)
+        each("add_", decay, to)
+        return decay
+
+    def _average(self, moment: list[Any], value: list[Any], beta: float, rest: float) -> None:
+        """moment = beta * moment + rest * value"""
+        each("mul_", moment, beta)
+        each("add_", moment, value if rest == 1.0 else each("mul", value, rest))
+
+    def _rest1(self) -> float:
+        averages = self.rule.kind not in ("lamb", "novograd") or self.rule.grad_averaging
+        return 1.0 - self.rule.beta1 if averages else 1.0
+
+    # ---- rules: the direction and what multiplies it ----
+
+    def _sgd(self, ratio: Any = 1.0) -> tuple[list[Any], Any]:
+        rule = self.rule
+        u = self._decayed(self.g, not rule.decay_after_momentum)
+        u = u if is_one(ratio) else each("mul", u, ratio)
+        if rule.momentum != 0.0:
+            m = self.moments["momentum_buffer"]
+            self._gather(m, u)
+            if rule.nesterov:
+                ahead = each("mul", m, rule.momentum)
+                each("add_", ahead, u)
+                u = ahead
+            else:
+                u = m
+        return self._decayed(u, rule.decay_after_momentum), rule.lr
+
+    def _gather(self, m: list[Any], u: list[Any]) -> None:
+        """The momentum of a first step is u, without dampening."""
+        first = self.first if isinstance(self.first, list) else [self.first] * len(m)
+        on_device = isinstance(first[0], torch.Tensor)
+        later = [i for i, begins in enumerate(first) if on_device or not begins]
+        begun = [i for i, begins in enumerate(first) if on_device or begins]
+        self._average([m[i] for i in later], [u[i] for i in later], self.rule.momentum, 1.0 - self.rule.dampening)
+        to, of = [m[i] for i in begun], [u[i] for i in begun]
+        if on_device:
+            select(to, converted(of, torch.float32, fresh=True), self.first)
+        else:
+            copy(to, of)
+
+    def _adam_moments(self, g: list[Any]) -> None:
+        g = self._decayed(g, not self._is_decoupled())
+        self._average(self.moments["exp_avg"], g, self.rule.beta1, self._rest1())
+        squares = each("mul", g, 1.0 - self.rule.beta2)
+        each("mul_", squares, g)
+        each("mul_", self.moments["exp_avg_sq"], self.rule.beta2)
+        each("add_", self.moments["exp_avg_sq"], squares)
+
+    def _is_decoupled(self) -> bool:
+        return self.rule.decoupled or self.rule.kind == "adamw"
+
+    def _adam_direction(self, v: list[Any]) -> list[Any]:
+        """m / correction1 / (sqrt(v / correction2) + eps)"""
+        of_m, of_v = self.corrections
+        root = each("sqrt", v) if is_one(of_v) else each("div", v, of_v)
+        if not is_one(of_v):
+            each("sqrt_", root)
+        each("add_", root, self.rule.eps)
+        m = self.moments["exp_avg"]
+        u = each("div", m if is_one(of_m) else each("div", m, of_m), root)
+        return self._decayed(u, self._is_decoupled())
+
+    def _adam(self) -> tuple[list[Any], Any]:
+        self._adam_moments(self.g)
+        v = self.moments["exp_avg_sq"]
+        if self.rule.amsgrad:
+            each("maximum_", self.moments["max_exp_avg_sq"], v)
+            v = self.moments["max_exp_avg_sq"]
+        return self._adam_direction(v), self.rule.lr
+
+    def _lamb(self) -> tuple[list[Any], Any]:
+        rule = self.rule
+        self._adam_moments(self.g if is_one(self.limit) else each("mul", self.g, self.limit))
+        u = self._adam_direction(self.moments["exp_avg_sq"])
+        if rule.weight_decay == 0.0 and not rule.nvlamb:
+            return u, rule.lr
+        of_p, of_u = self._norms(self.p), self._norms(u)
+        rates = rule.lr * (of_p / of_u)
+        plain = torch.zeros_like(rates) + rule.lr
+        return u, list(torch.where((of_p != 0) & (of_u != 0), rates, plain).float().unbind())
+
+    def _norms(self, tensors: list[Any]) -> Any:
+        """Rounded to FP32."""
+        norms = norms_of(tensors)
+        return norms.float().to(norms.dtype)
+
+    def _norms_of_grads(self) -> Any:
+        if self.norms is None:
+            return self._norms(self.g)
+        return self.norms.float().to(double_of(self.norms.device))
+
+    def _adagrad(self) -> tuple[list[Any], Any]:
+        g, h = self._decayed(self.g, not self.rule.decoupled), self.moments["sum"]
+        each("add_", h, each("mul", g, g))
+        root = each("sqrt", h)
+        each("add_", root, self.rule.eps)
+        return self._decayed(each("div", g, root), self.rule.decoupled), self.rule.lr
+
+    def _novograd(self) -> tuple[list[Any], Any]:
+        by, g, m = self._denominators(), self.g, self.moments["exp_avg"]
+        if not self.rule.decoupled:
+            g = self._decayed(each("div", g, by))
+        self._average(m, g, self.rule.beta1, self._rest1())
+        of_m = self.corrections[0]
+        u = m if is_one(of_m) else each("div", m, of_m)
+        if self.rule.decoupled:
+            u = self._decayed(each("div", u, by))
+        return u, self.rule.lr
+
+    def _denominators(self) -> list[Any]:
+        """A norm is kept: what it becomes, and what gradients are divided by."""
+        rule, kept = self.rule, self.moments["exp_avg_sq"]
+        norm = self._norms_of_grads()
+        before = torch.stack([one.reshape(()) for one in kept]).to(norm.dtype)
+        if norm.dtype == torch.float64:
+            after = torch.sqrt(rule.beta2 * (before * before) + (1.0 - rule.beta2) * (norm * norm))
+        else:
+            after = torch.hypot(rule.beta2**0.5 * before, (1.0 - rule.beta2) ** 0.5 * norm)
+        if not rule.init_zero:
+            after = self._begin_with(norm, after)
+        after = after.float()
+        copy(kept, [one.reshape(to.shape) for one, to in zip(after.unbind(), kept, strict=True)])
+        correction = _vector(self.remainder2(), norm) if rule.bias_correction else 1.0
+        root = torch.sqrt(correction) if isinstance(correction, torch.Tensor) else math.sqrt(correction)
+        return list((after.to(norm.dtype) / root + rule.eps).float().unbind())
+
+    def _begin_with(self, norm: Any, after: Any) -> Any:
+        if isinstance(self.first, list) and not isinstance(self.first[0], torch.Tensor):
+            return torch.stack([norm[i] if begins else after[i] for i, begins in enumerate(self.first)])
+        first = torch.stack(self.first) if isinstance(self.first, list) else self.first
+        if isinstance(first, torch.Tensor):
+            return torch.where(first, norm, after)
+        return norm if first else after
+
+    def _larc(self) -> tuple[list[Any], Any]:
+        rule = self.rule
+        of_p, of_g = self._norms(self.p), self._norms_of_grads()
+        ratio = rule.trust_coefficient * of_p / (of_g + rule.weight_decay * of_p + rule.eps)
+        one = torch.ones_like(ratio)
+        if rule.clip:
+            ratio = torch.where(ratio < rule.lr, ratio / rule.lr, one)
+        ratio = torch.where((of_p == 0) | (of_g == 0), one, ratio).float()
+        return self._sgd(list(ratio.unbind()))
