@@ -35,8 +35,9 @@ class Clock:
 class Bench:
     """Given to each group's measure(bench). Every ratio above 1 means that we are faster."""
 
-    def __init__(self, group, quick=False, rounds=None):
-        self.group, self.lines = group, []
+    def __init__(self, group, quick=False, rounds=None, device="cpu", seconds=0.0):
+        self.group, self.lines, self.failed = group, [], 0
+        self.quick, self.device, self.seconds = quick, device, seconds
         self.rounds = rounds or (15 if quick else 61)
         self.limit = LINE / 10 if quick else LINE
 
@@ -75,6 +76,10 @@ class Bench:
     def amounts(self, name, size, unit, ours, reference, against, *, goal=0.0):
         """Two numbers of which the smaller is the better: bytes."""
         self._add(name, size, unit, [ours], [reference], [reference / ours], against, goal)
+
+    def compared(self, name, size, unit, ours, reference, ratios, against, goal=0.0):
+        """What a group has measured by itself: medians, and the ratios of rounds."""
+        self._add(name, size, unit, [ours], [reference], ratios, against, goal)
 
     # ---- inside -----------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures libamp in Python beside PyTorch: run.py [--quick] [--group NAME] [--json FILE] [--check]
+"""Measures libamp in Python beside PyTorch: run.py [--quick] [--group NAME] [--device cuda] [--json FILE] [--check]
 
 A group is a file beside this one with a function measure(bench); harness.py says what bench can do.
 """
@@ -46,27 +46,32 @@ def main():
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--rounds", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--group", choices=groups(), help="only this group")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the group train; others use both")
+    parser.add_argument("--seconds", type=float, default=0.0, help="what the group train may take (no limit)")
     parser.add_argument("--json", metavar="FILE", help="write the lines to FILE too")
     parser.add_argument("--check", action="store_true", help="status 1 if a ratio is below its goal")
     arguments = parser.parse_args()
 
     import torch
 
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        print(f"skipped: torch {torch.__version__} sees no GPU")
+        return 0
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4):
         parser.error(f"PyTorch 2.4 or later is what libamp is measured beside, and this is {torch.__version__}")
     torch.set_num_threads(1)
     describe_machine()
     print(HEADER)
-    lines = []
+    lines, failed = [], 0
     for name in [arguments.group] if arguments.group else groups():
-        bench = Bench(name, arguments.quick, arguments.rounds)
+        bench = Bench(name, arguments.quick, arguments.rounds, arguments.device, arguments.seconds)
         importlib.import_module(name).measure(bench)
-        lines += bench.lines
+        lines, failed = lines + bench.lines, failed + bench.failed
     missed = [line for line in lines if line["ratio"] < line["goal"]]
     print(f"\n{len(lines)} lines, {len(missed)} below their goal")
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps(lines, indent=1) + "\n", encoding="utf-8")
-    return 1 if arguments.check and missed else 0
+    return 1 if failed or (arguments.check and missed) else 0
 
 
 if __name__ == "__main__":

@@ -1,111 +1,159 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """
-Whole training steps on the CPU in bfloat16, forward, backward and AdamW, beside torch.autocast: what its user would
-write, with torch's default AdamW and with its fused one, and FP32. The references run with all of libamp switched off.
+Whole training steps of GPT-2, BERT, a ResNet and an MLP with LayerNorm: libamp's levels beside torch.autocast and a
+bfloat16 model whose FP32 masters are kept by hand, eager and compiled. A group of tools/bench --python, and a program
+that needs torch and libamp alone (transformers and torchvision for three of the models):
+
+    train.py --device cuda --seconds 200 --json FILE [gpt2] [bert] [resnet50] [mlp]
+
+On a GPU, torch's profiler counts and times the kernels of one step. On the CPU the models are tiny, and aten calls are
+counted instead. A second process does the work; it is started again if a mode ended it.
 """
-import itertools
+import argparse
+import contextlib
+import json
+import pathlib
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
 
-import torch
-from libamp.torch import amp
-from libamp.torch.optimizers import FusedAdam
-from sides import ours, torchs
-from torch import nn
+if TYPE_CHECKING:
+    from harness import Bench
 
+HERE = pathlib.Path(__file__).resolve().parent
+if str(HERE) not in sys.path:
+    sys.path.insert(0, str(HERE))
 
-class ResidualBlock(nn.Module):
-    def __init__(self, channels, out, stride):
-        super().__init__()
-        self.first = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
-        self.first_norm = nn.BatchNorm2d(out)
-        self.second = nn.Conv2d(out, out, 3, 1, 1, bias=False)
-        self.second_norm = nn.BatchNorm2d(out)
-        shrink = [nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out)]
-        self.shortcut = nn.Sequential(*shrink) if stride > 1 or channels != out else nn.Identity()
+from training_steps import report  # noqa: E402
 
-    def forward(self, x):
-        y = torch.relu(self.first_norm(self.first(x)))
-        return torch.relu(self.second_norm(self.second(y)) + self.shortcut(x))
+STUCK = 300.0  # seconds that one mode may take
+GRACE = 30.0  # seconds beyond --seconds, for what was begun
 
 
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.lstm, self.out = nn.LSTM(256, 256, 2, batch_first=True), nn.Linear(256, 256)
-
-    def forward(self, x):
-        return self.out(self.lstm(x)[0])
-
-
-def mlp(batch):
-    layers = [layer for _ in range(6) for layer in (nn.Linear(1024, 1024), nn.ReLU())]
-    return nn.Sequential(*layers[:-1]), torch.randn(batch, 1024)
-
-
-def transformer(batch):
-    layer = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
-    return nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), torch.randn(batch, 64, 512)
-
-
-def classifier(*layers, channels):
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
-
-
-def convolutions(batch):
-    sizes = [(3, 32, 1), (32, 64, 2), (64, 64, 1)]
-    layers = [layer for i, o, stride in sizes for layer in (nn.Conv2d(i, o, 3, stride, 1), nn.ReLU())]
-    return classifier(*layers, channels=64), torch.randn(batch, 3, 32, 32)
+def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="training steps beside torch.autocast")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(report.EVERY)} (all)")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--seconds", type=float, default=0.0, help="begin nothing that would end later (no limit)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--modes", action="append", default=[], metavar="PATTERN",
+                        help="as 'O4*'; may be repeated (on the CPU all that are not compiled)")
+    parser.add_argument("--compiled", action=argparse.BooleanOptionalAction, default=None,
+                        help="also compiled by inductor, last (on a GPU)")
+    parser.add_argument("--layers", type=int, help="of the transformers and the MLP")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="what was measured; kept as it goes")
+    parser.add_argument("--quick", action="store_true", help="fewer steps a round")
+    parser.add_argument("--check", action="store_true", help="status 1 if a goal is missed")
+    parser.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)  # the second process
+    arguments = parser.parse_args(words)
+    unknown = [name for name in arguments.models if name not in report.EVERY]
+    if unknown:
+        parser.error(f"no model is named {unknown[0]}: {', '.join(report.EVERY)}")
+    arguments.models = arguments.models or list(report.EVERY)
+    return arguments
 
 
-def resnet18(batch):
-    sizes = [64, 64, 64, 128, 128, 256, 256, 512, 512]
-    blocks = [ResidualBlock(i, o, 1 + (i < o)) for i, o in itertools.pairwise(sizes)]
-    stem = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
-    return classifier(*stem, *blocks, channels=512), torch.randn(batch, 3, 32, 32)
+def work(arguments: argparse.Namespace) -> int:
+    """The second process. It goes on from what the file has."""
+    import torch
+    from training_steps.gauges import gauge_of
+    from training_steps.session import Session, chosen, describe
+
+    state = json.loads(arguments.json.read_text(encoding="utf-8"))
+    if arguments.device == "cuda":
+        if not torch.cuda.is_available():
+            state["left_out"]["all"] = "torch sees no GPU"
+            arguments.json.write_text(json.dumps(state), encoding="utf-8")
+            return 0
+        torch.backends.cudnn.benchmark = True
+    else:
+        torch.set_num_threads(1)
+    state["machine"] = describe(arguments.device)
+    compiled = arguments.device == "cuda" if arguments.compiled is None else arguments.compiled
+    session = Session(state, arguments.json, deadline=arguments.until or float("inf"), layers=arguments.layers,
+                      gauge=gauge_of(arguments.device, arguments.quick))
+    session.run(arguments.models, chosen(arguments.modes, compiled), arguments.rounds)
+    return 0
 
 
-def recurrent(batch):
-    return Recurrent(), torch.randn(batch, 32, 256)
+def measure(bench: "Bench") -> None:
+    """The group of tools/bench --python: here, in this process."""
+    from training_steps.gauges import gauge_of
+    from training_steps.session import Session, chosen
+
+    trial = bench.rounds == 1  # does it run?
+    state = report.new_state(bench.device)
+    until = time.monotonic() + bench.seconds if bench.seconds else float("inf")
+    session = Session(state, deadline=until, gauge=gauge_of(bench.device, bench.quick or trial))
+    session.run(["mlp"] if trial else list(report.EVERY), chosen([], bench.device == "cuda" and not bench.quick),
+                1 if trial else 2 if bench.quick else 3)
+    for line in report.compare(state["results"], bench.device):
+        what, unit, times = report.METRICS[line["metric"]][bench.device]
+        name = f"{report.TITLES[line['model']]}, {line['mode']}, {what}"
+        bench.compared(name, state["sizes"][line["model"]], unit, times * line["ours"], times * line["reference"],
+                       line["ratios"], line["against"], line["goal"])
+    for what in ("left_out", "failed"):
+        for name, why in state[what].items():
+            print(f"{bench.group:<8} {name:<34} {'':<15} {what.replace('_', ' ')}: {why[:80]}")
+    bench.failed += len(state["failed"])
 
 
-MODELS = {
-    "MLP, 6 layers": (mlp, 64),
-    "transformer, 4 layers": (transformer, 8),
-    "3 convolutions": (convolutions, 16),
-    "ResNet-18": (resnet18, 4),
-    "LSTM, 2 layers": (recurrent, 16),
-}
+def wait(process: "subprocess.Popen[bytes]", file: pathlib.Path, until: float, patience: float) -> str:
+    """To its end: why it was ended, or an empty text."""
+    while process.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+            break
+        late, stuck = time.monotonic() > until + GRACE, time.time() - file.stat().st_mtime > patience
+        if late or stuck:
+            process.kill()
+            process.wait()
+            return "there was no time for it" if late else f"it took more than {patience:.0f} s"
+    return ""
 
 
-def adamw(parameters):
-    return torch.optim.AdamW(parameters, lr=1e-5)
+def supervise(command: list[str], file: pathlib.Path, until: float, patience: float = STUCK) -> dict[str, Any]:
+    """Runs the command, which keeps `file`, until it ends by itself. A mode that ends the process or takes too long is
+    a failure, and the command is started again for the rest."""
+    while True:
+        process = subprocess.Popen(command)
+        why = wait(process, file, until, patience)
+        state = json.loads(file.read_text(encoding="utf-8"))
+        running, state["running"] = state["running"], None
+        late = time.monotonic() > until
+        if process.returncode == 0:
+            return state
+        if late and why:
+            state["left_out"][running or "the rest"] = why
+        elif running in state["failed"] and process.returncode == report.LOST:
+            pass
+        else:
+            state["failed"][running or "the process"] = why or f"it ended the process: status {process.returncode}"
+        if late or running is None:
+            return state
+        file.write_text(json.dumps(state), encoding="utf-8")
 
 
-def torchs_fused(parameters):
-    return torch.optim.AdamW(parameters, lr=1e-5, fused=True)
+def main() -> int:
+    arguments = arguments_of()
+    if arguments.until:
+        return work(arguments)
+    file = (arguments.json or pathlib.Path(f"train-{arguments.device}.json")).resolve()
+    until = time.monotonic() + arguments.seconds if arguments.seconds else 1e18
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(report.new_state(arguments.device)), encoding="utf-8")
+    command = [sys.executable, str(HERE / "train.py"), *sys.argv[1:], "--json", str(file), "--until", repr(until)]
+    state = supervise(command, file, until)
+    lines = report.compare(state["results"], state["device"])
+    file.write_text(json.dumps(state | {"comparisons": lines}, indent=1) + "\n", encoding="utf-8")
+    print(", ".join(f"{name} {value}" for name, value in state["machine"].items() if value))
+    print(report.text_of(state))
+    if state["failed"] or not state["results"]:
+        return 1
+    return int(arguments.check and any(line["ratio"] < line["goal"] for line in lines))
 
 
-def fused_adam(parameters):
-    return FusedAdam(parameters, lr=1e-5, weight_decay=0.01)
-
-
-def made(make, batch, choose):
-    model, x = make(batch)
-    return model, x, choose(model.parameters())
-
-
-OURS = {"O4": ("O4", adamw, 1.0), "O5": ("O5", adamw, 1.1), "O5, FusedAdam": ("O5", fused_adam, 1.2)}
-
-
-def measure(bench):
-    trial = bench.rounds == 1  # does it run? A line of each model, in turn
-    for i, (name, (make, batch)) in enumerate(MODELS.items()):
-        batch = 1 if trial else batch
-        for what, (level, choose, goal) in list(OURS.items())[i % 3 if trial else 0 :][: 1 if trial else None]:
-            references = {
-                "autocast": (torchs(*made(make, batch, adamw)), goal),
-                "autocast, AdamW(fused=True)": (torchs(*made(make, batch, torchs_fused)), 0.0),
-                "FP32": (torchs(*made(make, batch, adamw), torch.float32), 0.0),
-            }
-            mine = ours(*made(make, batch, choose), level)
-            bench.turns(f"{name}, {what}", f"batch {batch}", mine, references)
-            amp.shutdown()
+if __name__ == "__main__":
+    sys.exit(main())
