@@ -24,8 +24,7 @@
 extern "C" {
 #endif
 
-/* ----
- * Rules -------------------------------------------------------------------------------------------------------- */
+/* ---- Rules ------------------------------------------------------------------------------------------------------- */
 
 /* Whose rule; each says what its moments are and where it comes from. */
 typedef int32_t amp_optim_kind;
@@ -66,6 +65,16 @@ enum {
      * over SGD, which there leaves out the weight decay as well where a norm is 0. */
     AMP_OPTIM_LARC = 7
 };
+
+/* All of them, as data: constant, value, name, title, whose arithmetic it has, and torch's names of its moments. */
+#define AMP_OPTIM_MAP(X)                                                                                               \
+    X(SGD, 1, sgd, "SGD", sgd, "momentum_buffer", NULL, NULL)                                                          \
+    X(ADAM, 2, adam, "Adam", adam, "exp_avg", "exp_avg_sq", "max_exp_avg_sq")                                          \
+    X(ADAMW, 3, adamw, "AdamW", adam, "exp_avg", "exp_avg_sq", "max_exp_avg_sq")                                       \
+    X(LAMB, 4, lamb, "LAMB", lamb, "exp_avg", "exp_avg_sq", NULL)                                                      \
+    X(NOVOGRAD, 5, novograd, "NovoGrad", novograd, "exp_avg", "exp_avg_sq", NULL)                                      \
+    X(ADAGRAD, 6, adagrad, "Adagrad", adagrad, "sum", NULL, NULL)                                                      \
+    X(LARC, 7, larc, "LARC", sgd, "momentum_buffer", NULL, NULL)
 
 /* amp_optim.flags: what a rule may have that another has not. */
 enum {

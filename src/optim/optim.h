@@ -12,6 +12,10 @@
 
 #define AMP__MOMENTS 3
 
+#define AMP__OPTIM_COUNT(...) +1
+enum { AMP__OPTIM_KINDS = 0 AMP_OPTIM_MAP(AMP__OPTIM_COUNT) };
+#undef AMP__OPTIM_COUNT
+
 /* ---- rules.c ---- */
 
 /* A caller's rule, checked; *out has libamp's struct_size. */

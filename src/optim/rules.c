@@ -5,43 +5,43 @@
 #include <math.h>
 #include <string.h>
 
+/* Flags that a kind takes, and its defaults; AMP_OPTIM_MAP asks for both of every kind. */
+#define SGD_TAKES (AMP_OPTIM_NESTEROV | AMP_OPTIM_DECAY_AFTER_MOMENTUM)
+#define SGD_DEFAULTS .lr = 1e-3
+#define ADAM_TAKES (AMP_OPTIM_BIAS_CORRECTION | AMP_OPTIM_AMSGRAD)
+#define ADAM_DEFAULTS .flags = AMP_OPTIM_BIAS_CORRECTION, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8
+#define ADAMW_TAKES ADAM_TAKES
+#define ADAMW_DEFAULTS ADAM_DEFAULTS
+#define CORRECTED_MEANS (AMP_OPTIM_BIAS_CORRECTION | AMP_OPTIM_DECOUPLED | AMP_OPTIM_GRAD_AVERAGING)
+#define LAMB_TAKES (CORRECTED_MEANS | AMP_OPTIM_NVLAMB)
+#define LAMB_DEFAULTS                                                                                                  \
+    .flags = CORRECTED_MEANS, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6, .weight_decay = 0.01,             \
+    .max_grad_norm = 1.0
+#define NOVOGRAD_TAKES (CORRECTED_MEANS | AMP_OPTIM_INIT_ZERO)
+#define NOVOGRAD_DEFAULTS .flags = CORRECTED_MEANS, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8
+#define ADAGRAD_TAKES AMP_OPTIM_DECOUPLED
+#define ADAGRAD_DEFAULTS .lr = 1e-2, .eps = 1e-10
+#define LARC_TAKES (AMP_OPTIM_NESTEROV | AMP_OPTIM_CLIP)
+#define LARC_DEFAULTS .flags = AMP_OPTIM_CLIP, .lr = 1e-3, .eps = 1e-8, .trust_coefficient = 0.02
+
 static const struct kind {
     const char *name;
     uint32_t flags; /* that it takes */
     amp_optim defaults;
     const char *moments[AMP__MOMENTS];
 } kinds[] = {
-#define RULE(...) { .struct_size = sizeof(amp_optim), __VA_ARGS__ }
-    [AMP_OPTIM_SGD] = { "SGD", AMP_OPTIM_NESTEROV | AMP_OPTIM_DECAY_AFTER_MOMENTUM,
-                        RULE(.kind = AMP_OPTIM_SGD, .lr = 1e-3), { "momentum_buffer" } },
-    [AMP_OPTIM_ADAM] = { "Adam", AMP_OPTIM_BIAS_CORRECTION | AMP_OPTIM_AMSGRAD,
-                         RULE(.kind = AMP_OPTIM_ADAM, .flags = AMP_OPTIM_BIAS_CORRECTION, .lr = 1e-3, .beta1 = 0.9,
-                              .beta2 = 0.999, .eps = 1e-8),
-                         { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" } },
-    [AMP_OPTIM_ADAMW] = { "AdamW", AMP_OPTIM_BIAS_CORRECTION | AMP_OPTIM_AMSGRAD,
-                          RULE(.kind = AMP_OPTIM_ADAMW, .flags = AMP_OPTIM_BIAS_CORRECTION, .lr = 1e-3, .beta1 = 0.9,
-                               .beta2 = 0.999, .eps = 1e-8),
-                          { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" } },
-    [AMP_OPTIM_LAMB] = { "LAMB",
-                         AMP_OPTIM_BIAS_CORRECTION | AMP_OPTIM_DECOUPLED | AMP_OPTIM_GRAD_AVERAGING | AMP_OPTIM_NVLAMB,
-                         RULE(.kind = AMP_OPTIM_LAMB, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6,
-                              .weight_decay = 0.01, .max_grad_norm = 1.0,
-                              .flags = AMP_OPTIM_BIAS_CORRECTION | AMP_OPTIM_DECOUPLED | AMP_OPTIM_GRAD_AVERAGING),
-                         { "exp_avg", "exp_avg_sq" } },
-    [AMP_OPTIM_NOVOGRAD] = { "NovoGrad",
-                             AMP_OPTIM_BIAS_CORRECTION | AMP_OPTIM_DECOUPLED | AMP_OPTIM_GRAD_AVERAGING |
-                                 AMP_OPTIM_INIT_ZERO,
-                             RULE(.kind = AMP_OPTIM_NOVOGRAD, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
-                                  .flags = AMP_OPTIM_BIAS_CORRECTION | AMP_OPTIM_DECOUPLED | AMP_OPTIM_GRAD_AVERAGING),
-                             { "exp_avg", "exp_avg_sq" } },
-    [AMP_OPTIM_ADAGRAD] = { "Adagrad", AMP_OPTIM_DECOUPLED,
-                            RULE(.kind = AMP_OPTIM_ADAGRAD, .lr = 1e-2, .eps = 1e-10), { "sum" } },
-    [AMP_OPTIM_LARC] = { "LARC", AMP_OPTIM_NESTEROV | AMP_OPTIM_CLIP,
-                         RULE(.kind = AMP_OPTIM_LARC, .flags = AMP_OPTIM_CLIP, .lr = 1e-3, .eps = 1e-8,
-                              .trust_coefficient = 0.02),
-                         { "momentum_buffer" } },
-#undef RULE
+#define KIND(constant, value, name, title, rule, ...)                                                                  \
+    [AMP_OPTIM_##constant] = { title, constant##_TAKES,                                                                \
+                               { .struct_size = sizeof(amp_optim), .kind = value, constant##_DEFAULTS },               \
+                               { __VA_ARGS__ } },
+    AMP_OPTIM_MAP(KIND)
+#undef KIND
 };
+
+#define HAS_ITS_VALUE(constant, value, ...) _Static_assert(AMP_OPTIM_##constant == (value), "AMP_OPTIM_MAP");
+AMP_OPTIM_MAP(HAS_ITS_VALUE)
+#undef HAS_ITS_VALUE
+_Static_assert(AMP_COUNT(kinds) == AMP__OPTIM_KINDS + 1, "AMP_OPTIM_MAP leaves out a value, or has one twice");
 
 static const struct kind *find_kind(amp_optim_kind kind) {
     return kind > 0 && (size_t)kind < AMP_COUNT(kinds) ? &kinds[kind] : NULL;
@@ -50,8 +50,10 @@ static const struct kind *find_kind(amp_optim_kind kind) {
 AMP_API amp_status amp_optim_defaults(amp_optim_kind kind, amp_optim *rule) {
     const struct kind *found = find_kind(kind);
     AMP_RETURN_IF(!rule, AMP_ERR_INVALID_ARGUMENT, "amp_optim_defaults: rule is NULL");
-    AMP_RETURN_IF(!found, AMP_ERR_INVALID_ARGUMENT, "amp_optim_defaults: kind %d does not exist: use AMP_OPTIM_SGD (1) "
-                  "to AMP_OPTIM_LARC (%d)", (int)kind, (int)AMP_COUNT(kinds) - 1);
+#define NAMED(constant, value, ...) ", AMP_OPTIM_" #constant " (" #value ")"
+    AMP_RETURN_IF(!found, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_optim_defaults: kind %d does not exist; what exists" AMP_OPTIM_MAP(NAMED), (int)kind);
+#undef NAMED
     AMP_TRY(amp__check_struct(rule->struct_size, sizeof *rule, "amp_optim"));
     return amp__fill_struct(rule, rule->struct_size, sizeof *rule, &found->defaults, sizeof *rule, "amp_optim");
 }

@@ -199,8 +199,9 @@ static void lamb(const amp_optim *rule, const struct amp__optim_tensor *tensor, 
 
 typedef void kind_fn(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u);
 static kind_fn *const kinds[] = {
-    [AMP_OPTIM_SGD] = sgd,           [AMP_OPTIM_ADAM] = adam,       [AMP_OPTIM_ADAMW] = adam, [AMP_OPTIM_LAMB] = lamb,
-    [AMP_OPTIM_NOVOGRAD] = novograd, [AMP_OPTIM_ADAGRAD] = adagrad, [AMP_OPTIM_LARC] = sgd,
+#define KIND(constant, value, name, title, rule, ...) [AMP_OPTIM_##constant] = rule,
+    AMP_OPTIM_MAP(KIND)
+#undef KIND
 };
 
 void amp__optim_update(const amp_optim *rule, const struct amp__optim_tensor *tensor, float limit) {

@@ -127,9 +127,9 @@ static void lamb(const amp_optim *rule, struct cuda_update *updates, const struc
 
 static void step_ours(const amp_optim *rule, float norm, const float *norms) {
     static const enum cuda_rule rules[] = {
-        [AMP_OPTIM_SGD] = CUDA_SGD,           [AMP_OPTIM_ADAM] = CUDA_ADAM,       [AMP_OPTIM_ADAMW] = CUDA_ADAM,
-        [AMP_OPTIM_LAMB] = CUDA_LAMB_MOMENTS, [AMP_OPTIM_NOVOGRAD] = CUDA_NOVOGRAD, [AMP_OPTIM_ADAGRAD] = CUDA_ADAGRAD,
-        [AMP_OPTIM_LARC] = CUDA_SGD,
+#define KIND(constant, value, name, title, rule, ...) [AMP_OPTIM_##constant] = cuda_rule_##rule,
+        AMP_OPTIM_MAP(KIND)
+#undef KIND
     };
     const struct spans s = spans_of(&ours, rule->kind);
     const amp_span *lists[CUDA_UPDATE_SPANS] = { s.grad, s.param, s.low, NULL, NULL, NULL };
@@ -143,7 +143,7 @@ static void step_ours(const amp_optim *rule, float norm, const float *norms) {
         const struct cuda_norms given = { norm, norms[i], of_param };
         updates[i] = cuda_prepare(rule, ours.steps[i]++, inv_scale, grad_factor, &given, ours.moments[1][i]);
     }
-    struct call call = { rules[rule->kind], updates };
+    struct call call = { rule->kind == AMP_OPTIM_LAMB ? CUDA_LAMB_MOMENTS : rules[rule->kind], updates };
     emulate(&plan, lists, CUDA_UPDATE_SPANS, N, update_fn, &call, &sums);
     if (rule->kind == AMP_OPTIM_LAMB) {
         const struct cuda_table table = cuda_plan_table(&plan, plan.table);

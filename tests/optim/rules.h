@@ -42,6 +42,14 @@
 enum { N_RULES = 0 RULES(RULE_ONE) };
 #undef RULE_ONE
 
+/* Each kind has a rule of its own name. */
+#define RULE_NAME(name, kind, ...) rule_##name,
+enum { RULES(RULE_NAME) };
+#undef RULE_NAME
+#define RULE_OF_KIND(constant, value, name, ...) _Static_assert(rule_##name >= 0, "RULES leaves out a kind");
+AMP_OPTIM_MAP(RULE_OF_KIND)
+#undef RULE_OF_KIND
+
 static inline amp_optim rule_of(int index, const char **name) {
     amp_optim rules[N_RULES];
     const char *names[N_RULES];

@@ -8,15 +8,10 @@
 
 enum { MOMENTS = 3 };
 
-/* Moments have torch's names. */
 static const struct rule_name { const char *name; amp_optim_kind kind; const char *moments[MOMENTS]; } rules[] = {
-    { "sgd", AMP_OPTIM_SGD, { "momentum_buffer" } },
-    { "adam", AMP_OPTIM_ADAM, { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" } },
-    { "adamw", AMP_OPTIM_ADAMW, { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" } },
-    { "lamb", AMP_OPTIM_LAMB, { "exp_avg", "exp_avg_sq" } },
-    { "novograd", AMP_OPTIM_NOVOGRAD, { "exp_avg", "exp_avg_sq" } },
-    { "adagrad", AMP_OPTIM_ADAGRAD, { "sum" } },
-    { "larc", AMP_OPTIM_LARC, { "momentum_buffer" } },
+#define RULE(constant, value, name, title, rule, ...) { #name, AMP_OPTIM_##constant, { __VA_ARGS__ } },
+    AMP_OPTIM_MAP(RULE)
+#undef RULE
 };
 
 static const struct { const char *name; size_t offset; } numbers[] = {
@@ -53,8 +48,9 @@ static const struct rule_name *find_rule(PyObject *name)
             return &rules[i];
         }
     }
-    PyErr_Format(amp_py_argument_error(),
-                 "rule: there is no '%U': libamp has sgd, adam, adamw, lamb, novograd, adagrad and larc", name);
+#define NAMED(constant, value, name, ...) " " #name
+    PyErr_Format(amp_py_argument_error(), "rule: there is no '%U': libamp has" AMP_OPTIM_MAP(NAMED), name);
+#undef NAMED
     return NULL;
 }
 

@@ -131,6 +131,14 @@ def test_stubs_and_functions_have_the_same_arguments():
         assert getattr(kernels, name).__doc__
 
 
+def test_the_stubs_rules_are_the_librarys():
+    stub = (pathlib.Path(__file__).parents[1] / "libamp" / "kernels.pyi").read_text()
+    declared = re.findall(r'"(\w+)"', re.search(r"^Rule: .*$", stub, re.M).group())
+    with pytest.raises(libamp.ArgumentError, match="libamp has ") as refused:
+        kernels.optimizer_step("no rule", [], [], {})
+    assert str(refused.value).split("libamp has ")[1].split() == declared
+
+
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_another_version_of_the_library_is_refused_by_its_file(tmp_path):
     """As a preload brings it in."""

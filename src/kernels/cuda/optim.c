@@ -97,9 +97,9 @@ static amp_status find_norms(struct step *s, bool needs_grads) {
 /* 16-bit parameters that have no master are what is written beside one: span CUDA_LOW. */
 static amp_status launch(const struct step *s) {
     static const enum cuda_rule rules[] = {
-        [AMP_OPTIM_SGD] = CUDA_SGD,         [AMP_OPTIM_ADAM] = CUDA_ADAM,         [AMP_OPTIM_ADAMW] = CUDA_ADAM,
-        [AMP_OPTIM_LAMB] = CUDA_LAMB_APPLY, [AMP_OPTIM_NOVOGRAD] = CUDA_NOVOGRAD, [AMP_OPTIM_ADAGRAD] = CUDA_ADAGRAD,
-        [AMP_OPTIM_LARC] = CUDA_SGD,
+#define KIND(constant, value, name, title, rule, ...) [AMP_OPTIM_##constant] = cuda_rule_##rule,
+        AMP_OPTIM_MAP(KIND)
+#undef KIND
     };
     const amp_optim *rule = s->call->rule;
     struct cuda_update *updates = s->prepare.updates;

@@ -13,7 +13,20 @@
 
 enum { CUDA_GRAD, CUDA_PARAM, CUDA_LOW, CUDA_MOMENTS, CUDA_UPDATE_SPANS = CUDA_MOMENTS + 3 };
 
-enum cuda_rule { CUDA_SGD, CUDA_ADAM, CUDA_ADAGRAD, CUDA_NOVOGRAD, CUDA_LAMB_MOMENTS, CUDA_LAMB_APPLY };
+enum cuda_rule {
+    CUDA_SGD,
+    CUDA_ADAM,
+    CUDA_ADAGRAD,
+    CUDA_NOVOGRAD,
+    CUDA_LAMB_MOMENTS,
+    CUDA_LAMB_APPLY,
+    /* By the rule in AMP_OPTIM_MAP: the pass that writes parameters. */
+    cuda_rule_sgd = CUDA_SGD,
+    cuda_rule_adam = CUDA_ADAM,
+    cuda_rule_adagrad = CUDA_ADAGRAD,
+    cuda_rule_novograd = CUDA_NOVOGRAD,
+    cuda_rule_lamb = CUDA_LAMB_APPLY
+};
 
 /* What a step of one tensor is computed with; names as in struct amp__update. */
 struct cuda_update {
