@@ -111,7 +111,8 @@ at::Tensor from_cpu(const at::Tensor &t, const Pairs &pairs) {
 // An op may have resized what it wrote.
 void take_sizes(const Pairs &pairs) {
     for (const auto &[mine, its] : pairs) {
-        if (its.sizes() == mine.sizes() && its.strides() == mine.strides() && its.data_ptr() == mine.data_ptr()) continue;
+        const bool same_sizes = its.sizes() == mine.sizes() && its.strides() == mine.strides();
+        if (same_sizes && its.data_ptr() == mine.data_ptr()) continue;
         const auto there = over(its, device);
         mine.unsafeGetTensorImpl()->set_storage_keep_dtype(there.storage());
         mine.unsafeGetTensorImpl()->set_sizes_and_strides(its.sizes(), its.strides());
