@@ -18,6 +18,7 @@ IN_PLACE: int
 WIDENS: int
 WHOLE: int
 NEVER_NARROWS: int
+TORCH_PROMOTES: int
 
 class PatchedFunction:
     __wrapped__: Any

@@ -205,6 +205,17 @@ static PyObject *call_with_casts(struct amp_py_call *call, const struct argument
     return result;
 }
 
+/* Does torch's own promotion convert these two arguments, inside the op, to the bits of a cast? A tensor without
+ * dimensions has no weight in torch's choice of the type. Reports and observed iterations show casts, so they get them.
+ */
+static bool promoted_by_torch(const struct amp_py_call *call, const struct arguments *arguments)
+{
+    return call->function->flags & AMP_PY_TORCH_PROMOTES && call->op_class == AMP_PROMOTE && arguments->total == 2
+        && call->policy->report == NULL && !amp_is_observing(call->policy->amp)
+        && amp_py_bit(arguments->types[0]) && amp_py_bit(arguments->types[1])
+        && amp_py_has_dims(arguments->values[0]) && amp_py_has_dims(arguments->values[1]);
+}
+
 PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     const amp_py_patched *function = (const amp_py_patched *)self;
@@ -238,7 +249,7 @@ PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t narg
         set &= AMP_PY_LOW;
     }
     const int target = set || call.into ? amp_py_target(&call, set) : AMP_DTYPE_DEFAULT;
-    if (target <= AMP_DTYPE_DEFAULT) {
+    if (target <= AMP_DTYPE_DEFAULT || promoted_by_torch(&call, &arguments)) {
         return target < 0 ? NULL : call_original(function, args, nargsf, kwnames);
     }
     call.target = target;

@@ -19,7 +19,8 @@ enum {
     AMP_PY_IN_PLACE = 1, /* writes its first argument, which keeps its type */
     AMP_PY_WIDENS = 2,   /* only makes types wider: fp64 stays */
     AMP_PY_WHOLE = 4,    /* one op though written in Python: what it calls runs as it comes */
-    AMP_PY_NEVER_NARROWS = 8 /* refuses a dtype= that is narrower than its argument */
+    AMP_PY_NEVER_NARROWS = 8, /* refuses a dtype= that is narrower than its argument */
+    AMP_PY_TORCH_PROMOTES = 16 /* of two tensors torch's own type promotion makes the bits that a cast makes */
 };
 
 typedef struct {

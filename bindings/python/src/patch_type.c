@@ -229,7 +229,8 @@ int amp_py_add_patched(PyObject *module)
         || PyModule_AddIntConstant(module, "IN_PLACE", AMP_PY_IN_PLACE) < 0
         || PyModule_AddIntConstant(module, "WIDENS", AMP_PY_WIDENS) < 0
         || PyModule_AddIntConstant(module, "WHOLE", AMP_PY_WHOLE) < 0
-        || PyModule_AddIntConstant(module, "NEVER_NARROWS", AMP_PY_NEVER_NARROWS) < 0) {
+        || PyModule_AddIntConstant(module, "NEVER_NARROWS", AMP_PY_NEVER_NARROWS) < 0
+        || PyModule_AddIntConstant(module, "TORCH_PROMOTES", AMP_PY_TORCH_PROMOTES) < 0) {
         return -1;
     }
     return PyModule_AddFunctions(module, functions);

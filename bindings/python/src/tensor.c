@@ -22,7 +22,7 @@ static struct {
     struct reader {
         getter get; /* NULL: by name */
         void *closure;
-    } dtype, version, requires_grad, layout;
+    } dtype, version, requires_grad, layout, ndim;
     struct function {
         PyObject *object;
         PyCFunction call; /* NULL: by PyObject_CallNoArgs */
@@ -42,7 +42,7 @@ static int intern_names(void)
         { &amp_py_names.stride, "stride" },     { &amp_py_names.data_ptr, "data_ptr" },
         { &amp_py_names.device, "device" },     { &amp_py_names.requires_grad, "requires_grad" },
         { &amp_py_names.layout, "layout" },     { &amp_py_names.base, "_base" },
-        { &amp_py_names.local_tensor, "_local_tensor" },
+        { &amp_py_names.local_tensor, "_local_tensor" }, { &amp_py_names.ndim, "ndim" },
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         *names[i].name = PyUnicode_InternFromString(names[i].text);
@@ -148,6 +148,7 @@ static int look_up(PyObject *module)
     torch.version = find_reader(tensor, "_version");
     torch.requires_grad = find_reader(tensor, "requires_grad");
     torch.layout = find_reader(tensor, "layout");
+    torch.ndim = find_reader(tensor, "ndim");
     torch.tensor = (PyTypeObject *)tensor; /* last: says that all is there */
     return 0;
 }
@@ -220,6 +221,17 @@ bool amp_py_has_16_bits(PyObject *tensor)
     Py_XDECREF(layout);
     PyErr_Clear();
     return known;
+}
+
+bool amp_py_has_dims(PyObject *tensor)
+{
+    PyObject *layout = read_property(&torch.layout, amp_py_names.layout, tensor);
+    PyObject *ndim = layout == torch.strided ? read_property(&torch.ndim, amp_py_names.ndim, tensor) : NULL;
+    const bool some = ndim && PyLong_AsLong(ndim) > 0;
+    Py_XDECREF(ndim);
+    Py_XDECREF(layout);
+    PyErr_Clear();
+    return some;
 }
 
 uint64_t amp_py_version(PyObject *tensor)

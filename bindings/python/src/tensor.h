@@ -12,7 +12,7 @@
 /* Names that are looked up often. */
 extern struct amp_py_names {
     PyObject *grad, *dtype, *version, *shape, *stride, *data_ptr, *device, *requires_grad, *layout, *local_tensor,
-        *base;
+        *base, *ndim;
 } amp_py_names;
 
 /* Imports torch and looks up what is needed of it; again: nothing. -1 with an exception: there is no torch. */
@@ -29,6 +29,8 @@ PyObject *amp_py_to(PyObject *tensor, amp_dtype dtype);
 bool amp_py_requires_grad(PyObject *tensor);
 /* Of a layout that ops know in 16 bits: strided, or jagged (nested tensors)? No exception. */
 bool amp_py_has_16_bits(PyObject *tensor);
+/* Strided, with one dimension at least (in vmap: beside the mapped ones)? No exception. */
+bool amp_py_has_dims(PyObject *tensor);
 /* A method of torch.Tensor that is a C function with these METH_ flags, or NULL; after amp_py_torch. */
 PyCFunction amp_py_method(const char *name, int flags);
 /* Does autograd record on this thread? */

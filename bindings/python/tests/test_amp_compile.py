@@ -376,3 +376,34 @@ def test_the_graphs_of_a_session_stay_when_another_begins_and_ends():
     kept = made("O1", of_torch)
     assert compiled(X).dtype == torch.bfloat16 and counted.graphs == 1
     del kept
+
+
+class Mixed(torch.nn.Module):
+    """Arithmetic and comparisons of 16-bit results with FP32."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        low = self.layer(x)
+        out = torch.add(low * x - x, x) / (x + 2)
+        return out * (low < x)
+
+
+def test_promotion_is_torchs_in_a_graph_too():
+    """The casts in a graph are those of linear, to bfloat16: none is made for what torch promotes by itself."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    model, _ = made("O4", Mixed)
+    graphs = []
+    with torch.no_grad():
+        wanted = model(X)
+        compiled = torch.compile(
+            model, backend=aot_autograd(fw_compiler=lambda graph, _: graphs.append(graph) or graph), fullgraph=True
+        )
+        assert torch.equal(compiled(X), wanted)
+    (graph,) = graphs
+    casts = [node.kwargs.get("dtype") or node.args[1] for node in graph.graph.nodes
+             if "_to_copy" in str(node.target) or "convert_element_type" in str(node.target)]
+    assert casts and set(casts) == {torch.bfloat16}
