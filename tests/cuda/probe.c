@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens a libamp, loads its backend "cuda" and multiplies on the CPU, for test_plugin.py: probe LIBAMP. Prints
- * name=value. */
-#include "amp_kernels.h"
+/* Opens a libamp, loads its backend "cuda" and multiplies on the CPU, for test_plugin.py and tools/wheels:
+ * probe LIBAMP. Prints name=value. */
+#include "kernels/backend.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -17,6 +17,15 @@ static void take(const char *name, void *slot) {
         exit(2);
     }
     memcpy(slot, &symbol, sizeof symbol);
+}
+
+/* Does the plugin have products, whatever the machine has? Only for a plugin of this build's interface. */
+static int has_products(const char *file) {
+    void *plugin = *file ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : NULL;
+    amp__backend_entry_fn *entry = NULL;
+    void *symbol = plugin ? dlsym(plugin, AMP__BACKEND_SYMBOL) : NULL;
+    memcpy(&entry, &symbol, sizeof symbol);
+    return entry && entry()->abi == AMP__BACKEND_ABI && entry()->product;
 }
 
 int main(int argc, char **argv) {
@@ -42,8 +51,8 @@ int main(int argc, char **argv) {
     if (list(infos, 8, &count) != AMP_OK) return 3;
     for (size_t i = 0; i < count; i++)
         if (!strcmp(infos[i].name, "cuda"))
-            printf("state=%d\nversion=%s\nfile=%s\ntext=%s\n", (int)infos[i].state, infos[i].version, infos[i].file,
-                   infos[i].text);
+            printf("state=%d\nversion=%s\nfile=%s\ntext=%s\nproducts=%d\n", (int)infos[i].state, infos[i].version,
+                   infos[i].file, infos[i].text, has_products(infos[i].file));
     printf("cpu=%d\n", (int)scale(&span, &span, 1, 2.0f, NULL));
     printf("cpu.sum=%g\n", (double)(values[0] + values[1] + values[2]));
     return 0;

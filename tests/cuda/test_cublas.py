@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Where cuBLASLt comes from, and what is said where it does not: test_cublas.py PROBE PLUGIN FAKE FAKE_OLD FAKE_LOADED. TAP.
+"""Where cuBLASLt comes from, and what is said where it does not: test_cublas.py PROBE PLUGIN FAKE FAKE_OLD LOADED OTHER. TAP.
 
-FAKE: a cuBLASLt of the tests'; FAKE_OLD: of another version; FAKE_LOADED: one under NVIDIA's name (its SONAME). In every case
-the rest of the plugin works on.
+FAKE: a cuBLASLt of the tests'; FAKE_OLD: of a version that is too old; LOADED: one under NVIDIA's name (its SONAME), of the major
+version that the plugin was built with; OTHER: of the other of 12 and 13. In every case the rest of the plugin works on.
 """
 import os
 import pathlib
@@ -22,9 +22,8 @@ def must(condition, message):
 
 
 class Rig:
-    def __init__(self, probe, plugin, fake, old, loaded):
-        paths = (probe, plugin, fake, old, loaded)
-        self.probe, self.plugin, self.fake, self.old, self.loaded = (os.path.abspath(path) for path in paths)
+    def __init__(self, *paths):
+        self.probe, self.plugin, self.fake, self.old, self.loaded, self.other = (os.path.abspath(path) for path in paths)
 
     def run(self, named=None, before=None, beside=None, environment=None):
         """named: AMP_CUBLASLT; before: a library that the process has loaded; beside: {path from the plugin's folder: file}."""
@@ -80,9 +79,11 @@ def too_old(rig):
 
 
 def what_the_process_has_loaded(rig):
-    said = rig.run(before=rig.loaded)
-    works(said)
-    must(int(said["before.products"]) > 0, f"another one was loaded: {said}")
+    """Of either major version, also where the loader would find one of the plugin's own."""
+    for before in (rig.loaded, rig.other):
+        said = rig.run(before=before, environment={"LD_LIBRARY_PATH": str(pathlib.Path(rig.loaded).parent)})
+        works(said)
+        must(int(said["before.products"]) > 0, f"another one was loaded: {said}")
 
 
 def what_the_loader_finds(rig):
@@ -101,6 +102,7 @@ def in_a_python_environment(rig):
     works(rig.run(beside={f"../nvidia/cu{major}/lib/{name}": rig.loaded}))
     works(rig.run(beside={f"../nvidia/cublas/lib/{name}": rig.loaded}))
     works(rig.run(beside={name: rig.loaded}))
+    works(rig.run(beside={f"../nvidia/cublas/lib/libcublasLt.so.{25 - int(major)}": rig.other}))
 
 
 def main():

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""libamp_cuda.so as a file and through the loader: test_plugin.py PROBE LIBAMP FAKE_OLD FAKE_NEW PLUGIN. Prints TAP.
+"""libamp_cuda.so as a file and through the loader: test_plugin.py PROBE LIBAMP FAKE_OLD FAKE_NEW OLD_DRIVER PRODUCTS PLUGIN. TAP.
 
 Whatever this machine has: the plugin exports one function, needs neither a driver nor a library of CUDA's to be loaded, and
 where it cannot work it says what is missing. PLUGIN "-REASON": it was not built, which skips what is about it. FAKE_*: a
-backend of that name and another version.
+backend of that name and another version. OLD_DRIVER: a libcuda.so.1 for CUDA 12.4. PRODUCTS: 1 if the build found cublasLt.h.
 """
 import os
 import pathlib
@@ -29,8 +29,8 @@ def must(condition, message):
 
 
 class Rig:
-    def __init__(self, probe, library):
-        self.probe, self.library = probe, library
+    def __init__(self, probe, library, old_driver, products):
+        self.probe, self.library, self.old_driver, self.products = probe, library, old_driver, products
 
     def run(self, plugin, environment=None):
         """The probe beside a copy of `plugin`; a pathlib.Path, bytes or None."""
@@ -68,6 +68,8 @@ def needs_libc_alone(rig, plugin):
     needed = re.findall(r"NEEDED.*\[(.*)\]", tool("readelf", "-d", plugin))
     strange = [name for name in needed if not re.match(r"(libc|libm|libdl|librt|libpthread|libgcc_s)\.so|lib(a|ub|t)san\.so|ld-linux", name)]
     must(needed and not strange, f"needs {strange}: a machine without CUDA could not load it")
+    undefined = [name for name in tool("nm", "-D", "--undefined-only", plugin).split() if name.startswith(("cublas", "cu", "nccl"))]
+    must(not undefined, f"takes {undefined} from whatever library is there")
 
 
 def hardened(rig, plugin):
@@ -85,6 +87,20 @@ def says_what_this_machine_lacks(rig, plugin):
         expect(said, NO_DEVICE, NO_DEVICE_STATUS, "backend cuda", NAME, "loads, no device", "driver")
     else:
         expect(said, CANNOT_LOAD, BACKEND, "backend cuda", NAME, "nstall")
+
+
+def has_products(rig, plugin):
+    said = rig.run(plugin)
+    must(said["products"] == rig.products, f"products: {said['products']}, the build says {rig.products}")
+
+
+def the_driver_is_too_old(rig, plugin):
+    """Of CUDA 12.4, as CUDA's own runtime judges it: one line that says what to do."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(rig.old_driver, os.path.join(folder, "libcuda.so.1"))
+        said = rig.run(plugin, {"LD_LIBRARY_PATH": folder})
+    expect(said, CANNOT_LOAD, BACKEND, "backend cuda", NAME, "driver is too old", "CUDA 12.4", "Install a driver")
+    must("\n" not in said["error"] and said["text"] in said["error"], f"not one line: {said}")
 
 
 def no_visible_device(rig, plugin):
@@ -111,9 +127,10 @@ def no_library(rig, *unused):
 
 
 def main():
-    probe, library, old, new, plugin = sys.argv[1:]
-    rig = Rig(os.path.abspath(probe), os.path.abspath(library))
-    with_plugin = [exports_one_function, needs_libc_alone, hardened, says_what_this_machine_lacks, no_visible_device]
+    probe, library, old, new, old_driver, products, plugin = sys.argv[1:]
+    rig = Rig(os.path.abspath(probe), os.path.abspath(library), os.path.abspath(old_driver), products)
+    with_plugin = [exports_one_function, needs_libc_alone, hardened, has_products, says_what_this_machine_lacks,
+                   the_driver_is_too_old, no_visible_device]
     cases = [(case, (os.path.abspath(plugin),)) for case in with_plugin]
     cases += [(case, (os.path.abspath(old), os.path.abspath(new))) for case in (not_there, too_old, too_new, no_library)]
     print(f"1..{len(cases)}")

@@ -2,7 +2,8 @@
 /*
  * Where cuBLASLt is: what AMP_CUBLASLT names, and nothing else if it is set; else the one that the process has loaded
  * already (a host's own, PyTorch's for one); else what the system's loader finds; else beside this file and where pip
- * and NVIDIA's installers put it. Of the major version that this file was built with: others have another ABI.
+ * and NVIDIA's installers put it. Of major version 12 or 13, whichever of them this file was built with: what is used
+ * of them is the same. Descriptors come from cublasLt...Create; cublasLt...Init would write the header's own sizes.
  */
 #include "kernels/cuda/blas_library.h"
 #include "kernels/cuda/library.h"
@@ -13,10 +14,53 @@
 #define TEXT_OF_(x) #x
 #define TEXT_OF(x) TEXT_OF_(x)
 #define MAJOR TEXT_OF(CUBLAS_VER_MAJOR)
-#define FILE_NAME "libcublasLt.so." MAJOR
 
-/* Of each major version the oldest whose toolkit libamp builds with: 12.4. */
-#define OLDEST (CUBLAS_VER_MAJOR * 10000u + (CUBLAS_VER_MAJOR == 12 ? 400u : 0u))
+/* The one that this file was built with first. */
+static const char *const files[] = { "libcublasLt.so." MAJOR, "libcublasLt.so.13", "libcublasLt.so.12" };
+
+/* From 12.4, the oldest whose toolkit libamp builds with, to the newest major version whose header was compared. */
+enum { OLDEST = 120400, NEWEST_MAJOR = CUBLAS_VER_MAJOR > 13 ? CUBLAS_VER_MAJOR : 13 };
+
+/* The values of 12.4's header, and of 13.0's and 13.1's: a header with others needs a second set of them. */
+#define SAME(name, value) _Static_assert((int)(name) == (value), #name)
+SAME(CUBLASLT_MATMUL_DESC_TRANSA, 3);
+SAME(CUBLASLT_MATMUL_DESC_TRANSB, 4);
+SAME(CUBLASLT_MATMUL_DESC_EPILOGUE, 7);
+SAME(CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8);
+SAME(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, 11);
+SAME(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 12);
+SAME(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, 13);
+SAME(CUBLASLT_EPILOGUE_BIAS, 4);
+SAME(CUBLASLT_EPILOGUE_DRELU_BGRAD, 152);
+SAME(CUBLASLT_EPILOGUE_DRELU, 136);
+SAME(CUBLASLT_EPILOGUE_BGRADB, 512);
+SAME(CUBLASLT_EPILOGUE_BGRADA, 256);
+SAME(CUBLASLT_EPILOGUE_RELU, 2);
+SAME(CUBLASLT_EPILOGUE_RELU_AUX, 130);
+SAME(CUBLASLT_EPILOGUE_DEFAULT, 1);
+SAME(CUBLAS_OP_T, 1);
+SAME(CUBLAS_OP_N, 0);
+SAME(CUBLAS_COMPUTE_32F_FAST_TF32, 77);
+SAME(CUBLAS_COMPUTE_32F, 68);
+SAME(CUDA_R_32F, 0);
+SAME(CUDA_R_16F, 2);
+SAME(CUDA_R_16BF, 14);
+SAME(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 5);
+SAME(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 6);
+SAME(CUBLASLT_REDUCTION_SCHEME_NONE, 0);
+SAME(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2);
+SAME(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 1);
+SAME(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 3);
+SAME(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 5);
+SAME(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 6);
+SAME(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 7);
+SAME(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 8);
+SAME(CUBLASLT_ALGO_CONFIG_ID, 0);
+SAME(CUBLAS_STATUS_SUCCESS, 0);
+SAME(CUBLAS_STATUS_NOT_SUPPORTED, 15);
+SAME(CUBLAS_STATUS_INVALID_VALUE, 7);
+SAME(CUBLAS_STATUS_ALLOC_FAILED, 3);
+SAME(sizeof(cublasLtMatmulHeuristicResult_t), 96);
 
 static struct blas_library library;
 static const struct blas_library *found;
@@ -29,8 +73,10 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const char *const places[] = {
     "./",
     "../nvidia/cu" MAJOR "/lib/",
-    "../nvidia/cublas/lib/",
+    "../nvidia/cu13/lib/",
+    "../nvidia/cublas/lib/", /* of version 12 */
     "../../nvidia/cu" MAJOR "/lib/",
+    "../../nvidia/cu13/lib/",
     "../../nvidia/cublas/lib/",
     "/usr/local/cuda-" MAJOR "/lib64/",
     "/usr/local/cuda/lib64/",
@@ -38,8 +84,8 @@ static const char *const places[] = {
 };
 
 static void *open_library(char *why, size_t size) {
-    const struct cuda_library_search search = { "AMP_CUBLASLT", FILE_NAME, false, places,
-                                                sizeof places / sizeof *places };
+    const struct cuda_library_search search = { "AMP_CUBLASLT", files,  sizeof files / sizeof *files,
+                                                false,          places, sizeof places / sizeof *places };
     return cuda_library_open(&search, why, size);
 }
 
@@ -60,23 +106,25 @@ static void load(void) {
     void *handle = open_library(why, sizeof why);
     if (!handle) {
         snprintf(text, sizeof text,
-                 "products on a GPU need cuBLASLt " MAJOR " (" FILE_NAME "), which is not there: %s. Install NVIDIA's "
-                 "CUDA " MAJOR " libraries (the package libcublas of the CUDA toolkit, or of pip nvidia-cublas), or "
-                 "name the file in AMP_CUBLASLT",
+                 "products on a GPU need cuBLASLt 12 or 13 (libcublasLt.so.12 or .13), which is not there: %s. Install "
+                 "NVIDIA's CUDA " MAJOR " libraries (the package libcublas of the CUDA toolkit, or of pip "
+                 "nvidia-cublas), or name the file in AMP_CUBLASLT",
                  why);
         return;
     }
     const char *missing = take_functions(handle);
     if (missing) {
         snprintf(text, sizeof text,
-                 FILE_NAME " has no function %s: it is no cuBLASLt, or too old. Install that of CUDA " MAJOR, missing);
+                 "what was loaded as libcublasLt.so has no function %s: it is no cuBLASLt, or too old. Install that of "
+                 "CUDA " MAJOR,
+                 missing);
         return;
     }
     library.version = library.cublasLtGetVersion();
-    if (library.version < OLDEST || library.version / 10000 != CUBLAS_VER_MAJOR) {
-        snprintf(text, sizeof text, "cuBLASLt %zu.%zu.%zu does not fit: libamp_cuda.so needs %u.%u or a later " MAJOR,
+    if (library.version < OLDEST || library.version / 10000 > NEWEST_MAJOR) {
+        snprintf(text, sizeof text, "cuBLASLt %zu.%zu.%zu does not fit: libamp_cuda.so needs %d.%d to %d",
                  library.version / 10000, library.version / 100 % 100, library.version % 100, OLDEST / 10000,
-                 OLDEST / 100 % 100);
+                 OLDEST / 100 % 100, NEWEST_MAJOR);
         return;
     }
     found = &library;

@@ -20,23 +20,39 @@ static void *open_in(const char *place, const char *file) {
     return needed > 0 && (size_t)needed < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 }
 
-void *cuda_library_open(const struct cuda_library_search *search, char *why, size_t size) {
-    const char *named = secure_getenv(search->variable);
-    if (named && !*named) named = NULL;
-    if (named && *named != '/') { /* what a relative one names depends on where somebody started the program */
-        snprintf(why, size, "%s: '%.100s' is not an absolute path", search->variable, named);
+static void explain(const char *variable, char *why, size_t size) {
+    const char *error = dlerror();
+    snprintf(why, size, "%s%s%.300s", variable, *variable ? ": " : "", error ? error : "no reason given");
+}
+
+static void *open_named(const char *variable, const char *path, char *why, size_t size) {
+    if (*path != '/') { /* what a relative one names depends on where somebody started the program */
+        snprintf(why, size, "%s: '%.100s' is not an absolute path", variable, path);
         return NULL;
     }
-    void *handle = named ? dlopen(named, RTLD_NOW | RTLD_LOCAL)
-                         : dlopen(search->file, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-    if (!handle && !named && !search->only_loaded) handle = dlopen(search->file, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) {
-        const char *error = dlerror();
-        snprintf(why, size, "%s%s%.300s", named ? search->variable : "", named ? ": " : "",
-                 error ? error : "no reason given");
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) explain(variable, why, size);
+    return handle;
+}
+
+/* By the system's loader. flags: RTLD_NOLOAD or 0 */
+static void *open_known(const struct cuda_library_search *search, int flags, char *why, size_t size) {
+    void *handle = NULL;
+    for (size_t i = 0; !handle && i < search->n_files; i++) {
+        handle = dlopen(search->files[i], RTLD_NOW | RTLD_LOCAL | flags);
+        if (!handle && i == 0) explain("", why, size);
     }
-    for (size_t i = 0; !handle && !named && i < search->n_places; i++)
-        handle = open_in(search->places[i], search->file);
+    return handle;
+}
+
+void *cuda_library_open(const struct cuda_library_search *search, char *why, size_t size) {
+    const char *named = secure_getenv(search->variable);
+    if (named && *named) return open_named(search->variable, named, why, size);
+    void *handle = open_known(search, RTLD_NOLOAD, why, size);
+    if (!handle && !search->only_loaded) handle = open_known(search, 0, why, size);
+    for (size_t i = 0; !handle && i < search->n_files; i++)
+        for (size_t j = 0; !handle && j < search->n_places; j++)
+            handle = open_in(search->places[j], search->files[i]);
     return handle;
 }
 

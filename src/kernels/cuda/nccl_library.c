@@ -21,7 +21,8 @@ static const char *take_functions(void *handle, struct nccl_library *library) {
 }
 
 const char *cuda_nccl_open(struct nccl_library *library, char *text, size_t size) {
-    static const struct cuda_library_search search = { "AMP_NCCL", FILE_NAME, true, NULL, 0 };
+    static const char *const files[] = { FILE_NAME };
+    static const struct cuda_library_search search = { "AMP_NCCL", files, 1, true, NULL, 0 };
     char why[400];
     int version = 0;
     library->handle = cuda_library_open(&search, why, sizeof why);
