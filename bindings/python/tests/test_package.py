@@ -82,6 +82,16 @@ def test_one_wheel_for_every_python(installed):
     assert any(name.endswith("LICENSE") for name in licenses) and any("third-party" in name for name in licenses)
 
 
+def test_the_notices_name_what_is_inside(installed):
+    notices = {file.name: file.read_text() for file in importlib.metadata.files("libamp") if "licenses" in str(file)}
+    third = notices["LICENSE.third-party"]
+    assert "libffi: Copyright" in third and "Jansson: Copyright" in third and "Permission is hereby granted" in third
+    assert "libcudart_static.a" in third and "LICENSE.cuda-runtime" in third
+    if "LICENSE.cuda-runtime" in notices:  # tools/wheels puts NVIDIA's terms where its program goes
+        assert (installed / "libamp_cuda.so").exists()
+        assert notices["LICENSE.cuda-runtime"].startswith("End User License Agreement")
+
+
 def test_metadata_says_what_it_is():
     told = importlib.metadata.metadata("libamp")
     assert told["License-Expression"] == "Apache-2.0" and told["Requires-Python"] == ">=3.10"
