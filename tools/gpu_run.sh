@@ -12,7 +12,7 @@ quick='machine device host bench-quick demo-quick'
 all=$quick
 for tool in $tools; do all="$all $tool-device $tool-host"; done
 for group in $groups; do all="$all bench-$group"; done
-all="$all demo"
+all="$all demo torch"
 
 usage() {
     cat <<TEXT
@@ -25,10 +25,14 @@ What was ok is not run again by quick and all; what failed or was interrupted is
 are put aside. results/ has a log of each step, and figures.json: each ratio beside what is expected of it, and each step.
 The status is 1 if a step failed. What a step does not come to is a failure: a test that is skipped, a plan that is
 missing, a group that is left out, no GPU. The tools of compute-sanitizer are left out by all where there are none, or
-where they do not know this GPU. A ratio below what is expected is counted, and is no failure.
+where they do not know this GPU, and torch where no Python has PyTorch and libamp. A ratio below what is expected is
+counted, and is no failure.
 environment:
   AMP_CUBLASLT   the file libcublasLt.so, if it is not found
   RUN_PATIENCE   multiplies the steps' limits (default 1)
+  RUN_PYTHON     the Python of the step torch (default python3)
+  RUN_SITE       a folder with the package libamp for it, in the place of the pack's wheel
+  RUN_MODELS     the models of that step (default: gpt2 bert resnet50 mlp)
 TEXT
 }
 
@@ -99,12 +103,13 @@ trap 'if [ -n "$child" ]; then kill "$child"; fi; say interrupted; exit 130' INT
 
 # ---- what a step came to: its reason in `why`, empty if it is ok ------------------------------------------------------
 
-program() { # LIMIT COMMAND...: its output in the step's log
+# LIMIT COMMAND...: its output in the step's log. runner: what starts it.
+program() {
     limit=$(($1 * ${RUN_PATIENCE:-1}))
     shift
     code=0
     printf '$ %s\n' "$*" >>"$log"
-    (carried timeout -k 10 "$limit" "$@") >>"$log" 2>&1 </dev/null & # so that a signal is heard
+    (${runner:-carried} timeout -k 10 "$limit" "$@") >>"$log" 2>&1 </dev/null & # so that a signal is heard
     child=$!
     wait "$child" 2>>"$log" || code=$? # which says what killed it
     child=
@@ -175,6 +180,41 @@ demo() { # LIMIT ARGUMENT...
     if [ -z "$why" ] && ! grep -q '^Wiring: sound' "$log"; then why='the wiring is not sound'; fi
 }
 
+# torch brings its own libraries; those of this folder are not for it.
+bare() { exec "$@"; }
+
+# The package for $python: RUN_SITE, the wheel that came with the pack, or what is installed.
+find_site() {
+    site=${RUN_SITE:-}
+    wheel=$(made wheel)
+    if [ -z "$site" ] && [ -n "$wheel" ]; then
+        site=$results/site
+        rm -rf "$site"
+        "$python" -m zipfile -e "$here/$wheel" "$site" >>"$log" 2>&1 || return 1
+    fi
+    PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH} "$python" -c 'import libamp.torch' >>"$log" 2>&1
+}
+
+training() {
+    python=${RUN_PYTHON:-python3}
+    if ! "$python" -c 'import importlib.util as u; exit(u.find_spec("torch") is None)' >>"$log" 2>&1; then
+        absent="$python has no PyTorch: RUN_PYTHON names another"
+        return
+    fi
+    if ! find_site; then
+        absent="$python has no libamp that works: RUN_SITE names a folder with it, or tools/gpu pack --wheel"
+        return
+    fi
+    rm -f "$results/$step.json"
+    runner=bare
+    # shellcheck disable=SC2086 # a list
+    program 600 env -u AMP_CUBLASLT PYTHONPATH="$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 "$python" \
+        "$here/python/train.py" --device cuda --seconds 500 --json "$results/$step.json" ${RUN_MODELS:-}
+    runner=
+    missing=$(grep -h '^FAILED: \|^left out: all: ' "$log" | head -n 1)
+    if [ -n "$missing" ]; then why=$missing; fi
+}
+
 sanitized() { # TOOL PROGRAM
     if ! find_sanitizer; then
         absent='there is no compute-sanitizer'
@@ -221,6 +261,7 @@ run_step() {
     bench-*) bench 600 --group "${step#bench-}" ;;
     demo-quick) demo 60 --seeds 1 --epochs 15 ;;
     demo) demo 300 --seeds 3 --epochs 15 ;;
+    torch) training ;;
     *) sanitized "${step%-*}" "${step#*-}" ;;
     esac
     result=ok
@@ -306,6 +347,8 @@ write_figures() {
         if is_ok demo; then cat "$results/demo/results.json"
         elif is_ok demo-quick; then cat "$results/demo-quick/results.json"
         else echo null; fi
+        printf ',\n  "training": '
+        if is_ok torch; then cat "$results/torch.json"; else echo null; fi
         printf '}\n'
     } >"$results/figures.json"
 }

@@ -90,8 +90,9 @@ class Rig:
 
 
 def made(rig):
-    out = rig.folder / "out"
-    subprocess.run([rig.tool, "pack", "--from", rig.built, "--output", out], check=True, stdin=subprocess.DEVNULL,
+    out, wheel = rig.folder / "out", rig.folder / "libamp-0-py3-none-any.whl"
+    wheel.write_text("a wheel\n", encoding="utf-8")
+    subprocess.run([rig.tool, "pack", "--from", rig.built, "--output", out, "--wheel", wheel], check=True, stdin=subprocess.DEVNULL,
                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     must((out / "libamp-gpu.tar.gz").stat().st_size > 0, "no archive")
     (out / "libamp-gpu").rename(rig.folder / "moved here")
@@ -157,6 +158,32 @@ def resumed(rig):
     must([name for name in QUICK if before[name] != after[name]] == ["device"], f"{before}\n{after}")
 
 
+PYTHON = """case $1 in
+-c) case "$2" in *torch*) exit {torch} ;; esac; exec {python} "$@" ;;
+-m) mkdir -p "$5" && cp "$4" "$5" ;;
+*) echo "$*" "$PYTHONPATH" "${{AMP_CUBLASLT-}}"
+    while [ "$1" != --json ]; do shift; done
+    echo '{{"results": 1}}' >"$2"; {end} ;;
+esac"""
+
+
+def torch(rig):
+    """A Python that plays one with PyTorch: its training passes, a mode of it fails, it has no PyTorch."""
+    tools, pack = rig.folder / "a Python", rig.emulated()
+    tools.mkdir()
+    for missing, end, status, word in ((0, "exit 0", 0, "1 ok, 0 FAILED"), (0, "echo 'FAILED: mlp O2: why'; exit 1", 1, "mlp O2"),
+                                       (1, "exit 0", 1, "has no PyTorch")):
+        script(tools / "python3", PYTHON.format(python=sys.executable, torch=missing, end=end))
+        said = rig.run(pack, "torch", status=status, tools=tools)
+        must(word in said, said)
+        if status == 0:
+            log = (pack / "results" / "torch.log").read_text(encoding="utf-8")
+            must("train.py --device cuda" in log and f"{pack}/results/site" in log and rig.blas not in log, log)
+            must((pack / "results" / "site" / "libamp-0-py3-none-any.whl").exists(), "the wheel was not unpacked")
+            figures = json.loads((pack / "results" / "figures.json").read_text(encoding="utf-8"))
+            must(figures["training"] == {"results": 1}, figures["training"])
+
+
 def sanitizer(rig):
     """One that passes, one that finds something, one that does not know the GPU."""
     tools = rig.folder / "tools"
@@ -202,7 +229,7 @@ def main():
         for what, test in (("tools/gpu makes a pack", made), ("it is small", small), ("it has no path of this machine", no_paths),
                            ("it carries its libraries", libraries), ("without a device it is red", no_device),
                            ("over the emulator it is green", green), ("it goes on where it stopped", resumed),
-                           ("compute-sanitizer", sanitizer), ("what tests nothing is red", not_green), ("a mutant is red", red)):
+                           ("PyTorch", torch), ("compute-sanitizer", sanitizer), ("what tests nothing is red", not_green), ("a mutant is red", red)):
             rig.point(what, test)
         print(f"1..{rig.number}")
     return rig.failed != 0
