@@ -3,6 +3,9 @@
  * Several GPUs, one a rank, over NCCL and the host's own communicator: the ranks' decision made on the devices, and
  * gradients averaged while backward runs. Nothing here waits for a device but opening and closing.
  *
+ * Experimental: it has run over an NCCL of the tests' own, and on no machine with several GPUs. amp_initialize says so
+ * once for a host with the hook reduce_on_device.
+ *
  *     amp_nccl *nccl;
  *     amp_nccl_open(comm, &nccl);                                              a ncclComm_t of the host's
  *     host.reduce_on_device = reduce_on_device;                                one line: return amp_nccl_reduce(...)

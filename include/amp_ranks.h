@@ -26,6 +26,8 @@ extern "C" {
  * on `stream`, the host's current one there, and nothing waits. None of them is infinite or NaN. Where the loss scalers
  * live on a device (docs/devices.md) it is called in the place of `reduce`: the ranks decide there, no host waits
  * for a decision, and a bracket can be captured in a graph. A cancelled bracket does wait, for the other ranks' word.
+ * Experimental, as is a context whose parameters are on several GPUs: no machine with several has run either, and
+ * amp_initialize warns once of it.
  * amp_nccl_reduce (amp_nccl.h) is one over NCCL. AMP_ERR_MISSING_HOOK of amp_initialize: the scalers live on the host
  * (parameters in several memories), or an optimizer has AMP_OPTIMIZER_SHARDED, and there is no `reduce`.
  *

@@ -14,7 +14,10 @@
 #
 # Environments lie outside the repository, in AMP_PYTHON_CACHE (default: the user's cache folder), which may be deleted at
 # any time. AMP_PYTHON is the Python they are made from; if it has PyTorch, that is used and none is installed.
-# AMP_TORCH is the PyTorch that the newest shall have instead, as "2.4".
+# AMP_TORCH is the PyTorch that the newest shall have instead, as "2.4"; "pre": its newest pre-release, installed anew each day,
+# also from the index that AMP_TORCH_INDEX names.
+#
+#   python_torch             that environment's Python and PyTorch, in words
 
 : "${root:?tools/python.sh is sourced with root set}"
 
@@ -66,6 +69,8 @@ python_setup() {
     if [ "$1" = oldest ]; then wanted=2.0; fi
     if [ -z "$wanted" ]; then
         torch='torch>=2.0' there=$(torch_there "$python" || true)
+    elif [ "$wanted" = pre ]; then
+        torch="--pre torch${AMP_TORCH_INDEX:+ --extra-index-url $AMP_TORCH_INDEX}"
     else
         torch="torch==$wanted.*"
         # PyTorch before 2.3 was built with NumPy 1, and has no arrays beside a later one.
@@ -73,6 +78,7 @@ python_setup() {
     fi
     venv=$python_cache/$1-$version${wanted:+-$wanted}
     stamp="$("$python" -c 'import sys; print(sys.version)' | tr '\n' ' ')|$python_needs|$numpy|$torch|$there"
+    if [ "$wanted" = pre ]; then stamp="$stamp|$(date +%Y-%m-%d)"; fi
     if [ "$(cat "$venv/.made-with" 2>/dev/null)" = "$stamp" ] && "$venv/bin/python" -c 'import torch' 2>/dev/null; then
         return
     fi
@@ -96,10 +102,17 @@ python_make() {
         printf '%s\n' "$there" >"$packages/torch.pth"
         torch=''
     fi
+    later=''
+    case $torch in --pre*) later=$torch torch='' ;; esac # of torch alone
     # shellcheck disable=SC2086 # lists
     if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-compile \
         $python_needs $numpy ml_dtypes $torch >>"$log" 2>&1; then
         python_failed "packages could not be installed; is there a network?"
+    fi
+    # shellcheck disable=SC2086 # a list
+    if [ -n "$later" ] && ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-compile \
+        $later >>"$log" 2>&1; then
+        python_failed "no pre-release of PyTorch could be installed"
     fi
     if ! "$venv/bin/python" -c 'import torch' >>"$log" 2>&1; then python_failed "PyTorch cannot be imported"; fi
     # Where PYTHONDONTWRITEBYTECODE is set each import of them would compile them anew, and each script of the tests makes an
@@ -108,6 +121,10 @@ python_make() {
         "$venv/bin/python" -m compileall -q -j 2 "$packages/torch" "$packages/numpy" "$packages/sympy" \
             "$packages/mpmath" "$packages/triton" >>"$log" 2>&1 || true # a few are for others
     fi
+}
+
+python_torch() {
+    "$venv/bin/python" -c 'import platform, torch; print(f"Python {platform.python_version()}, PyTorch {torch.__version__}")'
 }
 
 python_failed() {

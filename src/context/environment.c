@@ -2,6 +2,8 @@
 #include "context/environment.h"
 #include "context/findings.h"
 #include "context/log.h"
+#include "context/optimizer.h"
+#include "context/report.h"
 #include "kernels/backend.h"
 #include "kernels/cpu.h"
 #include "kernels/matmul.h"
@@ -30,6 +32,18 @@ static const struct {
       true },
 };
 
+/* No machine with several GPUs has run libamp so far. */
+static void check_untried(amp_context *context) {
+    size_t decide = 0;
+    for (size_t i = 0; i < context->n_optimizers; i++) decide += context->optimizers[i].host.reduce_on_device != NULL;
+    if (context->n_places > 1)
+        (void)amp__warn(context, "experimental: parameters on %zu GPUs, which no machine has tried with libamp: compare "
+                        "a short training with one on a single GPU", context->n_places);
+    if (decide)
+        (void)amp__warn(context, "experimental: ranks that decide on their GPUs (reduce_on_device), which no machine "
+                        "has tried with libamp: compare a short training with one that has the hook reduce");
+}
+
 void amp__environment_check(amp_context *context) {
     for (size_t i = 0; i < AMP_COUNT(variables); i++) {
         const char *text = variables[i].secure ? secure_getenv(variables[i].name) : getenv(variables[i].name);
@@ -37,4 +51,5 @@ void amp__environment_check(amp_context *context) {
         amp__find(context, AMP__VARIABLE_UNKNOWN, variables[i].name, "%s is \"%.200s\", which means nothing: it may be "
                   "%s", variables[i].name, text, variables[i].allowed);
     }
+    check_untried(context);
 }

@@ -235,6 +235,18 @@ TEST(test_late_parameter_elsewhere) {
     run_end(&run);
 }
 
+/* Until a machine with several GPUs has run it, a context over two says so. */
+TEST_TIMES(test_several_gpus_are_experimental, TWO_MIXED + 1) {
+    const struct training kind = { AMP_OPTIM_ADAM, 0, AMP_O2, 1, 1, 0 };
+    char said[4096];
+    size_t length;
+    if (_i >= TWO && !device.second_stream) return; /* a machine with one GPU */
+    struct run run = begin(&kind, (enum memories)_i);
+    ck_ok(amp_explain(run.context, NULL, said, sizeof said, &length));
+    ck_assert_int_eq(strstr(said, "experimental: parameters on 2 GPUs") != NULL, _i >= TWO);
+    run_end(&run);
+}
+
 /* ---- checkpoints ---- */
 
 /* A build without Jansson has no state files, and says so wherever the parameters lie. */

@@ -271,6 +271,16 @@ TEST_TIMES(test_capture, CAPTURED) {
     stop(&run);
 }
 
+/* Until a machine with several GPUs has run it. */
+TEST(test_said_to_be_experimental) {
+    struct run run = start(&kinds[0]);
+    char said[4096];
+    size_t length;
+    ck_ok(amp_explain(run.context, NULL, said, sizeof said, &length));
+    ck_assert_ptr_nonnull(strstr(said, "experimental: ranks that decide on their GPUs"));
+    stop(&run);
+}
+
 /* What the devices cannot decide needs the hook reduce. */
 TEST_TIMES(test_needs_reduce, 2) {
     struct host *host = host_new(false, _i == 0, false, STEP_FUSED);

@@ -65,6 +65,18 @@ def test_a_framework_that_will_not_do(tmp_path, files, words):
     assert done.returncode == 1 and words in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize(("version", "warnings"), [("2.0.1", 0), ("2.11.0+cu130", 0), ("2.99.0.dev20300101", 1)])
+def test_a_torch_that_nobody_tried_is_named_once(tmp_path, version, warnings):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(f"__version__ = {version!r}")
+    (tmp_path / "libamp").symlink_to(FOLDER)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import libamp.torch; from libamp import torch"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("RuntimeWarning") == done.stderr.count("amp.health()") == warnings
+    assert done.stderr.count(version) == warnings
+
+
 def test_errors_are_what_python_users_catch():
     assert issubclass(libamp.Error, RuntimeError)
     assert issubclass(libamp.ArgumentError, (libamp.Error, ValueError))

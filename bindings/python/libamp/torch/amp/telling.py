@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import torch
+
 from ... import _findings, _html
+from .. import _tried
 from .session import Session, live
 
 
@@ -32,6 +35,8 @@ def health(what: Any = None) -> str:
     """A report for people of the initialize that this model or optimizer went through (None: each that is in
     force): what was wired, called, cast; gradients seen and missing; steps; findings, and "sound" or their number."""
     reports = [_findings.report(session.context, session.record) for session in _sessions_of(what, "health")]
+    if reports and (untried := _tried.outside(torch.__version__)):
+        reports[0] = f"{untried}\n{reports[0]}"
     return _html.Text("\n".join(reports), "".join(map(_verdict_first, reports)))
 
 

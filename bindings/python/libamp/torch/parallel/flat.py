@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .. import _tried
+
 
 def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """One new 1-D tensor with the elements of all, which share a type and a device."""
@@ -50,6 +52,7 @@ def apply_flat_dist_call(
 ) -> None:
     """`call` of torch.distributed on one flat copy of `bucket`, then back; an all_reduce is averaged."""
     flat = for_the_wire(flatten(bucket))
+    _tried.several_gpus("libamp.torch.parallel", flat.device, dist.get_world_size())
     call(flat, *(extra_args or ()))
     if call is dist.all_reduce:
         flat /= dist.get_world_size()

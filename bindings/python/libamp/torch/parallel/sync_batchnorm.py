@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from .. import _tried
+
 
 def _world_size(group: Any) -> int:
     if not dist.is_available() or not dist.is_initialized():
@@ -44,6 +46,7 @@ def _join(
     own = torch.cat([mean, squares, mean.new_full((1,), count)])
     parts = [own]
     if _world_size(group) > 1:
+        _tried.several_gpus("SyncBatchNorm", own.device, _world_size(group))
         parts = [torch.empty_like(own) for _ in range(_world_size(group))]
         dist.all_gather(parts, own, group=group)
     table = torch.stack(parts)
