@@ -87,8 +87,8 @@ def measure(bench: "Bench") -> None:
     state = report.new_state(bench.device)
     until = time.monotonic() + bench.seconds if bench.seconds else float("inf")
     session = Session(state, deadline=until, gauge=gauge_of(bench.device, bench.quick or trial))
-    session.run(["mlp"] if trial else list(report.EVERY), chosen([], bench.device == "cuda" and not bench.quick),
-                1 if trial else 2 if bench.quick else 3)
+    modes = chosen(["*bf16", "O4", "O5", "bf16-*s"] if trial else [], bench.device == "cuda" and not bench.quick)
+    session.run(["mlp"] if trial else list(report.EVERY), modes, 1 if trial else 2 if bench.quick else 3)
     for line in report.compare(state["results"], bench.device):
         what, unit, times = report.METRICS[line["metric"]][bench.device]
         name = f"{report.TITLES[line['model']]}, {line['mode']}, {what}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ways to train a model: FP32, torch.autocast, a bfloat16 model with FP32 masters kept by hand, libamp's levels.
 
-Each is a row of MODES; the most telling ones come first. The optimizer is torch's fused AdamW or SGD, and libamp's own
+Each is a row of MODES. The optimizer is torch's fused AdamW or SGD, and libamp's own
 where the name says "fused"."""
 import contextlib
 import copy
@@ -20,7 +20,8 @@ Step = Callable[[], torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """level: libamp's; else dtype is autocast's or, by_hand, the model's. compiled: the model is, by inductor."""
+    """level: libamp's; else dtype is autocast's or, by_hand, the model's. compiled: the model is, by inductor. turn: those
+    of turn 1 come first for all models; turns 1 and 2 have all rounds, the others one."""
 
     level: str = ""
     dtype: torch.dtype = torch.float32
@@ -28,6 +29,7 @@ class Mode:
     own_optimizer: bool = False
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     compiled: bool = False
+    turn: int = 1
 
 
 FP16, BF16 = torch.float16, torch.bfloat16
@@ -38,18 +40,18 @@ EAGER = {
     "O4": Mode("O4"),
     "O5": Mode("O5"),
     "bf16-masters": Mode(dtype=BF16, by_hand=True),
-    "O5-fused": Mode("O5", own_optimizer=True),
     "autocast-fp16": Mode(dtype=FP16),
     "O1-torch": Mode("O1", settings=TORCHS_LISTS),
     "O1": Mode("O1"),
     "O2": Mode("O2"),
-    "O2-fused": Mode("O2", own_optimizer=True),
-    "O5-split": Mode("O5", own_optimizer=True, settings={"master_weights": "split"}),
-    "fp32": Mode(),
+    "O5-fused": Mode("O5", own_optimizer=True, turn=2),
+    "O2-fused": Mode("O2", own_optimizer=True, turn=2),
+    "O5-split": Mode("O5", own_optimizer=True, settings={"master_weights": "split"}, turn=3),
+    "fp32": Mode(turn=3),
 }
 NOT_COMPILED = {"O5-fused", "O2-fused", "O5-split", "fp32"}  # they differ from others outside of the model alone
 MODES = EAGER | {
-    f"{name}-compiled": dataclasses.replace(mode, compiled=True)
+    f"{name}-compiled": dataclasses.replace(mode, compiled=True, turn=4)
     for name, mode in EAGER.items()
     if name not in NOT_COMPILED
 }

@@ -130,7 +130,10 @@ def ratios(lines: list[dict[str, Any]], device: str) -> list[str]:
 def text_of(state: dict[str, Any]) -> str:
     lines = compare(state["results"], state["device"])
     said = [*table(state), "", *ratios(lines, state["device"]), ""]
-    said += [f"left out: {name}: {why}" for name, why in state["left_out"].items()]
+    left_out: dict[str, list[str]] = {}
+    for name, why in state["left_out"].items():
+        left_out.setdefault(why, []).append(name)
+    said += [f"left out: {', '.join(names)}: {why}" for why, names in left_out.items()]
     said += [f"FAILED: {name}: {why}" for name, why in state["failed"].items()]
     goals = [line for line in lines if line["goal"]]
     missed = sum(line["ratio"] < line["goal"] for line in goals)

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import platform
+import statistics
 import sys
 import time
 from typing import Any
@@ -58,10 +59,9 @@ class Session:
         other.replace(self.file)
 
     def run(self, models: list[str], modes: list[str], rounds: int) -> None:
-        """A round of all models first, then the others; what is compiled once, and last."""
-        eager, compiled = ([m for m in modes if MODES[m].compiled is which] for which in (False, True))
-        order = [(str(r), model, mode) for r in range(rounds) for model in models for mode in eager]
-        order += [("0", model, mode) for model in models for mode in compiled]
+        """Round by round the modes of the first turns; then the others once, the compiled ones last."""
+        turns = [(str(r), turn) for r in range(rounds) for turn in (1, 2)] + [("0", 3), ("0", 4)]
+        order = [(r, model, m) for r, turn in turns for model in models for m in modes if MODES[m].turn == turn]
         for number, model, mode in order:
             if number in self.state["results"].get(model, {}).get(mode, {}):
                 continue  # by a process before this one
@@ -77,18 +77,19 @@ class Session:
         self.save()
 
     def expected(self, model: str, mode: str) -> float:
-        """Seconds: what it took before, or the longest of the model's that are like it."""
+        """Seconds: what it took before, or what others of this model take that are compiled as it is."""
         seconds, compiled = self.state["seconds"], MODES[mode].compiled
         modes = [name for name in MODES if MODES[name].compiled is compiled]
         alike = [seconds[f"{model} {name}"] for name in modes if f"{model} {name}" in seconds]
-        return seconds.get(f"{model} {mode}") or max(alike, default=GUESS[compiled])
+        return seconds.get(f"{model} {mode}") or (statistics.median(alike) if alike else GUESS[compiled])
 
     def piece(self, number: str, model: str, mode: str) -> None:
-        name, begin = f"{model} {mode}", self.clock()
+        name = f"{model} {mode}"
         self.state["running"] = name
         self.save()
         try:
-            record = self.measured(self.task(model), mode)
+            task, begin = self.task(model), self.clock()
+            record = self.measured(task, mode)
         except ImportError as error:
             if model in self.tasks:
                 self.failed(name, error)

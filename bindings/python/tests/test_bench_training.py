@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The group `train` of tools/bench --python: what it measures, how it goes on, what it says. No time is judged."""
 import json
+import os
 import pathlib
 import sys
 import types
@@ -37,7 +38,7 @@ def test_every_mode_trains_the_mlp(parts, tmp_path):
     state = run(parts, tmp_path, list(parts.modes.EAGER))
     assert not state["failed"] and not state["left_out"] and state["running"] is None
     results = state["results"]["mlp"]
-    assert list(results) == list(parts.modes.EAGER)
+    assert set(results) == set(parts.modes.EAGER)
     counts = {mode: rounds["0"] for mode, rounds in results.items()}
     for mode, rounds in results.items():
         assert rounds["0"]["kernels"] > 20, mode
@@ -47,6 +48,21 @@ def test_every_mode_trains_the_mlp(parts, tmp_path):
     assert counts["O5"]["mib"] < counts["fp32"]["mib"]
     said = parts.report.text_of(state)
     assert all(mode in said for mode in results) and "0 modes failed" in said
+
+
+slow = pytest.mark.skipif(os.environ.get("AMP_SLOW") != "true", reason="slow: inductor takes a minute")
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=slow)])
+def test_compiled_modes_train_the_mlp(parts, tmp_path, monkeypatch, backend):
+    monkeypatch.setattr(parts.modes, "compiled_if", lambda mode, model: torch.compile(model, backend=backend))
+    modes = [mode for mode in parts.modes.MODES if mode.endswith("-compiled")]
+    state = run(parts, tmp_path, modes if backend == "inductor" else ["autocast-bf16-compiled", "O4-compiled"])
+    assert not state["failed"] and not state["left_out"]
+    results = state["results"]["mlp"]
+    losses = [rounds["0"]["loss"] for rounds in results.values()]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=0.01)  # bf16 rounds to 1 in 256
+    assert parts.report.compare({"mlp": results}, "cpu")
 
 
 def test_an_error_of_one_mode_is_its_own(parts, tmp_path, monkeypatch):
@@ -73,7 +89,7 @@ def test_a_model_whose_package_is_missing_is_left_out(parts, monkeypatch):
 
 
 def test_nothing_begins_that_would_end_too_late(parts, tmp_path, monkeypatch):
-    """A piece takes 10 seconds of this clock: after the first, which is guessed, three end within 45."""
+    """A piece takes 10 seconds of this clock: four of the first turn end within 45, and one of the second would not."""
     now = [0.0]
 
     def measured(session, task, mode):
@@ -81,9 +97,9 @@ def test_nothing_begins_that_would_end_too_late(parts, tmp_path, monkeypatch):
         return {"kernels": 1}
 
     monkeypatch.setattr(parts.session.Session, "measured", measured)
-    state = run(parts, tmp_path, ["fp32", "O1", "O4", "O5", "O2"], clock=lambda: now[0], deadline=45.0)
-    assert list(state["results"]["mlp"]) == ["fp32", "O1", "O4", "O5"]
-    assert state["left_out"] == {"mlp O2": "there was no time for it"}
+    state = run(parts, tmp_path, ["O2-fused", "O1", "O4", "O5", "O2"], clock=lambda: now[0], deadline=45.0)
+    assert list(state["results"]["mlp"]) == ["O1", "O4", "O5", "O2"]
+    assert state["left_out"] == {"mlp O2-fused": "there was no time for it"}
 
 
 def test_goals_and_ratios(parts):
