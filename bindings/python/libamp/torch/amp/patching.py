@@ -51,7 +51,7 @@ _BEHIND = {
 # cast is made, and nothing of a cast is kept for backward. Not x.__rtruediv__(y), which is x.reciprocal() * y.
 _PROMOTED = ("add", "sub", "rsub", "mul", "div", "true_divide", "eq", "ne", "lt", "le", "gt", "ge")
 _OPERATORS = ("add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "eq", "ne", "lt", "le", "gt", "ge")
-_TORCH_PROMOTES = frozenset((*_PROMOTED, *(f"__{name}__" for name in _OPERATORS)))
+TORCH_PROMOTES = frozenset((*_PROMOTED, *(f"__{name}__" for name in _OPERATORS)))
 _ABSENT = object()
 
 
@@ -138,7 +138,7 @@ def _names(owner_bit: int, name: str) -> Iterator[tuple[str, int]]:
     in_place = name.startswith("__i") and name.endswith("__")
     name = name.removeprefix(_PREFIXES.get(owner_bit, ""))
     own = _core.NEVER_NARROWS if name in ("norm", "vector_norm", "matrix_norm") else 0
-    own = _core.TORCH_PROMOTES if name in _TORCH_PROMOTES else own
+    own = _core.TORCH_PROMOTES if name in TORCH_PROMOTES else own
     yield name, _core.WIDENS if name == "cpu" else _core.IN_PLACE if in_place else own
     if owner_bit in (_TENSOR, _TORCH) and not name.endswith("__"):
         yield name + "_", _core.IN_PLACE

@@ -7,9 +7,22 @@ from typing import Any
 
 import torch
 
-from ... import _findings, _html
+from ... import _core, _findings, _html
 from .. import _tried
+from .patching import LISTS, TORCH_PROMOTES
 from .session import Session, live
+
+# Ops that are FP32 in Apex's lists and not in torch.autocast's. What a call between two linear layers takes more: casts
+# (forward and backward), and bytes for backward (an element of the argument). docs/python.md has the table.
+PRICES = {
+    "gelu": (4, 2),
+    "std": (0, 2),
+    "var": (0, 2),
+    "multilabel_soft_margin_loss": (1, 12),
+    "local_response_norm": (-1, 4),
+    "normalize": (-1, -2),
+}
+_FP32 = 2
 
 
 def _sessions_of(what: Any, asked: str) -> list[Session]:
@@ -57,6 +70,7 @@ def _explained(session: Session, op: str | None) -> tuple[str, str]:
     # "described" is a word for hosts that describe their ops to the library
     said = session.context.explain(op).rstrip("\n").removesuffix(", not described")
     if op is not None:
+        said += _beside_autocast(said)
         return said + "\n", _html.lines(said)
     head = ("parameters", "of type", "elements", "masters")
     rows = [
@@ -65,6 +79,20 @@ def _explained(session: Session, op: str | None) -> tuple[str, str]:
     ]
     plain = [f"  {n} parameters in {d}, {e} elements{', with FP32 masters' if m else ''}" for n, d, e, m in rows]
     return "\n".join([said, *plain]) + "\n", _html.lines(said) + (_html.table("", head, rows) if rows else "")
+
+
+def _beside_autocast(said: str) -> str:
+    """Of an op in Apex's lists: what torch.autocast does with it on CUDA devices."""
+    if not said.endswith(", in the apex lists)"):
+        return ""
+    op = said.rpartition("(")[2].partition(",")[0]
+    if op in TORCH_PROMOTES:
+        return "; two tensors with dimensions are left to torch's own promotion, which makes no copy"
+    if op in PRICES:
+        casts, size = PRICES[op]
+        return f"; torch.autocast leaves it: here {casts:+d} casts a call, {size:+d} bytes an element for backward"
+    apexs, torchs = ({name: fp16 for name, _, fp16, _ in _core.list_ops(number)} for number in LISTS.values())
+    return ", as under torch.autocast on CUDA devices" if apexs.get(op) == torchs.get(op) == _FP32 else ""
 
 
 def _kinds(session: Session) -> dict[tuple[str, bool], tuple[int, int]]:
