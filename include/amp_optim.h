@@ -129,7 +129,7 @@ typedef struct amp_optim_tensors {
     /* the 16-bit parameter that becomes the rounded master; NULL, or entries with data NULL: none */
     const amp_span *low;
     const amp_span *moments[3]; /* FP32, 0 at first; those that the rule has not are ignored */
-    uint64_t *steps;            /* steps applied so far, 0 at first; advanced by 1 */
+    uint64_t *steps;            /* steps applied so far, 0 at first; advanced by 1; NULL: `step` holds for all */
     const float *found_inf;     /* not 0, or NaN: nothing is written and no step advances; NULL: 0 */
     const float *inv_scale;     /* what gradients are multiplied with: 1 / loss scale; NULL: 1 */
     /* Norms of the unscaled gradients (times grad_factor) where the caller has them, from amp_check_list; NULL: they
@@ -139,11 +139,13 @@ typedef struct amp_optim_tensors {
     /* The remainders of split masters (below): with remainders[i] param[i] is bf16, and the two are the FP32 master;
      * low[i] then has no data. NULL, or entries NULL: none. */
     void *const *remainders;
+    size_t n_steps; /* entries of steps: n, or 1 that is every tensor's; 0 means n */
+    uint64_t step;  /* with steps NULL: the number of this step, from 1 on; the caller counts */
 } amp_optim_tensors;
 
 #define AMP_OPTIM_TENSORS_INIT                                                                                         \
     { (uint32_t)sizeof(amp_optim_tensors), 0.0f, 0, NULL, NULL, NULL, { NULL, NULL, NULL }, NULL, NULL, NULL, NULL,    \
-      NULL, NULL }
+      NULL, NULL, 0, 0 }
 
 /* One step of every tensor. AMP_ERR_INVALID_ARGUMENT, AMP_ERR_ABI_MISMATCH: nothing was written. */
 AMP_API AMP_MUST_CHECK amp_status amp_optim_list(const amp_optim *rule, const amp_optim_tensors *tensors);

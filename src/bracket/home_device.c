@@ -254,9 +254,11 @@ const struct amp__scaler_home amp__home_device = {
 
 /* ---- a step ---- */
 
+/* NULL: there is none to read, for one thing where a scale that never skips has no other ranks to give up with it. */
 static float *skip_of(const struct amp__optimizer *optimizer) {
     const amp_context *context = optimizer->context;
-    return context->device_skips && optimizer->skips_on_device
+    const bool may_skip = !never_skips(context) || optimizer->host.reduce_on_device;
+    return context->device_skips && optimizer->skips_on_device && may_skip
         ? context->device_skips + (optimizer - context->optimizers)
         : NULL;
 }

@@ -61,8 +61,12 @@ static amp_status check_tensor(const amp_optim *rule, const amp_optim_tensors *t
 }
 
 static amp_status check_all(const amp_optim *rule, const amp_optim_tensors *t) {
-    AMP_RETURN_IF(t->n && (!t->grad || !t->param || !t->steps), AMP_ERR_INVALID_ARGUMENT,
-                  "%s is NULL and n is %zu", !t->grad ? "grad" : !t->param ? "param" : "steps", t->n);
+    AMP_RETURN_IF(t->n && (!t->grad || !t->param), AMP_ERR_INVALID_ARGUMENT, "%s is NULL and n is %zu",
+                  t->grad ? "param" : "grad", t->n);
+    AMP_RETURN_IF(t->n && !t->steps && !t->step, AMP_ERR_INVALID_ARGUMENT,
+                  "steps is NULL and step is 0: give each tensor's count, or the number of this step");
+    AMP_RETURN_IF(t->n_steps > 1 && t->n_steps != t->n, AMP_ERR_INVALID_ARGUMENT,
+                  "n_steps is %zu: steps has 1 entry, or one for each of the %zu tensors", t->n_steps, t->n);
     AMP_RETURN_IF(!(fabsf(t->grad_factor) <= 3.402823466e38f), AMP_ERR_INVALID_ARGUMENT,
                   "grad_factor is not finite");
     for (size_t i = 0; i < t->n; i++) AMP_TRY(check_tensor(rule, t, i));
@@ -78,7 +82,6 @@ static void find_tensor(const amp_optim *rule, const amp_optim_tensors *t, size_
     tensor->param = t->param[i];
     if (t->low) tensor->low = t->low[i];
     if (t->remainders) tensor->remainder = t->remainders[i];
-    tensor->steps = &t->steps[i];
     tensor->inv_scale = t->inv_scale ? *t->inv_scale : 1.0f;
     tensor->factor = t->grad_factor == 0.0f ? 1.0f : t->grad_factor;
     tensor->grad_norm = t->grad_norms ? t->grad_norms[i] : 0.0f;
@@ -107,9 +110,14 @@ static bool exceeds_caches(const amp_optim *rule, const amp_optim_tensors *t) {
     return bytes > amp__cache_bytes();
 }
 
+/* One count holds for all tensors. */
+static bool is_shared(const amp_optim_tensors *t) { return !t->steps || (t->n_steps == 1 && t->n > 1); }
+
 struct step {
     const amp_optim *rule;
     const amp_optim_tensors *t;
+    bool shared;
+    uint64_t steps; /* where it is shared */
     struct amp__powers powers;
     float limit;
     bool stream;
@@ -121,6 +129,8 @@ static void update(void *step, size_t i) {
     const struct step *s = step;
     struct amp__optim_tensor tensor;
     find_tensor(s->rule, s->t, i, &tensor);
+    uint64_t steps = s->steps;
+    tensor.steps = s->shared ? &steps : &s->t->steps[i];
     tensor.powers = &s->powers;
     tensor.stream = s->stream;
     amp__optim_update(s->rule, &tensor, s->limit);
@@ -128,9 +138,11 @@ static void update(void *step, size_t i) {
 
 /* Apart, so that no arithmetic is moved out of the environment that the caller sets. */
 __attribute__((noinline)) static void step(const amp_optim *rule, const amp_optim_tensors *t) {
-    struct step s = { rule, t, amp__optim_powers(rule, t->n ? t->steps[0] : 0), limit_of(rule, t),
+    const uint64_t first = !t->n ? 0 : t->steps ? t->steps[0] : t->step - 1;
+    struct step s = { rule, t, is_shared(t), first, amp__optim_powers(rule, first), limit_of(rule, t),
                       exceeds_caches(rule, t) };
     amp__optim_update_all(t->n, size_of, update, &s);
+    if (s.shared && t->steps) t->steps[0]++;
 }
 
 static amp_status check_call(const amp_optim *given, const amp_optim_tensors *tensors, const char *function,
@@ -163,5 +175,8 @@ AMP_API amp_status amp_device_optim(amp_device_list *list, void *stream, const a
     const struct amp__list_call call = {
         .kind = AMP__LIST_OPTIM, .stream = stream, .n = t.n, .rule = &rule, .tensors = &t
     };
-    return amp__device_run(list, &call, "amp_device_optim");
+    const amp__fpenv saved = amp__fpenv_enter(); /* the backend may compute a tensor's numbers here */
+    const amp_status status = amp__device_run(list, &call, "amp_device_optim");
+    amp__fpenv_leave(saved);
+    return status;
 }

@@ -222,9 +222,11 @@ cudaError_t cuda_launch_scaler(const struct cuda_scaler *scaler, cudaStream_t st
 
 static void run_prepare(const void *given) {
     const struct cuda_step *step = given;
+    const uint64_t shared = step->shares ? *step->steps : step->known;
+    const int skips = step->found_inf && *step->found_inf != 0.0f;
     for (uint32_t i = 0; i < step->n_tensors; i++) {
         const int absent = step->shapes && CUDA_TYPE(step->shapes[i], CUDA_GRAD) == 0;
-        if (absent || (step->found_inf && *step->found_inf != 0.0f)) {
+        if (absent || skips) {
             step->updates[i].flags = CUDA_SKIPPED;
             continue;
         }
@@ -234,10 +236,12 @@ static void run_prepare(const void *given) {
             step->param_norms ? step->param_norms[i] : 0.0f,
         };
         float *kept = step->kept ? (float *)(uintptr_t)step->kept[i] : NULL;
-        step->updates[i] = cuda_prepare(&step->rule, step->steps[i], cuda_factor_of(&step->inv_scale),
+        const uint64_t steps = step->steps && !step->shares ? step->steps[i] : shared;
+        step->updates[i] = cuda_prepare(&step->rule, steps, cuda_factor_of(&step->inv_scale),
                                         cuda_factor_of(&step->factor), &norms, kept);
-        step->steps[i]++;
+        if (step->steps && !step->shares) step->steps[i]++;
     }
+    if (step->shares && !skips) ++*step->steps;
 }
 
 cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t stream) {
@@ -262,6 +266,27 @@ static uint32_t update_fn(const struct cuda_tensor *t, const struct cuda_place *
 static void run_update(const void *given) {
     const struct update *update = given;
     (void)emulate_table(&update->table, CUDA_UPDATE_SPANS, update_fn, update, update->sums);
+}
+
+struct known {
+    struct cuda_table table;
+    enum cuda_rule rule;
+    struct cuda_update u;
+    struct cuda_factor inv_scale;
+    const float *found_inf;
+};
+
+static uint32_t known_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *given, double sums[2]) {
+    const struct known *known = given;
+    if (cuda_has(t, CUDA_GRAD)) cuda_update_group(known->rule, t, &known->u, at, sums);
+    return 0;
+}
+
+static void run_known(const void *given) {
+    struct known known = *(const struct known *)given;
+    if (known.found_inf && *known.found_inf != 0.0f) return;
+    known.u.inv_scale = cuda_factor_of(&known.inv_scale);
+    (void)emulate_table(&known.table, CUDA_UPDATE_SPANS, known_fn, &known, NULL);
 }
 
 static void run_lamb_lr(const void *given) {
@@ -315,6 +340,12 @@ cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *tab
                                cudaStream_t stream) {
     const struct update update = { .table = *table, .rule = rule, .updates = (struct cuda_update *)(uintptr_t)updates };
     return launch(table->n_chunks, stream, run_update, &update, sizeof update);
+}
+
+cudaError_t cuda_launch_step(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *u,
+                             const struct cuda_factor *inv_scale, const float *found_inf, cudaStream_t stream) {
+    const struct known known = { *table, rule, *u, *inv_scale, found_inf };
+    return launch(table->n_chunks, stream, run_known, &known, sizeof known);
 }
 
 cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates,

@@ -205,6 +205,64 @@ TEST_RANGE(test_optimizers, AMP_OPTIM_SGD, AMP_OPTIM_LARC + 1) {
     ck_assert_uint_eq(ours.steps[1], steps);
 }
 
+/* One count that all tensors share there, and one that the host keeps: the bits that a count each gives. */
+TEST_RANGE(test_one_count, AMP_OPTIM_SGD, AMP_OPTIM_LARC + 1) {
+    const amp_optim_kind kind = (amp_optim_kind)_i;
+    amp_optim rule = AMP_OPTIM_INIT;
+    ck_ok(amp_optim_defaults(kind, &rule));
+    rule.weight_decay = 0.0625;
+    if (kind == AMP_OPTIM_SGD || kind == AMP_OPTIM_LARC) rule.momentum = 0.5;
+    struct tensors sides[3];
+    amp_device_list *lists[3] = { open_list(), open_list(), open_list() };
+    amp_optim_tensors calls[3];
+    for (int k = 0; k < 3; k++) {
+        make_tensors(&sides[k], kind);
+        sides[k].numbers[1] = 0x1p-4f;
+        calls[k] = call_of(&sides[k]);
+    }
+    calls[1].n_steps = 1;
+    calls[2].steps = NULL;
+    for (uint64_t step = 1; step < 5; step++) {
+        calls[2].step = step;
+        for (int k = 0; k < 3; k++) {
+            sides[k].numbers[0] = step == 4 ? 1.0f : 0.0f; /* an overflow */
+            ck_ok(amp_device_optim(lists[k], device.stream, &rule, &calls[k]));
+        }
+        device_wait();
+        for (int k = 1; k < 3; k++)
+            for (int i = 0; i < N; i++) {
+                ck_assert_mem_eq(sides[0].param[i].data, sides[k].param[i].data, sides[0].param[i].size * 4);
+                if (i) ck_assert_mem_eq(sides[0].low[i].data, sides[k].low[i].data, sides[0].low[i].size * 2);
+            }
+        const uint64_t taken = step == 4 ? 3 : step;
+        ck_assert(sides[0].steps[0] == taken && sides[1].steps[0] == taken && sides[1].steps[1] == 0);
+    }
+    for (int k = 0; k < 3; k++) amp_device_list_close(lists[k]);
+}
+
+/* More tensors than a block has threads: blocks agree on which of them advances the count. */
+TEST(test_one_count_of_many) {
+    enum { MANY = 2 * 256 + 1 };
+    float *numbers = device_alloc(4 * MANY * sizeof *numbers);
+    uint64_t *steps = device_alloc(sizeof *steps);
+    static amp_span spans[4][MANY];
+    const amp_optim_tensors t = SIZED(amp_optim_tensors, .n = MANY, .grad = spans[0], .param = spans[1], .steps = steps,
+                                      .moments = { spans[2], spans[3] }, .n_steps = 1);
+    amp_optim rule = AMP_OPTIM_INIT;
+    OWN_LIST *list = open_list();
+    for (size_t i = 0; i < 4 * MANY; i++) {
+        numbers[i] = i < MANY ? 1.0f : 0.0f;
+        spans[i / MANY][i % MANY] = (amp_span){ &numbers[i], 1, AMP_FLOAT32, 0 };
+    }
+    ck_ok(amp_optim_defaults(AMP_OPTIM_ADAM, &rule));
+    for (uint64_t step = 1; step < 4; step++) {
+        ck_ok(amp_device_optim(list, device.stream, &rule, &t));
+        device_wait();
+        ck_assert_uint_eq(*steps, step);
+        for (size_t i = 1; i < MANY; i++) ck_assert(numbers[MANY + i] == numbers[MANY] && numbers[MANY] < 0.0f);
+    }
+}
+
 /* ---- a graph ---- */
 
 /* A list's first call of a kind may be a captured one. What it left in the list's memory is there for calls that come

@@ -22,19 +22,19 @@ import tempfile
 import sass
 
 # What reads tensors, what writes them, and in which the elementwise arithmetic may have no fused operation.
-READS = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "check", "update", "lamb_moments", "finish",
+READS = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "check", "update", "step", "lamb_moments", "finish",
          "statistics", "sum_columns", "sum_rows", "split", "squares"}
-WRITES = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "zero", "update", "lamb_moments", "finish", "split"}
+WRITES = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "zero", "update", "step", "lamb_moments", "finish", "split"}
 NARROW = {"pack", "pack_mask", "unpack"}  # a lane's rows lie apart: neighbours move together
 SMALL = {"norms", "prepare", "lamb_lr", "sum_columns", "sum_rows", "scaler", "statistics_sums"}  # a block or a thread a tensor, or a sum
 NO_DIVISION = {"finish"}  # of integers, for each group
 BOUNDED = {"finish"}  # has erf, tanh and exp, whose insides are CUDA's: within a bound, not to the bit
-COUNTS = {"update": 5, "pack": 3, "unpack": 4}  # kernel_update<rule>, kernel_pack<bits>
+COUNTS = {"update": 5, "step": 3, "pack": 3, "unpack": 4}  # kernel_update<rule>, kernel_pack<bits>
 
 BUDGET_ARCH = "sm_90"
 REGISTERS = {  # 64: half of a multiprocessor's threads at a time, 80: three eighths
     "cast": 64, "scale": 64, "clamp": 64, "reconcile": 64, "round": 64, "zero": 64, "check": 64, "norms": 64, "axpby": 80, "add": 80,
-    "update": 80, "lamb_moments": 80, "finish": 64, "sum_columns": 64, "sum_rows": 64, "prepare": 64, "lamb_lr": 64, "scaler": 64,
+    "update": 80, "step": 80, "lamb_moments": 80, "finish": 64, "sum_columns": 64, "sum_rows": 64, "prepare": 64, "lamb_lr": 64, "scaler": 64,
     "statistics": 64, "statistics_sums": 64, "split": 64, "squares": 64, "pack": 64, "pack_mask": 64, "unpack": 64,
 }
 # Kernel (of kernel_update the rule's number as well), types, elements, their bytes in all that is moved, instructions an element, and

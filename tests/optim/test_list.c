@@ -102,6 +102,33 @@ DIFFERENCE_TIMES(overflow_writes_nothing, N_RULES) {
     ck_assert_uint_eq(t.steps[0], 1);
 }
 
+/* One count for all tensors, kept by libamp or by the caller, is as good as one for each. */
+TEST_TIMES(one_count_for_all, N_RULES) {
+    const char *name;
+    const amp_optim rule = rule_of(_i, &name);
+    uint64_t count = 0;
+    float found_inf = 0.0f;
+    for (int known = 0; known < 2; known++) {
+        OWN_TENSORS each, all;
+        random_pair(&each, &all, &rule, (uint64_t)_i);
+        all.list.steps = known ? NULL : &count;
+        all.list.n_steps = 1;
+        all.list.found_inf = &found_inf;
+        for (uint64_t step = 1; step < 4; step++) {
+            all.list.step = known ? step : 0;
+            ck_ok(amp_optim_list(&rule, &each.list));
+            ck_ok(amp_optim_list(&rule, &all.list));
+            for (size_t i = 0; i < N_TENSORS; i++) all.steps[i] = step;
+            check_same(&each, &all, name);
+        }
+        found_inf = 1.0f;
+        ck_ok(amp_optim_list(&rule, &all.list));
+        found_inf = 0.0f;
+        check_same(&each, &all, name);
+    }
+    ck_assert_uint_eq(count, 3);
+}
+
 /* A 16-bit parameter without a master: the same as a master that is what the parameter holds, rounded afterwards. */
 DIFFERENCE_TIMES(low_parameters_alone, N_RULES) {
     const char *name;
@@ -311,6 +338,7 @@ TEST(wrong_tensors_are_refused) {
     REFUSED("grad is NULL", t.list.grad = NULL);
     REFUSED("param is NULL", t.list.param = NULL);
     REFUSED("steps is NULL", t.list.steps = NULL);
+    REFUSED("n_steps is 2", t.list.n_steps = 2);
     REFUSED("exp_avg_sq", t.list.moments[1] = NULL);
     REFUSED("grad[3] has 5", t.grads[3].size = 5);
     REFUSED("fp64", t.params[3].dtype = AMP_FLOAT64);

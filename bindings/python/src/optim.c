@@ -67,7 +67,7 @@ typedef struct step_call {
     PyObject *arguments[LISTS]; /* borrowed */
     PyObject *steps, *inv_scale, *grad_factor, *found_inf, *grad_norm, *grad_norms;
     void **remainders;  /* NULL: none */
-    uint64_t *counts;   /* the steps, where they are Python's; NULL: tensor */
+    uint64_t *counts;   /* the steps, where they are a list of Python's; NULL: a tensor, or one number */
     PyObject *device_counts, *device_numbers;
     amp_py_view steps_view;
     PyObject *steps_keep;
@@ -217,14 +217,18 @@ static int open_all(step_call *step)
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
-/* Numbers of Python's own become an array; a tensor of int64 is used where it is. */
+/* A list of Python's own becomes an array; a tensor of int64 is used where it is, of one element for all tensors; a
+ * number is told as it is. */
 static int open_steps(step_call *step)
 {
     PyObject *steps = step->steps;
     size_t n = step->call.lists[PARAMS].n;
     amp_py_where place = { "steps", -1 };
-    bool number = PyLong_Check(steps) != 0;
-    if (!number && !PyList_Check(steps)) {
+    if (PyLong_Check(steps)) {
+        step->tensors.step = PyLong_AsUnsignedLongLong(steps) + 1;
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    if (!PyList_Check(steps)) {
         PyObject *type = PyObject_GetAttrString(steps, "dtype");
         PyObject *text = type ? PyObject_Str(type) : NULL;
         bool fits = text && (IS(text, "torch.int64") || IS(text, "int64") || IS(text, "torch.uint64")
@@ -239,9 +243,13 @@ static int open_steps(step_call *step)
             return -1;
         }
         const amp_py_view *view = &step->steps_view;
-        if (view->span.size != n || !view->compact || view->read_only || view->device.type != step->call.device.type) {
-            return amp_py_refuse(place, "needs one writable element for each of the %zu tensors, on their device", n);
+        const uint64_t size = view->span.size;
+        if ((size != n && size != 1) || !view->compact || view->read_only
+            || view->device.type != step->call.device.type) {
+            return amp_py_refuse(place, "needs one writable element for each of the %zu tensors, or for all of them, "
+                                        "on their device", n);
         }
+        step->tensors.n_steps = (size_t)size;
         return 0;
     }
     step->counts = PyMem_Malloc((n ? n : 1) * sizeof(uint64_t));
@@ -249,11 +257,11 @@ static int open_steps(step_call *step)
         PyErr_NoMemory();
         return -1;
     }
-    if (!number && (size_t)PyList_Size(steps) != n) {
+    if ((size_t)PyList_Size(steps) != n) {
         return amp_py_refuse(place, "has %zd numbers for %zu tensors", PyList_Size(steps), n);
     }
     for (size_t i = 0; i < n; i++) {
-        step->counts[i] = PyLong_AsUnsignedLongLong(number ? steps : PyList_GetItem(steps, (Py_ssize_t)i));
+        step->counts[i] = PyLong_AsUnsignedLongLong(PyList_GetItem(steps, (Py_ssize_t)i));
         if (PyErr_Occurred()) {
             return -1;
         }
@@ -264,7 +272,7 @@ static int open_steps(step_call *step)
 /* A list is brought up to date; a single number is the caller's to count. */
 static int write_steps(step_call *step)
 {
-    if (step->counts == NULL || PyLong_Check(step->steps)) {
+    if (step->counts == NULL) {
         return 0;
     }
     for (size_t i = 0; i < step->call.lists[PARAMS].n; i++) {
@@ -317,9 +325,8 @@ static int describe_cuda(step_call *step)
     bool scale_there = call->a.tensor && call->a.device.type == AMP_PY_CUDA;
     bool norm_there = call->norm.tensor && call->norm.device.type == AMP_PY_CUDA;
     if (step->counts != NULL && found_there) {
-        return amp_py_refuse((amp_py_where){ "steps", -1 },
-                             "must be a tensor of int64 on the GPU, as found_inf is there: "
-                                                            "nobody here knows whether the step happens");
+        return amp_py_refuse((amp_py_where){ "steps", -1 }, "must be a number or a tensor of int64 on the GPU, as "
+                             "found_inf is there: nobody here knows whether the step happens");
     }
     tensors->found_inf = found_there ? call->found_inf.pointer : NULL;
     tensors->inv_scale = scale_there ? call->a.pointer : NULL;

@@ -4,6 +4,7 @@ on the CPU to the bit. test_amp_hardware has the same of a real one."""
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -33,6 +34,30 @@ def _fused_adam(params):
     return optimizers.FusedAdam(params, lr=0.01, capturable=True)
 
 
+def _own_adam(params):
+    return optimizers.FusedAdam(params, lr=0.01)
+
+
+def _own_sgd(params):
+    return optimizers.FusedSGD(params, lr=0.05, momentum=0.9)
+
+
+def _own_sgd_dampened(params):
+    return optimizers.FusedSGD(params, lr=0.05, momentum=0.9, dampening=0.1)
+
+
+def _own_lamb(params):
+    return optimizers.FusedLAMB(params, lr=0.01)
+
+
+def _own_novograd(params):
+    return optimizers.FusedNovoGrad(params, lr=0.01)
+
+
+def _own_adagrad(params):
+    return optimizers.FusedAdagrad(params, lr=0.05)
+
+
 def _lamb(params):
     return optimizers.FusedMixedPrecisionLamb(params, lr=0.01)
 
@@ -57,15 +82,17 @@ def _around(params):
     return Around(_adamw(params))
 
 
-MAKE = {make.__name__: make for make in (_adamw, _sgd, _fused_adam, _lamb, _plain, _around)}
+OWN = (_own_adam, _own_sgd, _own_sgd_dampened, _own_lamb, _own_novograd, _own_adagrad)
+MAKE = {make.__name__: make for make in (_adamw, _sgd, _fused_adam, _lamb, *OWN, _plain, _around)}
 
 
-def _start(make, level, **settings):
+def _start(make, level, layers=1, loss_scale="dynamic", **settings):
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+    layers = [layer for _ in range(layers) for layer in (nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))]
+    model = nn.Sequential(*layers[:-1], nn.Linear(16, 4))
     optimizer = MAKE[make](model.parameters())
-    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale="dynamic", **settings)
+    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=loss_scale, **settings)
 
 
 def _inputs():
@@ -111,6 +138,37 @@ def on_gpu_trainings(gpu):
     return {f"{make} {level}": _train(make, level, gpu.waits) for make, level in TRAININGS}
 
 
+LEVELS = (("O0", 1.0), ("O5", 1.0), ("O2", "dynamic"))
+COUNTED = [(make.__name__, level, scale) for make in OWN for level, scale in LEVELS]
+
+
+def on_gpu_counts(gpu):
+    """Launches, uploads and waits of a bracket and of a step, of four parameters and of four times as many."""
+    found = {}
+    for make, level, scale in COUNTED:
+        for layers in (1, 4):
+            model, optimizer = _start(make, level, layers, scale)
+            for x in _inputs()[1:5]:
+                _iterate(model, optimizer, x)
+            optimizer.zero_grad()
+            loss = model(_inputs()[6]).float().pow(2).mean()
+            counts = []
+
+            def count(counts=counts):
+                counts.append((gpu.fake.launches, gpu.fake.uploads, sum(gpu.waits())))
+
+            count()
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
+                scaled_loss.backward()
+            count()
+            optimizer.step()
+            count()
+            deltas = [[b - a for a, b in zip(*pair, strict=True)] for pair in itertools.pairwise(counts)]
+            found.setdefault(f"{make} {level}", []).append(deltas)
+            amp.shutdown()
+    return found
+
+
 def _capture(gpu, model, optimizer):
     x, graph = torch.zeros(4, 8), torch.cuda.CUDAGraph()
     optimizer.zero_grad(set_to_none=True)
@@ -125,7 +183,7 @@ def _capture(gpu, model, optimizer):
 def on_gpu_captures(gpu):
     """The first iterations one by one, the others in a graph. After one alone mistakes are looked for still."""
     found = {}
-    for make, warm in (("_adamw", 4), ("_sgd", 4), ("_fused_adam", 1)):
+    for make, warm in (("_adamw", 4), ("_sgd", 4), ("_fused_adam", 1), ("_own_adam", 4)):
         for level in ("O1", "O2"):
             model, optimizer = _start(make, level)
             inputs, stepped = _inputs(), []
@@ -364,10 +422,23 @@ def test_trainings_are_the_cpus(gpu, make, level):
     assert [i for i in range(3, STEPS) if sum(waited[i])] == ([7] if alone else list(range(3, STEPS)))
 
 
-@pytest.mark.parametrize("make", ["_adamw", "_sgd", "_fused_adam"])
+@pytest.mark.parametrize("make", ["_adamw", "_sgd", "_fused_adam", "_own_adam"])
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_an_iteration_in_a_graph_is_one_without(gpu, make, level):
     assert gpu("captures")[f"{make} {level}"] == _train(make, level)[0]
+
+
+def test_a_step_of_ours_is_one_launch_and_no_wait(gpu):
+    """Unscaling, update and rounding by one kernel where the host knows the step's number and no norm is asked for;
+    with amp's masters one more. Nothing grows with the parameters."""
+    for case, sizes in gpu("counts").items():
+        make, level = case.split()
+        (few, more), norms = sizes, make in ("_own_lamb", "_own_novograd")
+        bracket, step = few
+        assert few == more and bracket[2] == step[2] == 0, case
+        assert bracket[0] <= (2 if level != "O0" else 0), case
+        if not norms:
+            assert step[0] == {"O0": 1, "O5": 2}.get(level, 2 + (make == "_own_adam")), case
 
 
 def test_what_a_capture_cannot_have_is_refused_in_words(gpu):

@@ -19,21 +19,15 @@ if not torch.cuda.is_available():
 
 import test_amp_cuda as same  # noqa: E402
 from libamp import kernels  # noqa: E402
-from libamp.torch import amp, optimizers  # noqa: E402
+from libamp.torch import amp  # noqa: E402
 from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.plain_half
 SCRIPTS = sorted((pathlib.Path(__file__).parent / "gpu_scripts").glob("*.py"))
 LEVELS = ["O0", "O1", "O2", "O4", "O5"]
-MAKE = {
-    **same.MAKE,
-    "_fused_adam_waits": lambda params: optimizers.FusedAdam(params, lr=0.01),
-    "_fused_sgd": lambda params: optimizers.FusedSGD(params, lr=0.05, momentum=0.9),
-    "_fused_lamb": lambda params: optimizers.FusedLAMB(params, lr=0.01),
-    "_fused_novograd": lambda params: optimizers.FusedNovoGrad(params, lr=0.01),
-    "_fused_adagrad": lambda params: optimizers.FusedAdagrad(params, lr=0.05),
-}
-WAITS_NOT = ("_adamw", "_sgd", "_fused_adam", "_lamb")
+MAKE = dict(same.MAKE)
+OWN = [make.__name__ for make in same.OWN]
+WAITS_NOT = ("_adamw", "_sgd", "_fused_adam", "_lamb", *OWN)
 TOLERANCE = {"O0": 1e-4, "O1": 2e-2, "O2": 2e-2, "O4": 6e-2, "O5": 6e-2}
 
 
@@ -53,11 +47,11 @@ def nothing_waits():
         torch.cuda.set_sync_debug_mode("default")
 
 
-def _start(make, level, device, **settings):
+def _start(make, level, device, loss_scale="dynamic", **settings):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).to(device)
     optimizer = MAKE[make](model.parameters())
-    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale="dynamic", **settings)
+    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=loss_scale, **settings)
 
 
 def _train(make, level, device):
@@ -87,8 +81,17 @@ def test_trainings_are_the_cpus(make, level):
     assert_close(values, expected, level)
 
 
+@pytest.mark.parametrize("level", ["O0", "O4", "O5"])
+@pytest.mark.parametrize("make", OWN)
+def test_nothing_waits_at_a_static_scale(make, level):
+    model, optimizer = _start(make, level, "cuda", loss_scale=1.0)
+    for i, x in enumerate(x.cuda() for x in same._inputs()):
+        with nothing_waits() if i > 2 and i not in same.SPOILT else contextlib.nullcontext():
+            same._iterate(model, optimizer, x)
+
+
 @pytest.mark.parametrize("level", ["O1", "O2", "O4", "O5"])
-@pytest.mark.parametrize("make", ["_adamw_capturable", "_sgd", "_fused_adam"])
+@pytest.mark.parametrize("make", ["_adamw_capturable", "_sgd", "_fused_adam", "_own_adam", "_own_sgd"])
 def test_an_iteration_in_a_graph_is_one_without(make, level, monkeypatch):
     monkeypatch.setitem(
         MAKE, "_adamw_capturable",
@@ -299,7 +302,7 @@ def test_split_masters_are_the_cpus_bits():
 # -- memory --
 
 
-@pytest.mark.parametrize("make", [*same.MAKE, "_fused_adam_waits", "_fused_sgd", "_fused_lamb", "_fused_adagrad"])
+@pytest.mark.parametrize("make", same.MAKE)
 def test_split_masters_are_fp32_masters(make):
     sides = []
     for masters in (True, "split"):

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A step of a fused optimizer: norms where the rule asks for some that the caller has not, each tensor's numbers, the
- * step. */
+ * step. Where all tensors have the same numbers, and the host knows them, the step alone. */
 #include "kernels/cuda/optim.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kernels.h"
@@ -45,6 +45,11 @@ static bool asks_norms(const amp_optim *rule) {
     return rule->kind == AMP_OPTIM_NOVOGRAD || rule->kind == AMP_OPTIM_LARC;
 }
 
+/* One launch: the host counts the steps, and no norm of a tensor's own is asked for. */
+static bool has_known_numbers(const struct step *s) {
+    return !s->call->tensors->steps && s->call->rule->kind != AMP_OPTIM_LAMB && !asks_norms(s->call->rule);
+}
+
 static uint32_t max_chunks(const struct step *s) {
     uint32_t most = s->all.n_chunks;
     if (s->grads.n_chunks > most) most = s->grads.n_chunks;
@@ -63,6 +68,7 @@ static amp_status plan(struct step *s, bool needs_grads) {
     TRY(cuda_use_plan(s->run, CUDA_PLAN_CALL, spans, CUDA_UPDATE_SPANS, t->n, &s->all));
     if (needs_grads) TRY(cuda_use_plan(s->run, CUDA_PLAN_GRADS, &t->grad, 1, t->n, &s->grads));
     if (others[0]) TRY(cuda_use_plan(s->run, CUDA_PLAN_OTHERS, others, n_others, t->n, &s->others));
+    if (has_known_numbers(s)) return AMP_OK; /* nothing is kept from launch to launch */
     s->parts = parts_of(t->n, max_chunks(s));
     return cuda_use_scratch(s->run, s->parts.bytes, &s->scratch);
 }
@@ -94,13 +100,22 @@ static amp_status find_norms(struct step *s, bool needs_grads) {
     return measure(s, &s->others, NULL, param_norms, NULL);
 }
 
+static const enum cuda_rule rules[] = {
+#define KIND(constant, value, name, title, rule, ...) [AMP_OPTIM_##constant] = cuda_rule_##rule,
+    AMP_OPTIM_MAP(KIND)
+#undef KIND
+};
+
+static amp_status launch_known(const struct step *s) {
+    const amp_optim *rule = s->call->rule;
+    const struct cuda_norms none = { 0.0f, 0.0f, 0.0f };
+    const struct cuda_update u = cuda_prepare(rule, s->prepare.known, 1.0f, s->prepare.factor.value, &none, NULL);
+    return cuda_explain(cuda_launch_step(rules[rule->kind], &s->all, &u, &s->prepare.inv_scale, s->prepare.found_inf,
+                                         s->run->stream));
+}
+
 /* 16-bit parameters that have no master are what is written beside one: span CUDA_LOW. */
 static amp_status launch(const struct step *s) {
-    static const enum cuda_rule rules[] = {
-#define KIND(constant, value, name, title, rule, ...) [AMP_OPTIM_##constant] = cuda_rule_##rule,
-        AMP_OPTIM_MAP(KIND)
-#undef KIND
-    };
     const amp_optim *rule = s->call->rule;
     struct cuda_update *updates = s->prepare.updates;
     TRY(cuda_explain(cuda_launch_prepare(&s->prepare, s->run->stream)));
@@ -141,9 +156,13 @@ static amp_status step(struct step *s) {
         .shapes = call->passes_over ? s->all.shapes : NULL,
         .kept = call->rule->kind == AMP_OPTIM_NOVOGRAD ? s->others.addresses : NULL,
         .steps = t->steps,
-        .updates = (void *)(s->scratch + s->parts.updates),
+        .known = t->steps ? 0 : t->step - 1,
+        .shares = t->steps && t->n_steps == 1,
+        .ticket = (void *)s->scratch,
+        .updates = s->scratch ? (void *)(s->scratch + s->parts.updates) : NULL,
         .n_tensors = (uint32_t)t->n,
     };
+    if (has_known_numbers(s)) return launch_known(s);
     TRY(find_norms(s, needs_grads));
     return launch(s);
 }

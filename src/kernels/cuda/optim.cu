@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused optimizers: a launch that prepares each tensor's numbers, then one that steps all tensors. LAMB takes two
-// more, since its learning rates follow from norms of what it computed. And split masters.
+// The fused optimizers: a launch that prepares each tensor's numbers, then one that steps all tensors; where the host
+// knows the numbers, which are the same for all, that one alone. LAMB takes two more, since its learning rates follow
+// from norms of what it computed. And split masters.
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/optim.h"
 #include "kernels/cuda/launch.cuh"
@@ -10,9 +11,7 @@
 // Three eighths of a multiprocessor's threads, at least, find registers.
 #define LARGE_KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS, 3) name
 
-KERNEL(kernel_prepare)(const struct cuda_step step) {
-    const uint32_t i = blockIdx.x * CUDA_THREADS + threadIdx.x;
-    if (i >= step.n_tensors) return;
+static __device__ void prepare(const struct cuda_step &step, uint32_t i, uint64_t steps) {
     const bool absent = step.shapes && CUDA_TYPE(step.shapes[i], CUDA_GRAD) == 0;
     if (absent || (step.found_inf && *step.found_inf != 0.0f)) {
         struct cuda_update skipped = {}; // all of it: blocks load all of it
@@ -26,9 +25,22 @@ KERNEL(kernel_prepare)(const struct cuda_step step) {
         step.param_norms ? step.param_norms[i] : 0.0f,
     };
     float *kept = step.kept ? (float *)(uintptr_t)step.kept[i] : NULL;
-    step.updates[i] = cuda_prepare(&step.rule, step.steps[i], cuda_factor_of(&step.inv_scale),
-                                   cuda_factor_of(&step.factor), &norms, kept);
-    step.steps[i]++;
+    step.updates[i] = cuda_prepare(&step.rule, steps, cuda_factor_of(&step.inv_scale), cuda_factor_of(&step.factor),
+                                   &norms, kept);
+    if (step.steps && !step.shares) step.steps[i]++;
+}
+
+// A count that tensors share is advanced by the last block to have read it. *ticket is 0, and 0 again afterwards.
+KERNEL(kernel_prepare)(const struct cuda_step step) {
+    const uint32_t i = blockIdx.x * CUDA_THREADS + threadIdx.x;
+    const uint64_t shared = step.shares ? *step.steps : step.known;
+    __syncthreads();
+    if (step.shares && threadIdx.x == 0) {
+        __threadfence();
+        const bool is_last = atomicInc(step.ticket, gridDim.x - 1) == gridDim.x - 1;
+        if (is_last && !(step.found_inf && *step.found_inf != 0.0f)) *step.steps = shared + 1;
+    }
+    if (i < step.n_tensors) prepare(step, i, step.steps && !step.shares ? step.steps[i] : shared);
 }
 
 template <enum cuda_rule rule>
@@ -37,6 +49,21 @@ LARGE_KERNEL(kernel_update)(const struct cuda_table table, const struct cuda_upd
     const struct cuda_update u = updates[chunk.tensor];
     if (u.flags & CUDA_SKIPPED) return;
     const struct cuda_tensor t = cuda_tensor_of(&table, chunk.tensor, CUDA_UPDATE_SPANS);
+    const uint32_t groups = cuda_groups(&chunk, t.shape);
+    for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
+        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        cuda_update_group(rule, &t, &u, &at, NULL);
+    }
+}
+
+template <enum cuda_rule rule>
+LARGE_KERNEL(kernel_step)(const struct cuda_table table, const struct cuda_update given,
+                          const struct cuda_factor inv_scale, const float *found_inf) {
+    const struct cuda_chunk chunk = table.chunks[blockIdx.x];
+    const struct cuda_tensor t = cuda_tensor_of(&table, chunk.tensor, CUDA_UPDATE_SPANS);
+    if ((found_inf && *found_inf != 0.0f) || !cuda_has(&t, CUDA_GRAD)) return;
+    struct cuda_update u = given;
+    u.inv_scale = cuda_factor_of(&inv_scale);
     const uint32_t groups = cuda_groups(&chunk, t.shape);
     for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
         const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
@@ -119,6 +146,15 @@ cudaError_t cuda_launch_squares(const struct cuda_table *table, double *sums, cu
 
 cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t stream) {
     return launch(kernel_prepare, (step->n_tensors + CUDA_THREADS - 1) / CUDA_THREADS, stream, *step);
+}
+
+cudaError_t cuda_launch_step(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *u,
+                             const struct cuda_factor *inv_scale, const float *found_inf, cudaStream_t stream) {
+    typedef void kernel_fn(struct cuda_table, struct cuda_update, struct cuda_factor, const float *);
+    kernel_fn *const kernel = rule == CUDA_SGD    ? kernel_step<CUDA_SGD>
+                              : rule == CUDA_ADAM ? kernel_step<CUDA_ADAM>
+                                                  : kernel_step<CUDA_ADAGRAD>;
+    return launch(kernel, table->n_chunks, stream, *table, *u, *inv_scale, found_inf);
 }
 
 cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *updates,

@@ -17,7 +17,10 @@ struct cuda_step {
     const float *grad_norms;  /* NovoGrad, LARC */
     const float *param_norms; /* LARC */
     const uint64_t *kept;     /* NovoGrad: addresses of the scalars */
-    uint64_t *steps;          /* advanced where the step is taken */
+    uint64_t *steps;          /* advanced where the step is taken; NULL: all tensors have had `known` */
+    uint64_t known;
+    uint32_t shares;          /* steps[0] is all tensors' */
+    uint32_t *ticket;         /* 0, and 0 again when the launch is done */
     struct cuda_update *updates; /* written */
     uint32_t n_tensors;
 };
@@ -30,6 +33,10 @@ cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t strea
 /* Spans: those of update.h. `rule` is one of the four that step at once, or CUDA_LAMB_APPLY. */
 cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *updates,
                                cudaStream_t stream);
+/* SGD, Adam or Adagrad with the same numbers for all tensors: one launch, with nothing prepared before it. inv_scale
+ * replaces u's. Tensors without a gradient are passed over; found_inf not 0: all are. */
+cudaError_t cuda_launch_step(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *u,
+                             const struct cuda_factor *inv_scale, const float *found_inf, cudaStream_t stream);
 /* LAMB's moments and learning rates, before CUDA_LAMB_APPLY. sums: two doubles a chunk. */
 cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates,
                              double *sums, cudaStream_t stream);

@@ -138,8 +138,7 @@ def _step(rule: str, lists: list[Any], moments: _Moments, step: Any, low: Any = 
     """`step` is the number of this step, as Apex counts: 1 is the first. A tensor stays on the device."""
     grads, params = lists
     if isinstance(step, torch.Tensor):
-        counts = (step.reshape(-1)[:1].to(device=params[0].device, dtype=torch.int64) - 1).expand(len(params))
-        step = counts.contiguous()
+        step = step.reshape(-1)[:1].to(device=params[0].device, dtype=torch.int64) - 1
     else:
         step = step - 1
     fused_step(rule, params, grads, moments.wide, step, low, **numbers)

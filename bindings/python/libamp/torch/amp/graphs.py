@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections import deque
 from collections.abc import Iterator
@@ -39,7 +40,10 @@ def is_capturing() -> bool:
 
 
 def skips_by_itself(optimizer: Any, others: list[Any]) -> bool:
-    """Does its step read found_inf, as torch's GradScaler tells it? Not by what it hands on to one inside it."""
+    """Does its step read found_inf, as torch's GradScaler tells it? Not by what it hands on to one inside it. libamp's
+    own do, but classes derived from them may have a step of their own."""
+    if vars(type(optimizer)).get("_skips_by_flag", False):
+        return not wrapped.inside(optimizer, others)
     if not inspect.getattr_static(optimizer, "_step_supports_amp_scaling", False):
         return False
     return not wrapped.inside(optimizer, others) and "grad_scaler" not in inspect.signature(optimizer.step).parameters
@@ -54,13 +58,18 @@ def _begins(optimizer: Any, group: dict[str, Any]) -> bool:
 
 def settle(optimizer: Any, found_inf: Any) -> Any:
     """What step_begin told of this step. torch's fused SGD makes its momentum in a first step, and leaves it unwritten
-    where that skips: the GPU is asked before."""
-    if not isinstance(found_inf, torch.Tensor) or not isinstance(optimizer, torch.optim.SGD):
+    where that skips; some of libamp's own take a first step otherwise than others: the GPU is asked before."""
+    if not isinstance(found_inf, torch.Tensor):
         return found_inf
-    if not any(_begins(optimizer, group) for group in optimizer.param_groups):
+    ours = vars(type(optimizer)).get("_skips_by_flag", False)
+    if not ours and not isinstance(optimizer, torch.optim.SGD):
+        return found_inf
+    begins = optimizer._begins if ours else functools.partial(_begins, optimizer)
+    if not any(begins(group) for group in optimizer.param_groups):
         return found_inf
     if is_capturing():
-        raise RuntimeError("the first step of SGD with momentum waits for the GPU: make it before the capture")
+        name = type(optimizer).__name__
+        raise RuntimeError(f"the first step of {name} waits for the GPU: make it before the capture")
     return bool(found_inf)
 
 

@@ -76,15 +76,15 @@ def fused_step(
             raise
         for device in devices:
             which = [i for i, param in enumerate(params) if param.device == device]
-            own = steps[which].to(device) if isinstance(steps, torch.Tensor) else steps
+            own = steps if not isinstance(steps, torch.Tensor) else steps.to(device, copy=True)
             lists = {"params": params, "grads": grads, "model_params": model_params, "steps": own, **state}
             part = {n: [v[i] for i in which] if isinstance(v, list) else v for n, v in lists.items()}
             there = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in numbers.items()}
             if "remainders" in there:
                 there["remainders"] = [remainders[i] for i in which]
             _step_of_copies(rule, part, there)
-            if isinstance(steps, torch.Tensor):
-                steps[which] = own.to(steps.device)
+        if isinstance(steps, torch.Tensor):
+            steps.copy_(own)
 
 
 def _step_of_copies(rule: Any, lists: dict[str, Any], numbers: dict[str, Any]) -> None:
@@ -111,6 +111,9 @@ class FusedOptimizer(torch.optim.Optimizer):
     """
     An optimizer whose step is one call of a C kernel a group: FP32, FP16 and BF16 parameters in any mixture, on the CPU
     and on CUDA. Moments are FP32. Gradients are only read (FusedAdam: scaling.py).
+
+    Nothing waits for a GPU. The group counts its steps: a number, or a tensor on the GPU once the GPU alone knows
+    whether to skip (amp with a dynamic loss scale).
     """
 
     _kernels: tuple[str, ...] = ()  # amp_C's, which classes derived from Apex's call by these names
@@ -157,19 +160,54 @@ class FusedOptimizer(torch.optim.Optimizer):
     def _step_group(self, group: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def _count(self, group: dict[str, Any]) -> int:
-        """How many steps the group had; it has one more now."""
-        before = int(group.get("step", 0))
-        group["step"] = before + 1
-        return before
+    def _begins(self, group: dict[str, Any]) -> bool:
+        """Is this a first step for some parameter, which the kernel takes otherwise than one after a skip?"""
+        return False
+
+    @property
+    def _found_inf(self) -> torch.Tensor | None:
+        """During a step of amp's: on the GPU; not 0: it skips."""
+        return vars(self).get("found_inf")
+
+    def _flag(self) -> dict[str, Any]:
+        """The kernel's argument."""
+        found_inf = self._found_inf
+        return {} if found_inf is None else {"found_inf": found_inf.reshape(1)}
+
+    def _count(self, group: dict[str, Any], params: list[torch.Tensor], by_kernel: bool = True) -> Any:
+        """How many steps the group had; it has one more now. by_kernel: a tensor is advanced by the kernel."""
+        before = group.get("step", 0)
+        found_inf = self._found_inf
+        counted = isinstance(before, torch.Tensor) and before.device.type != "cpu"
+        if found_inf is None and not counted:
+            group["step"] = int(before) + 1
+            return int(before)
+        there = params[0] if params else before if found_inf is None else found_inf
+        step = self._step_tensor(group, there.device)
+        if by_kernel and params:
+            return step
+        had = step.clone()
+        step.add_(1 if found_inf is None else (found_inf == 0).to(step))
+        return had
 
     @staticmethod
     def _step_tensor(group: dict[str, Any], device: torch.device) -> torch.Tensor:
         """group["step"] as a tensor on the device, which stays the same one: a captured graph reads and writes it."""
-        step = torch.as_tensor(group.get("step", 0), dtype=torch.int64, device=device).reshape(1)
+        step = group.get("step", 0)
+        if not isinstance(step, torch.Tensor):
+            step = torch.full((1,), int(step), dtype=torch.int64, device=device)  # made there: a copy would wait
+        step = step.to(device, torch.int64).reshape(1)
         if step is not group.get("step"):
             group["step"] = step
         return step
+
+    def state_dict(self) -> dict[str, Any]:
+        """With counts that are numbers, as Apex has them, unless the caller asked for tensors (capturable)."""
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            if isinstance(group.get("step"), torch.Tensor) and not getattr(self, "capturable", False):
+                group["step"] = int(group["step"])
+        return state
 
     def _lists(self, group: dict[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, Any]]]:
         """Parameters that have gradients, these, and their states."""

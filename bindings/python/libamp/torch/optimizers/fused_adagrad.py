@@ -9,6 +9,7 @@ from .base import FusedOptimizer, fused_step, number, of_each
 class FusedAdagrad(FusedOptimizer):
     """Adagrad in one pass. adagrad_w_mode: the weight decay is apart from the gradient, as in AdamW."""
 
+    _skips_by_flag = True
     _kernels = ("multi_tensor_adagrad",)
     _moments = ("sum",)
     _attributes = ("set_grad_none", "adagrad_w_mode")
@@ -37,4 +38,5 @@ class FusedAdagrad(FusedOptimizer):
             eps=group["eps"],
             weight_decay=group["weight_decay"],
             decoupled=bool(self.adagrad_w_mode),
+            **self._flag(),
         )

@@ -24,6 +24,7 @@ class FusedAdam(FusedOptimizer):
     never.
     """
 
+    _skips_by_flag = True
     _kernels = ("multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_adam_capturable_master")
     _moments = ("exp_avg", "exp_avg_sq")
     _attributes = ("set_grad_none", "adam_w_mode", "capturable", "master_weights")
@@ -113,10 +114,14 @@ class FusedAdam(FusedOptimizer):
     def _step_group(self, group: dict[str, Any]) -> None:
         params, grads, states = self._lists(group)
         rule = "adamw" if self.adam_w_mode else "adam"
-        steps = self._count(group)
-        numbers = self._numbers(group)
+        steps = self._count(group, params)
+        numbers = self._numbers(group) | self._flag()
         if group.get("max_grad_norm") and grads:
-            numbers["grad_factor"] = min(1.0, group["max_grad_norm"] / (float(global_norm(grads)) + 1e-6))
+            norm = global_norm(grads)
+            if isinstance(norm, torch.Tensor):
+                numbers["inv_scale"] = (group["max_grad_norm"] / (norm.double() + 1e-6)).clamp(max=1.0).float()
+            else:
+                numbers["grad_factor"] = min(1.0, group["max_grad_norm"] / (norm + 1e-6))
         fused_step(rule, params, grads, of_each(states, *self._moments), steps, **numbers)
 
     def _step_on_device(self, group: dict[str, Any], scaling: Scaling) -> None:
@@ -124,8 +129,6 @@ class FusedAdam(FusedOptimizer):
         if not params:
             return
         device = params[0].device
-        step = self._step_tensor(group, device)
-        counts = step.expand(len(params)).contiguous()  # each tensor's, which the kernel advances unless it skips
         moments = of_each(states, *self._moments)
         masters = [state.get("master_param", param) for param, state in zip(params, states, strict=True)]
         halves = [None if master is param else param for master, param in zip(masters, params, strict=True)]
@@ -134,10 +137,9 @@ class FusedAdam(FusedOptimizer):
             masters,
             grads,
             moments,
-            counts,
+            self._step_tensor(group, device),  # which the kernel advances unless it skips
             model_params=halves if self.master_weights else None,
             **scaling.arguments(device),
             **self._numbers(group),
         )
-        step.copy_(counts[:1])
         scaling.unscale(grads)

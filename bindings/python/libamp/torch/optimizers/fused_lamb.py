@@ -31,6 +31,7 @@ class FusedLAMB(FusedOptimizer):
     together are brought down to it first (0: never). use_nvlamb: also without weight decay.
     """
 
+    _skips_by_flag = True
     _kernels = ("multi_tensor_l2norm", "multi_tensor_lamb")
     _moments = ("exp_avg", "exp_avg_sq")
     _attributes: tuple[str, ...] = ("set_grad_none", "adam_w_mode", "use_nvlamb")
@@ -71,8 +72,8 @@ class FusedLAMB(FusedOptimizer):
         norm = global_norm(grads) if grads else None
         for group in self.param_groups:
             params, own, states = self._lists(group)
-            moments, steps = of_each(states, *self._moments), self._count(group)
-            fused_step("lamb", params, own, moments, steps, grad_norm=norm, **self._numbers(group))
+            moments, steps = of_each(states, *self._moments), self._count(group, params)
+            fused_step("lamb", params, own, moments, steps, grad_norm=norm, **self._numbers(group), **self._flag())
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
         return {

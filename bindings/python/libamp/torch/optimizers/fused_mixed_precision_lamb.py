@@ -89,10 +89,8 @@ class FusedMixedPrecisionLamb(FusedLAMB):
             return
         device = params[0].device
         step = self._step_tensor(group, device)
-        counts = step.expand(len(params)).contiguous()
         masters = [state.get("master_param", param) for param, state in zip(params, states, strict=True)]
         halves = [None if master is param else param for master, param in zip(masters, params, strict=True)]
         moments = of_each(states, *self._moments)
         arguments = {**self._numbers(group), **scaling.arguments(device), "grad_norm": norm}
-        fused_step("lamb", masters, grads, moments, counts, model_params=halves, **arguments)
-        step.copy_(counts[:1])
+        fused_step("lamb", masters, grads, moments, step, model_params=halves, **arguments)

@@ -15,6 +15,7 @@ class FusedNovoGrad(FusedOptimizer):
     gradient's.
     """
 
+    _skips_by_flag = True
     _kernels = ("multi_tensor_novograd",)
     _moments = ("exp_avg",)
     _attributes = ("set_grad_none", "moment_mode")
@@ -60,19 +61,28 @@ class FusedNovoGrad(FusedOptimizer):
                 for param, norm in zip(known, vector.reshape(-1), strict=True):
                     self.state[param].update(exp_avg_sq=norm.float().reshape(1).to(param.device))
 
+    def _begins(self, group: dict[str, Any]) -> bool:
+        """With a norm that is the first gradient's."""
+        params = () if group["init_zero"] else group["params"]
+        return any("exp_avg_sq" not in self.state.get(param, {}) for param in params if param.grad is not None)
+
     def _step_group(self, group: dict[str, Any]) -> None:
         if group["norm_type"] not in (0, 2):
             raise RuntimeError("FusedNovoGrad: norm_type is 2, the L2 norm, or 0, the largest element")
         params, grads, states = self._lists(group)
-        steps = self._count(group)
+        if not params:
+            self._count(group, params)
+            return
         new = ["exp_avg_sq" not in state and not group["init_zero"] for state in states]
         for param, state in zip(params, states, strict=True):
             if "exp_avg_sq" not in state:
                 state["exp_avg_sq"] = torch.zeros(1, dtype=torch.float32, device=param.device)
         if group["norm_type"] == 0:
             moments = of_each(states, "exp_avg", "exp_avg_sq")
-            inf_norm_step(params, grads, moments, new, steps, self.moment_mode, group)
+            count = self._count(group, params, by_kernel=False)
+            inf_norm_step(params, grads, moments, new, count, self.moment_mode, group, self._found_inf)
             return
+        steps = self._count(group, params)
         # The kernel takes the norm of a first step as it is: what begins later, or at 0, comes apart.
         for kind in (True, False):
             which = [i for i, is_new in enumerate(new) if is_new == kind]
@@ -81,7 +91,7 @@ class FusedNovoGrad(FusedOptimizer):
 
     def _step_l2(self, lists: list[list[Any]], new: bool, steps: int, group: dict[str, Any]) -> None:
         params, grads, states = lists
-        if new and steps > 0:
+        if new and (isinstance(steps, torch.Tensor) or steps > 0):
             for grad, state in zip(grads, states, strict=True):
                 state["exp_avg_sq"].copy_(grad.float().norm().reshape(1))
         fused_step(
@@ -98,6 +108,7 @@ class FusedNovoGrad(FusedOptimizer):
             grad_averaging=bool(group["grad_averaging"]),
             decoupled=self.moment_mode == 1,
             init_zero=not new,
+            **self._flag(),
         )
 
 
@@ -106,12 +117,15 @@ def inf_norm_step(
     grads: list[torch.Tensor],
     moments: dict[str, list[torch.Tensor]],
     new: list[bool],
-    steps: int,
+    steps: Any,
     moment_mode: int,
     group: dict[str, Any],
+    found_inf: torch.Tensor | None = None,
 ) -> None:
-    """NovoGrad with the maximum norm, which libamp has no kernel for: n = beta2 * n + (1 - beta2) * max|g|, in FP32."""
+    """NovoGrad with the maximum norm, which libamp has no kernel for: n = beta2 * n + (1 - beta2) * max|g|, in FP32.
+    found_inf: on the GPU; not 0: nothing is written."""
     beta1, beta2 = group["betas"]
+    steps = steps.double() if isinstance(steps, torch.Tensor) else steps
     keep = 1 - beta1 if group["grad_averaging"] else 1.0
     corr1 = 1 - beta1 ** (steps + 1) if group["bias_correction"] else 1.0
     corr2 = (1 - beta2 ** (steps + 1)) ** 0.5 if group["bias_correction"] else 1.0
@@ -120,6 +134,7 @@ def inf_norm_step(
         g, p = grad.float(), param.detach().float()
         if g.numel() == 0:
             continue
+        before = [tensor.clone() for tensor in (param, m, n) if found_inf is not None]
         largest = g.abs().max().reshape(1)
         n.copy_(largest if first else beta2 * n + (1 - beta2) * largest)
         g = g / (n / corr2 + group["eps"])
@@ -130,3 +145,5 @@ def inf_norm_step(
             m.mul_(beta1).add_(grad.float(), alpha=keep)
             update = m / corr1 / (n / corr2 + group["eps"]) + group["weight_decay"] * p
         param.copy_(p - number(group["lr"]) * update)
+        for tensor, old in zip((param, m, n), before, strict=False):
+            tensor.copy_(torch.where(found_inf == 0, tensor, old))

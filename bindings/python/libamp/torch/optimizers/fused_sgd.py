@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ class FusedSGD(FusedOptimizer):
     master gradients are always there. Without lr each group must have its own.
     """
 
+    _skips_by_flag = True
     _kernels = ("multi_tensor_sgd",)
     _attributes = ("set_grad_none", "wd_after_momentum", "materialize_master_grads")
 
@@ -56,23 +58,32 @@ class FusedSGD(FusedOptimizer):
         super()._begin(param, state, group)
         state["momentum_buffer"] = None
 
+    def _begins(self, group: dict[str, Any]) -> bool:
+        """With dampening, which a first momentum has not."""
+        params = group["params"] if group["momentum"] and group["dampening"] else ()
+        states = (self.state.get(param, {}) for param in params if param.grad is not None)
+        return any(state.get("momentum_buffer") is None for state in states)
+
     def _step_group(self, group: dict[str, Any]) -> None:
         params, grads, states = self._lists(group)
-        moments = {}
-        steps: list[int] | int = 1
-        if group["momentum"] != 0:
-            new = [i for i, state in enumerate(states) if state.get("momentum_buffer") is None]
-            if new:
-                steps = [1] * len(states)
-            for i in new:
-                steps[i] = 0  # type: ignore[index]
-                states[i]["momentum_buffer"] = torch.zeros_like(params[i], dtype=torch.float32)
-            moments = of_each(states, "momentum_buffer")
+        new = [group["momentum"] != 0 and state.get("momentum_buffer") is None for state in states]
+        for param, state, is_new in zip(params, states, new, strict=True):
+            if is_new:
+                state["momentum_buffer"] = torch.zeros_like(param, dtype=torch.float32)
+        if not any(new) or self._found_inf is not None:  # where a GPU decides, a momentum of zeros may be a first one
+            self._step_alike((params, grads, states), 1, group)
+            return
+        for kind in (True, False):
+            which = [i for i, is_new in enumerate(new) if is_new == kind]
+            self._step_alike([[each[i] for i in which] for each in (params, grads, states)], 1 - kind, group)
+
+    def _step_alike(self, lists: Sequence[list[Any]], steps: int, group: dict[str, Any]) -> None:
+        params, grads, states = lists
         fused_step(
             "sgd",
             params,
             grads,
-            moments,
+            of_each(states, "momentum_buffer") if group["momentum"] != 0 else {},
             steps,
             lr=number(group["lr"]),
             momentum=group["momentum"],
@@ -80,4 +91,5 @@ class FusedSGD(FusedOptimizer):
             weight_decay=group["weight_decay"],
             nesterov=group["nesterov"],
             decay_after_momentum=self.wd_after_momentum,
+            **self._flag(),
         )
