@@ -94,6 +94,14 @@ def test_one_wheel_for_every_python(installed):
     assert any(name.endswith("LICENSE") for name in licenses) and any("third-party" in name for name in licenses)
 
 
+def test_every_file_of_the_package_is_installed(installed):
+    """Meson installs what bindings/python/meson.build lists."""
+    source = pathlib.Path(__file__).parents[1] / "libamp"
+    files = [file.relative_to(source) for file in source.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    listed = {str(file) for file in importlib.metadata.files("libamp")}
+    assert len(files) > 100 and not [str(file) for file in files if f"libamp/{file}" not in listed]
+
+
 def test_the_notices_name_what_is_inside(installed):
     notices = {file.name: file.read_text() for file in importlib.metadata.files("libamp") if "licenses" in str(file)}
     third = notices["LICENSE.third-party"]
