@@ -2,8 +2,9 @@
 /*
  * Where cuBLASLt is: what AMP_CUBLASLT names, and nothing else if it is set; else the one that the process has loaded
  * already (a host's own, PyTorch's for one); else what the system's loader finds; else beside this file and where pip
- * and NVIDIA's installers put it. Of major version 12 or 13, whichever of them this file was built with: what is used
- * of them is the same. Descriptors come from cublasLt...Create; cublasLt...Init would write the header's own sizes.
+ * and NVIDIA's installers put it. Major versions 12 and 13 both serve, whichever this file was built with: the
+ * functions and values in use are the same. Descriptors come from cublasLt...Create; ...Init would write the sizes of
+ * the header.
  */
 #include "kernels/cuda/blas_library.h"
 #include "kernels/cuda/library.h"
