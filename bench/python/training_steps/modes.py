@@ -20,8 +20,10 @@ Step = Callable[[], torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """level: libamp's; else dtype is autocast's or, by_hand, the model's. compiled: the model is, by inductor. turn: those
-    of turn 1 come first for all models; turns 1 and 2 have all rounds, the others one."""
+    """level: libamp's; else dtype is autocast's or, by_hand, the model's. compiled: the model is, by inductor.
+
+    turn: all models have the modes of turn 1 before any of turn 2. Turns 1 and 2 have all rounds, the others one.
+    """
 
     level: str = ""
     dtype: torch.dtype = torch.float32

@@ -72,5 +72,11 @@ def test_each_group_runs(group, tmp_path):
     assert f"{len(lines)} lines, " in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so():
+    done = run("--group", "train", "--device", "cuda")
+    assert done.returncode == 0 and done.stdout.startswith("skipped: torch "), done.stdout + done.stderr
+
+
 def test_an_unknown_group_is_refused():
     assert run("--group", "nonesuch").returncode == 2
