@@ -20,7 +20,7 @@ class _Step:
     """What is the same for all batches; a list has one entry for each tensor."""
 
     rule: Rule
-    counts: Any  # steps before: a number, a list of them, a tensor, or a list of those
+    counts: Any  # steps before: a number, a list of them, or a tensor of one dimension or none
     inv_scale: Number
     factor: Number
     take: Any  # a bool on the device: the step happens; None: it does
@@ -31,7 +31,8 @@ class _Step:
 
 
 def _cut(value: Any, part: slice) -> Any:
-    return value[part] if isinstance(value, list) else value
+    of_each = isinstance(value, list) or (isinstance(value, torch.Tensor) and value.dim() == 1)
+    return value[part] if of_each else value
 
 
 @torch.no_grad()
@@ -72,28 +73,32 @@ def optimizer_step(
     stepped, given = pick(params), pick(grads)
     by = grad_factor if isinstance(grad_factor, torch.Tensor) or grad_factor else 1.0
     take = None if found_inf is None else found_inf.detach().reshape(()) == 0
-    step = _Step(rule, _counts(steps, which), scalar(inv_scale), scalar(by), take, _norms(grad_norms, which, grads))
+    counts, views = _counts(steps, which)
+    norms = None if grad_norms is None else _picked(grad_norms.detach().reshape(-1), which)
+    step = _Step(rule, counts, scalar(inv_scale), scalar(by), take, norms)
     step.first = rules.begins(step.counts)
     step.corrections = rules.corrections(rule, step.counts, stepped[0].device)
     step.limit = _limit(step, given, grad_norm)
     for part in batches(stepped):
         own = {name: values[part] for name, values in moments.items()}
         _run(step, part, stepped[part], given[part], low[part], own)
-    _advance(step)
+    _advance(views, take)
 
 
-def _counts(steps: Any, which: list[int]) -> Any:
-    if isinstance(steps, torch.Tensor):
-        each = steps.detach().reshape(-1).unbind()
-        return each[0] if len(each) == 1 else [each[i] for i in which]
-    return [int(steps[i]) for i in which] if isinstance(steps, (list, tuple)) else int(steps)
+def _counts(steps: Any, which: list[int]) -> tuple[Any, list[Any]]:
+    """The steps of these tensors; where they are on the device, the words to advance, too."""
+    if not isinstance(steps, torch.Tensor):
+        return ([int(steps[i]) for i in which] if isinstance(steps, (list, tuple)) else int(steps)), []
+    words = steps.detach().reshape(-1)
+    if words.numel() == 1:
+        return words[0], [words]
+    if len(which) == words.numel():
+        return words, [words]
+    return _picked(words, which), [words[i] for i in which]
 
 
-def _norms(norms: Any, which: list[int], grads: Tensors) -> Any:
-    if norms is None or len(which) == len(grads):
-        return None if norms is None else norms.detach().reshape(-1)
-    each = norms.detach().reshape(-1).unbind()
-    return torch.stack([each[i] for i in which])
+def _picked(values: Any, which: list[int]) -> Any:
+    return values if len(which) == values.numel() else torch.stack([values[i] for i in which])
 
 
 def _limit(step: _Step, grads: list[Any], norm: Any) -> Number:
@@ -105,10 +110,9 @@ def _limit(step: _Step, grads: list[Any], norm: Any) -> Number:
     return rules.limit(step.rule.max_grad_norm, norm)
 
 
-def _advance(step: _Step) -> None:
-    views = step.counts if isinstance(step.counts, list) else [step.counts]
-    if isinstance(views[0], torch.Tensor):
-        torch._foreach_add_(views, 1 if step.take is None else [step.take.to(views[0].dtype)] * len(views))
+def _advance(words: list[Any], take: Any) -> None:
+    if words:
+        torch._foreach_add_(words, 1 if take is None else [take.to(words[0].dtype).expand_as(one) for one in words])
 
 
 def _run(

@@ -94,7 +94,8 @@ def rule_of(kind: str, *, betas: tuple[float, float] | None = None, **numbers: A
     return Rule(kind, **{**_DEFAULTS[kind], **numbers})
 
 
-# ---- numbers of a step: `counts` is how many came before: a number, a tensor, or a list with one for each tensor ----
+# ---- numbers of a step: `counts` is how many came before: a number, a list of them, or a tensor of one dimension (a
+# number for each tensor) or of none. What comes of a list or of one dimension is a number for each tensor, too ----
 
 
 def begins(counts: Any) -> Any:
@@ -119,25 +120,26 @@ def one_minus_power(beta: float, counts: Any, device: Any) -> Any:
     """1 - beta^(counts + 1) in double, or as near as the device has it."""
     if isinstance(counts, int):
         return 1.0 - _power(beta, counts + 1)
-    if isinstance(counts, list) and not isinstance(counts[0], torch.Tensor):
+    if isinstance(counts, list):
         known = {count: 1.0 - _power(beta, count + 1) for count in set(counts)}
         return next(iter(known.values())) if len(known) == 1 else [known[count] for count in counts]
-    steps = torch.stack(counts) if isinstance(counts, list) else counts
-    steps = (steps + 1).to(device=device, dtype=double_of(device))
-    found = -torch.expm1(steps * math.log(beta)) if beta > 0.0 else torch.ones_like(steps)
-    return list(found.unbind()) if isinstance(counts, list) else found
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_rounded(one) for one in value]
-    return value.float() if isinstance(value, torch.Tensor) else single(value)
+    steps = (counts + 1).to(device=device, dtype=double_of(device))
+    return -torch.expm1(steps * math.log(beta)) if beta > 0.0 else torch.ones_like(steps)
 
 
 def corrections(rule: Rule, counts: Any, device: Any) -> tuple[Any, Any]:
+    """1 - beta1^t and 1 - beta2^t, rounded."""
     if not rule.bias_correction:
         return 1.0, 1.0
-    return tuple(_rounded(one_minus_power(beta, counts, device)) for beta in (rule.beta1, rule.beta2))
+    exact = [one_minus_power(beta, counts, device) for beta in (rule.beta1, rule.beta2)]
+    return each_of(exact[0]), each_of(exact[1])
+
+
+def each_of(value: Any) -> Any:
+    """As list ops take it: rounded; one for each tensor as a list."""
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dim() == 0 else list(value.float().unbind())
+    return [single(one) for one in value] if isinstance(value, list) else single(value)
 
 
 def limit(most: float, norm: Number) -> Number:
@@ -152,7 +154,7 @@ def _vector(value: Any, like: Any) -> Any:
     """A number, or one for each tensor, beside the vector `like`."""
     if not isinstance(value, list):
         return value
-    return torch.stack([torch.as_tensor(one, dtype=like.dtype, device=like.device).reshape(()) for one in value])
+    return torch.stack([torch.full((), one, dtype=like.dtype, device=like.device) for one in value])
 
 
 # ---- a batch ----
@@ -221,14 +223,18 @@ class Batch:
 
     def _gather(self, m: list[Any], u: list[Any]) -> None:
         """The momentum of a first step is u, without dampening."""
-        first = self.first if isinstance(self.first, list) else [self.first] * len(m)
-        on_device = isinstance(first[0], torch.Tensor)
-        later = [i for i, begins in enumerate(first) if on_device or not begins]
-        begun = [i for i, begins in enumerate(first) if on_device or begins]
+        first = self.first
+        if isinstance(first, torch.Tensor):
+            begun = later = list(range(len(m)))
+        else:
+            of_each = first if isinstance(first, list) else [first] * len(m)
+            begun = [i for i, begins in enumerate(of_each) if begins]
+            later = [i for i, begins in enumerate(of_each) if not begins]
         self._average([m[i] for i in later], [u[i] for i in later], self.rule.momentum, 1.0 - self.rule.dampening)
         to, of = [m[i] for i in begun], [u[i] for i in begun]
-        if on_device:
-            select(to, converted(of, torch.float32, fresh=True), self.first)
+        if isinstance(first, torch.Tensor):
+            takes = first if first.dim() == 0 else list(first.unbind())
+            select(to, converted(of, torch.float32, fresh=True), takes)
         else:
             copy(to, of)
 
@@ -319,12 +325,11 @@ class Batch:
         return list((after.to(norm.dtype) / root + rule.eps).float().unbind())
 
     def _begin_with(self, norm: Any, after: Any) -> Any:
-        if isinstance(self.first, list) and not isinstance(self.first[0], torch.Tensor):
+        if isinstance(self.first, list):
             return torch.stack([norm[i] if begins else after[i] for i, begins in enumerate(self.first)])
-        first = torch.stack(self.first) if isinstance(self.first, list) else self.first
-        if isinstance(first, torch.Tensor):
-            return torch.where(first, norm, after)
-        return norm if first else after
+        if isinstance(self.first, torch.Tensor):
+            return torch.where(self.first, norm, after)
+        return norm if self.first else after
 
     def _larc(self) -> tuple[list[Any], Any]:
         rule = self.rule
