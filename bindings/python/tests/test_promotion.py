@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 MIXED = list(itertools.permutations(TYPES, 2))
 SHAPES = [(1,), (3,), (0,), (2, 3), (1, 3), (2, 1), (0, 3), (4, 2, 3), (4, 1, 1), (1, 2, 3), (2, 3, 4, 3), (2, 3, 1, 1)]
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def broadcast(a, b):
@@ -43,7 +44,7 @@ def call(spelt, *args, **kwargs):
     return getattr(torch if where else torch.Tensor, name)(*args, **kwargs)
 
 
-def filled(shape, dtype, chance):
+def filled(shape, dtype, chance, device="cpu"):
     """Random values, some of them odd, laid out at random: in order, the other way round, with gaps, expanded."""
     kinds = ["plain", "reversed", "gaps", "expanded"] + ["channels last"] * (len(shape) == 4)
     kind = chance.choice(kinds)
@@ -53,7 +54,7 @@ def filled(shape, dtype, chance):
         made = tuple(1 if i == at and n > 1 else n for i, n in enumerate(shape))
     size = torch.Size(made).numel()
     values = [chance.choice(ODD) if chance.random() < 0.1 else chance.gauss(0, 3) for _ in range(size)]
-    tensor = torch.tensor(values, dtype=torch.float64).to(dtype).reshape(made)
+    tensor = torch.tensor(values, dtype=torch.float64).to(dtype).to(device).reshape(made)
     if kind == "reversed":
         return tensor.permute(*reversed(range(len(shape))))
     if kind == "gaps":
@@ -66,7 +67,7 @@ def described(tensor):
     if tensor is None:
         return None
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    flat = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.detach().reshape(-1))
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.detach().reshape(-1))  # on the CPU
     return tensor.dtype, tuple(tensor.shape), tensor.stride(), flat.view(kind).tolist()
 
 
@@ -111,14 +112,15 @@ def installed(context):
     context.leave()
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("op", SPELT)
-def test_it_is_the_explicit_cast_to_the_bit(installed, op):
+def test_it_is_the_explicit_cast_to_the_bit(installed, op, device):
     seed = random.randrange(2**32)
     print("seed", seed)
     chance = random.Random(seed)
     for (first, second), (a, b) in itertools.product(MIXED, BROADCAST):
         spelt = chance.choice(SPELT[op])
-        ours = [filled(shape, dtype, chance) for shape, dtype in ((a, first), (b, second))]
+        ours = [filled(shape, dtype, chance, device) for shape, dtype in ((a, first), (b, second))]
         theirs = [tensor.detach() for tensor in ours]
         for tensor in (*ours, *theirs):
             tensor.requires_grad_()
@@ -128,7 +130,7 @@ def test_it_is_the_explicit_cast_to_the_bit(installed, op):
         assert described(got) == described(expected), (spelt, a, b, first, second)
         if not got.requires_grad:
             continue
-        gradient = filled(tuple(got.shape), got.dtype, chance)
+        gradient = filled(tuple(got.shape), got.dtype, chance, device)
         for mine, other in zip(*(torch.autograd.grad(out, leaves, gradient) for out, leaves in
                                  ((got, ours), (expected, theirs))), strict=True):
             assert described(mine) == described(other), (spelt, a, b, first, second)
