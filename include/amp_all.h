@@ -20,6 +20,7 @@
 #include "amp_ranks.h"
 #include "amp_raw.h"
 #include "amp_scaler.h"
+#include "amp_serve.h"
 #include "amp_state.h"
 #include "amp_train.h"
 #include "amp_types.h"

@@ -60,19 +60,18 @@ static amp_status gather(struct work *work, size_t i, const struct amp__elements
     return AMP_OK;
 }
 
-static bool is_on_device(amp_device device) { return device.type == AMP__DEVICE_CUDA; }
-
 static amp_status look(const amp_host *host, void *const *tensors, struct work *work, size_t i) {
     struct amp__elements now;
     AMP_TRY(amp__host_find(host, tensors[i], unscaled, &now));
     if (!i) work->device = now.device;
     const amp_device first = work->device;
-    AMP_RETURN_IF(is_on_device(first) != is_on_device(now.device) || (is_on_device(first) && first.id != now.device.id),
+    AMP_RETURN_IF(amp__is_device(first) != amp__is_device(now.device) ||
+                      (amp__is_device(first) && !amp__same_device(first, now.device)),
                   AMP_ERR_CONFLICT,
                   "amp_unscale: tensors 0 and %zu are in two memories (device types %d and %d, numbers %d and %d): one "
                   "call for each",
                   i, (int)first.type, (int)now.device.type, (int)first.id, (int)now.device.id);
-    if (!is_on_device(first)) return gather(work, i, &now);
+    if (!amp__is_device(first)) return gather(work, i, &now);
     AMP_RETURN_IF(now.strides, AMP_ERR_UNSUPPORTED,
                   "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous",
                   unscaled);
@@ -92,7 +91,7 @@ static amp_status unscale(struct amp__bracket *bracket, const amp_host *host, vo
                           struct work *work, float *found_inf) {
     float scale = 1.0f;
     for (size_t i = 0; i < n; i++) AMP_TRY(look(host, tensors, work, i));
-    if (is_on_device(work->device)) return amp__unscale_on_device(bracket, work->device, work->spans, n, found_inf);
+    if (amp__is_device(work->device)) return amp__unscale_on_device(bracket, work->device, work->spans, n, found_inf);
     AMP_TRY(learn_scale(bracket, &scale));
     AMP_TRY(amp_scale_list(work->spans, work->spans, n, amp__rule_inverse(scale), found_inf));
     for (size_t i = 0; i < n; i++) AMP_TRY(scatter(host, tensors[i], work, i));

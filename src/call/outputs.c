@@ -139,7 +139,7 @@ static bool is_on_device(const amp_host *host, void *tensor, amp_device *device,
     if (!host->view || amp__host_find(host, tensor, "an output", &now) != AMP_OK) return false;
     *device = now.device;
     *span = (amp_span){ now.data, now.size, now.dtype, 0 };
-    return now.device.type == AMP__DEVICE_CUDA && now.dtype == AMP_FLOAT32 && !now.strides;
+    return amp__is_device(now.device) && now.dtype == AMP_FLOAT32 && !now.strides;
 }
 
 /* An output under a handle of the caller's keeps that handle: its elements are rounded where they are. */

@@ -22,7 +22,7 @@ static bool libamp_must_see(const amp_context *context, bool in_optimizer) {
 static amp_status check_view(const amp_context *context, const struct amp__param *param,
                              const struct amp__elements *now) {
     amp_device where;
-    if (now->device.type == AMP__DEVICE_CUDA || !now->size) return AMP_OK;
+    if (amp__is_device(now->device) || !now->size) return AMP_OK;
     AMP_TRY(amp__places_where(context, now->data, &where));
     AMP_RETURN_IF(where.type == AMP__DEVICE_CUDA, AMP_ERR_INVALID_ARGUMENT,
                   "%s is in the memory of CUDA device %d, and its view says that it is in the CPU's: the hook view "

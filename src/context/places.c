@@ -10,8 +10,11 @@
 
 static amp_status open_place(amp_context *context, const struct amp__param *param, struct amp__place **out) {
     AMP_RETURN_IF(!param->host->current_stream, AMP_ERR_MISSING_HOOK,
-                  "%s is in the memory of CUDA device %d, which needs the hook current_stream of amp_host: libamp "
+                  "%s is in the memory of device %d, which needs the hook current_stream of amp_host: libamp "
                   "works on the stream that the host works on", param->name, (int)param->device.id);
+    AMP_RETURN_IF(context->properties.split_masters && param->device.type == AMP__DEVICE_SERVED, AMP_ERR_UNSUPPORTED,
+                  "%s: split masters need the CPU or the backend cuda (libamp_cuda.so), and this device is served by "
+                  "the host", param->name);
     AMP_RETURN_IF(context->brackets, AMP_ERR_UNSUPPORTED,
                   "%s is on a device that had no parameter at amp_initialize: initialise again with all of them",
                   param->name);
@@ -23,7 +26,7 @@ static amp_status open_place(amp_context *context, const struct amp__param *para
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
     (*out)->args.low = context->properties.cast_model_type;
     context->places[context->n_places++] = *out;
-    context->cuda = (*out)->backend;
+    if (param->device.type == AMP__DEVICE_CUDA) context->cuda = (*out)->backend;
     context->plan.places = context->places;
     context->plan.n_places = context->n_places;
     return AMP_OK;
@@ -31,16 +34,16 @@ static amp_status open_place(amp_context *context, const struct amp__param *para
 
 struct amp__place *amp__place_on(const amp_context *context, amp_device device) {
     for (size_t i = 0; i < context->n_places; i++)
-        if (context->places[i]->device.id == device.id) return context->places[i];
+        if (amp__same_device(context->places[i]->device, device)) return context->places[i];
     return NULL;
 }
 
 amp_status amp__place_param(amp_context *context, struct amp__param *param) {
     struct amp__place *place = amp__place_on(context, param->device);
-    AMP_RETURN_IF(context->device_skips && param->device.type != AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
+    AMP_RETURN_IF(context->device_skips && !amp__is_device(param->device), AMP_ERR_UNSUPPORTED,
                   "%s is in the CPU's memory, and all parameters so far are on a device, where the loss scalers are "
                   "too: initialise again with all of them", param->name);
-    if (param->device.type != AMP__DEVICE_CUDA || !context->properties.enabled) return AMP_OK;
+    if (!amp__is_device(param->device) || !context->properties.enabled) return AMP_OK;
     if (!place) AMP_TRY(open_place(context, param, &place));
     param->place = place;
     param->on_device = true;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "amp_raw.h"
+#include "amp_serve.h"
 #include "host/host.h"
 
 #include "common/thread.h"
@@ -63,8 +64,10 @@ static amp_status check_view(const amp_tensor_view *view, const char *name) {
                   "%s has no element type that libamp knows (DLPack code %u, %u bits): the view hook must fill dtype",
                   name, code, bits);
     const int32_t device = view->device.type; /* 0: a host that left it out means its only memory, the CPU's */
-    AMP_RETURN_IF(device != 0 && device != DL_CPU && device != DL_CUDA_HOST && device != DL_CUDA, AMP_ERR_BACKEND,
-                  "%s lies on device type %d; this libamp works on the CPU's memory and on CUDA's", name, (int)device);
+    AMP_RETURN_IF(device != 0 && device != DL_CPU && device != DL_CUDA_HOST && device != DL_CUDA &&
+                      device != AMP_DEVICE_SERVED, AMP_ERR_BACKEND,
+                  "%s lies on device type %d; this libamp works on the CPU's memory, on CUDA's, and on what amp_serve.h "
+                  "serves", name, (int)device);
     return AMP_OK;
 }
 
@@ -133,8 +136,8 @@ amp_status amp__host_find(const amp_host *host, void *tensor, const char *name, 
 static amp_status judge_here(const amp_tensor_view *view, const char *name, struct amp__elements *out) {
     struct amp__elements now;
     AMP_TRY(amp__host_judge(view, name, &now));
-    AMP_RETURN_IF(now.device.type == DL_CUDA, AMP_ERR_UNSUPPORTED,
-                  "%s lies in the memory of CUDA device %d, and must be in the CPU's here", name, (int)now.device.id);
+    AMP_RETURN_IF(now.device.type == DL_CUDA || now.device.type == AMP_DEVICE_SERVED, AMP_ERR_UNSUPPORTED,
+                  "%s lies in the memory of device %d, and must be in the CPU's here", name, (int)now.device.id);
     *out = now;
     return AMP_OK;
 }

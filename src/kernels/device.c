@@ -7,11 +7,11 @@
 AMP_API amp_status amp_device_list_open(amp_device device, amp_device_list **list) {
     amp_status status = AMP_OK;
     AMP_RETURN_IF(!list, AMP_ERR_INVALID_ARGUMENT, "amp_device_list_open: list is NULL");
-    AMP_RETURN_IF(device.type != AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
-                  "amp_device_list_open: device type %d: 2, CUDA, is the only one; amp_kernels.h has the CPU's "
-                  "functions",
+    AMP_RETURN_IF(!amp__is_device(device), AMP_ERR_UNSUPPORTED,
+                  "amp_device_list_open: device type %d: use 2, CUDA, or 12, which amp_serve.h serves; amp_kernels.h "
+                  "has the CPU's functions",
                   (int)device.type);
-    const struct amp__backend *backend = amp__backend_get(AMP__BACKEND_cuda, &status);
+    const struct amp__backend *backend = amp__backend_for(device, &status);
     if (!backend) return status;
     amp_device_list *made = amp__alloc(1, sizeof *made);
     if (!made) return amp__fail_memory();

@@ -4,7 +4,7 @@
 #define AMP_KERNELS_DEVICE_H
 
 #include "common/common.h"
-#include "kernels/backend.h"
+#include "kernels/served.h"
 
 struct amp_device_list {
     const struct amp__backend *backend;

@@ -256,7 +256,7 @@ amp_status amp__place_flush(struct amp__place *place) {
 amp_status amp__place_open(amp_device device, amp_status (*current_stream)(void *, amp_device, void **), void *self,
                            void (*dropped)(const void *owner, enum amp__work work), struct amp__place **out) {
     amp_status status = AMP_OK;
-    const struct amp__backend *backend = amp__backend_get(AMP__BACKEND_cuda, &status);
+    const struct amp__backend *backend = amp__backend_for(device, &status);
     if (!backend) return status;
     struct amp__place *place = amp__alloc(1, sizeof *place);
     if (!place) return amp__fail_memory();

@@ -8,7 +8,7 @@
 #define AMP_KERNELS_PLACE_H
 
 #include "common/common.h"
-#include "kernels/backend.h"
+#include "kernels/served.h"
 
 /* Kinds of work, in the order in which amp__place_flush launches them: what one writes a later one may read. */
 enum amp__work {

@@ -188,7 +188,7 @@ static bool count_handle(const struct amp__op *op, void *handle, const char *nam
     counted->place = NULL;
     counted->statistics = (amp_statistics)AMP_STATISTICS_INIT;
     if (!handle || !op->host->view || amp__host_find(op->host, handle, name, now) != AMP_OK || !now->size ||
-        !amp__observe_find(op->context, now->data, &place))
+        !amp__observe_find(op->context, now->device, now->data, &place))
         return false;
     if (now->strides) return gather(place, now, &counted->statistics);
     counted->place = place;
@@ -218,7 +218,8 @@ void amp__observe_handle(struct amp__seen_call *call, void *handle, const char *
 void amp__observe_span(struct amp__seen_call *call, const amp_span *span, const char *name, bool is_output) {
     amp_statistics statistics = AMP_STATISTICS_INIT;
     struct amp__place *place;
-    if (!span->data || !amp__observe_find(call->op->context, span->data, &place)) return;
+    const amp_device cpu = { AMP__DEVICE_CPU, 0 };
+    if (!span->data || !amp__observe_find(call->op->context, cpu, span->data, &place)) return;
     if (place) take_later(call, place, span, name, is_output, span->data, 0);
     else if (amp_statistics_list(span, 1, &statistics) == AMP_OK)
         take(call, name, is_output, span->dtype, &statistics, span->data, 0);

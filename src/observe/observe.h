@@ -255,8 +255,8 @@ void amp__decision_end(struct amp__observer *observer);
 
 /* ---- reach.c ---- */
 
-/* *place NULL: the CPU can read it. False: nobody can. */
-bool amp__observe_find(const amp_context *context, const void *memory, struct amp__place **place);
+/* Memory that a view says is on `device`. *place NULL: the CPU can read it. False: nobody can. */
+bool amp__observe_find(const amp_context *context, amp_device device, const void *memory, struct amp__place **place);
 /* place NULL: the CPU can read it. Else *memory becomes *copy, which is the caller's to free. False: it cannot be
  * had. */
 bool amp__observe_reach(const struct amp__place *place, const void **memory, uint64_t bytes, void **copy);

@@ -3,12 +3,12 @@
  * there. Copies wait for the device, in observed iterations alone; where a graph is being captured there are none. */
 #include "observe/observe.h"
 
-bool amp__observe_find(const amp_context *context, const void *memory, struct amp__place **place) {
-    amp_device where;
+bool amp__observe_find(const amp_context *context, amp_device device, const void *memory, struct amp__place **place) {
+    amp_device where = device;
     *place = NULL;
-    if (amp__places_where(context, memory, &where) != AMP_OK) return false;
-    if (where.type == AMP__DEVICE_CUDA) *place = amp__place_on(context, where);
-    return *place || where.type != AMP__DEVICE_CUDA;
+    if (device.type != AMP__DEVICE_SERVED && amp__places_where(context, memory, &where) != AMP_OK) return false;
+    if (amp__is_device(where)) *place = amp__place_on(context, where);
+    return *place || !amp__is_device(where);
 }
 
 bool amp__observe_reach(const struct amp__place *place, const void **memory, uint64_t bytes, void **copy) {

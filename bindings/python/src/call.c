@@ -58,7 +58,7 @@ static int place_results(amp_py_call *call)
         }
     }
     float *numbers = call->numbers;
-    if (numbers != NULL && call->device.type == AMP_PY_CUDA) {
+    if (numbers != NULL && call->device.type != AMP_PY_CPU) {
         void *data = NULL;
         call->scratch = amp_py_cuda_make("zeros", PyLong_FromSize_t(count), "float32", call->device, &data);
         if (call->scratch == NULL) {
@@ -74,9 +74,9 @@ static int place_results(amp_py_call *call)
 
 int amp_py_call_run(amp_py_call *call, amp_py_kernel cpu, amp_py_kernel cuda)
 {
-    bool on_cuda = call->device.type == AMP_PY_CUDA;
+    bool on_cuda = call->device.type != AMP_PY_CPU;
     if (on_cuda && cuda == NULL) {
-        PyErr_Format(amp_py_argument_error(), "%s works on the CPU alone, and these tensors are on CUDA device %d",
+        PyErr_Format(amp_py_argument_error(), "%s works on the CPU alone, and these tensors are on device %d",
                      call->function, (int)call->device.id);
         return -1;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The type _core.Context: making it from torch's tensors, scopes, and its end. */
 #include "context.h"
+#include "served.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -73,6 +74,7 @@ static int make_context(amp_py_Context *context, const char *level, PyObject *pa
     if (amp_py_torch() || amp_py_config(level, settings, &config)) {
         return -1;
     }
+    context->torch_ops = amp_py_torch_ops();
     amp_py_host(context, &context->host);
     context->model = (amp_model)AMP_MODEL_INIT;
     context->model.flags = AMP_MODEL_LOW_PARAMS; /* which of them are welcome is judged in Python */

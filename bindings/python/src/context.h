@@ -61,6 +61,7 @@ typedef struct {
     bool ending;  /* an end or cancel is running: gradients are what backward made */
     bool dying;   /* being collected: the tensors are left as they are */
     bool scales_by_one; /* the scale is 1 and stays 1 */
+    bool torch_ops; /* LIBAMP_TORCH_OPS was on: no device is libamp's own */
     bool permutes; /* the elements of some parameter do not lie row-major */
     size_t inside;      /* scopes of this context, on all threads */
     size_t brackets;    /* open ones */

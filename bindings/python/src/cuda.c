@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work on GPUs: whose stream, which list object, and where numbers go. */
 #include "call.h"
+#include "served.h"
 
 /* cudaStreamLegacy: what torch's default stream is; libamp refuses NULL, which may be a mistake, and takes its name. */
 #define LEGACY_STREAM ((void *)1)
@@ -28,7 +29,7 @@ static place *find_place(const place *wanted)
     for (int i = 0; i < PLACES; i++) {
         place *is = &places[i];
         if (is->list && is->function == wanted->function && is->device.id == wanted->device.id
-            && is->stream == wanted->stream && is->first == wanted->first && is->n == wanted->n) {
+            && is->device.type == wanted->device.type && is->stream == wanted->stream && is->first == wanted->first && is->n == wanted->n) {
             return is;
         }
         oldest = is->used < oldest->used ? is : oldest;
@@ -75,6 +76,10 @@ static int read_stream(PyObject *argument, void **stream)
 int amp_py_cuda_stream(PyObject *argument, bool torch, amp_device device, void **stream)
 {
     *stream = NULL;
+    if (device.type == AMP_PY_SERVED) { /* torch's operators know theirs */
+        device = amp_py_unserved(device);
+        torch = device.type == AMP_PY_CUDA;
+    }
     int bad = argument && argument != Py_None ? read_stream(argument, stream) : torch
         ? current_stream(device, stream) : 0;
     *stream = *stream ? *stream : LEGACY_STREAM;
@@ -112,7 +117,8 @@ static PyObject *make(const char *factory, PyObject *argument, const char *dtype
     PyObject *torch = PyImport_ImportModule("torch");
     PyObject *function = torch ? PyObject_GetAttrString(torch, factory) : NULL;
     PyObject *type = torch ? PyObject_GetAttrString(torch, dtype) : NULL;
-    PyObject *where = PyUnicode_FromFormat("cuda:%d", (int)device.id);
+    PyObject *served = amp_py_served_device(device);
+    PyObject *where = served ? Py_NewRef(served) : PyUnicode_FromFormat("cuda:%d", (int)device.id);
     PyObject *keywords = type && where ? Py_BuildValue("{sOsO}", "dtype", type, "device", where) : NULL;
     PyObject *arguments = PyTuple_Pack(1, argument);
     PyObject *made = function && keywords && arguments ? PyObject_Call(function, arguments, keywords) : NULL;

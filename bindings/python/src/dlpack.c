@@ -2,6 +2,7 @@
 /* Memory by __dlpack__. The capsule stays unconsumed, and with it the producer's ownership: when we let go of it, its
  * destructor ends the export. So there is no path on which anything could be freed twice, or never. */
 #include "dlpack.h"
+#include "served.h"
 
 #include <stdlib.h>
 
@@ -131,33 +132,48 @@ const dl_exchange *amp_py_dlpack_exchange(PyObject *type)
     return table != NULL && table->major == DL_MAJOR ? table : NULL;
 }
 
-static void end_number(dl_managed *number)
+/* A managed tensor, which is its first member, with its extents. */
+struct block {
+    dl_managed managed;
+    int64_t shape, stride;
+};
+
+static void end_block(dl_managed *managed)
 {
-    free(number);
+    free(managed);
 }
 
 /* Who took it over has renamed the capsule. */
 static void end_capsule(PyObject *capsule)
 {
     if (PyCapsule_IsValid(capsule, "dltensor")) {
-        end_number(PyCapsule_GetPointer(capsule, "dltensor"));
+        end_block(PyCapsule_GetPointer(capsule, "dltensor"));
     }
+}
+
+PyObject *amp_py_dlpack_block(const void *address, uint64_t size, uint8_t code, uint8_t bits, amp_device device)
+{
+    struct block *block = calloc(1, sizeof *block);
+    if (block == NULL) {
+        return PyErr_NoMemory();
+    }
+    const amp_device there = amp_py_unserved(device);
+    block->shape = (int64_t)size;
+    block->stride = 1;
+    block->managed.tensor = (dl_tensor){ .data = (void *)(uintptr_t)address, .device_type = there.type,
+                                         .device_id = there.id, .dims = size ? 1 : 0, .code = code, .bits = bits,
+                                         .lanes = 1, .shape = &block->shape, .strides = &block->stride };
+    block->managed.deleter = end_block;
+    PyObject *capsule = PyCapsule_New(&block->managed, "dltensor", end_capsule);
+    if (capsule == NULL) {
+        end_block(&block->managed);
+    }
+    return capsule;
 }
 
 PyObject *amp_py_dlpack_number(const float *address, amp_device device)
 {
-    dl_managed *number = calloc(1, sizeof *number);
-    if (number == NULL) {
-        return PyErr_NoMemory();
-    }
-    number->tensor = (dl_tensor){ .data = (void *)(uintptr_t)address, .device_type = device.type,
-                                  .device_id = device.id, .code = 2, .bits = 32, .lanes = 1 };
-    number->deleter = end_number;
-    PyObject *capsule = PyCapsule_New(number, "dltensor", end_capsule);
-    if (capsule == NULL) {
-        end_number(number);
-    }
-    return capsule;
+    return amp_py_dlpack_block(address, 0, 2, 32, device);
 }
 
 int amp_py_add_dlpack(PyObject *module)

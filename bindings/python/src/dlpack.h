@@ -45,7 +45,10 @@ typedef struct dl_exchange {
 /* The table of a type, or NULL without an exception. */
 const dl_exchange *amp_py_dlpack_exchange(PyObject *type);
 
-/* A capsule, as __dlpack__ gives one, of a float in memory that outlives whoever takes it. NULL with an exception. */
+/* A capsule, as __dlpack__ gives one, of memory that outlives whoever takes it: one dimension, of `code` and `bits` as
+ * in dl_tensor; size 0: a number without dimensions. NULL with an exception. */
+PyObject *amp_py_dlpack_block(const void *address, uint64_t size, uint8_t code, uint8_t bits, amp_device device);
+/* A float there. */
 PyObject *amp_py_dlpack_number(const float *address, amp_device device);
 
 int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_where place, amp_py_view *view);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Statuses as exceptions. libamp.Error is a RuntimeError with `status` and its name; where Python has a class for what
  * went wrong the exception is of that class too. */
-#include "py.h"
+#include "served.h"
 
 static PyObject *error_class;    /* libamp.Error */
 static PyObject *argument_class; /* libamp.ArgumentError: an Error and a ValueError */
@@ -76,7 +76,8 @@ PyObject *amp_py_words(const char *text)
 
 PyObject *amp_py_raise(amp_status status)
 {
-    if (PyErr_Occurred()) { /* a hook in Python failed: its own exception says more */
+    /* a hook in Python failed: its own exception says more */
+    if (PyErr_Occurred() || (status == AMP_ERR_HOST_FAILED && amp_py_served_error())) {
         return NULL;
     }
     if (status == AMP_ERR_NO_MEMORY) {

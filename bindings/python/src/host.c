@@ -3,6 +3,7 @@
 #include "call.h"
 #include "context.h"
 #include "dlpack.h"
+#include "served.h"
 
 #include <string.h>
 
@@ -122,6 +123,9 @@ static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view)
         permute(&param->order, view);
     }
     pair(param && param->tensor == tensor, view);
+    if (amp_py_is_served(view->device, context->torch_ops) && amp_py_serve(tensor, &view->device)) {
+        return fail(context);
+    }
     return AMP_OK;
 }
 
@@ -259,8 +263,9 @@ static amp_status hook_alloc(void *self, uint64_t bytes, amp_device device, amp_
 {
     amp_py_Context *context = self;
     (void)purpose;
-    PyObject *tensor = PyObject_CallMethod(context->storage, "alloc", "Kii", (unsigned long long)bytes,
-                                           (int)device.type, (int)device.id);
+    PyObject *served = amp_py_served_device(device);
+    PyObject *tensor = PyObject_CallMethod(context->storage, "alloc", "KiiO", (unsigned long long)bytes,
+                                           (int)device.type, (int)device.id, served ? served : Py_None);
     if (tensor == NULL || put(context, tensor, storage)) {
         Py_XDECREF(tensor);
         return fail(context);

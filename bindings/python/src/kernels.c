@@ -73,7 +73,7 @@ static PyObject *zero(PyObject *self, PyObject *args, PyObject *keywords)
 /* Of a number that the CPU knows, or that only the device does. */
 static amp_factor factor_of(const amp_py_scalar *scalar)
 {
-    bool there = scalar->tensor && scalar->device.type == AMP_PY_CUDA;
+    bool there = scalar->tensor && scalar->device.type != AMP_PY_CPU;
     return (amp_factor){ there ? scalar->pointer : NULL, there ? 0.0f : scalar->value, AMP_FACTOR_AS_IT_IS };
 }
 

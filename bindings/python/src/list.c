@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "list.h"
+#include "served.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +76,10 @@ static int read_one(amp_py_list *list, PyObject *tensor, amp_py_where place, amp
     if (amp_py_view_get(tensor, place, false, view, &keep)) {
         return -1;
     }
+    if (view->is_torch && amp_py_serve_if(tensor, &view->device)) {
+        amp_py_let_go(&keep);
+        return -1;
+    }
     if (keep != NULL) {
         int bad = list->keep == NULL && (list->keep = PyList_New(0)) == NULL ? -1 : PyList_Append(list->keep, keep);
         Py_DECREF(keep);
@@ -89,7 +94,7 @@ static int read_one(amp_py_list *list, PyObject *tensor, amp_py_where place, amp
     if (view->read_only && (list->how & AMP_PY_WRITE)) {
         return amp_py_refuse(place, "is read-only and would be written");
     }
-    if (view->device.type != AMP_PY_CPU && view->device.type != AMP_PY_CUDA) {
+    if (view->device.type != AMP_PY_CPU && view->device.type != AMP_PY_CUDA && view->device.type != AMP_PY_SERVED) {
         return amp_py_refuse(place, "is on a device of DLPack's type %d: libamp's kernels work on the CPU and on CUDA",
                              (int)view->device.type);
     }

@@ -32,6 +32,7 @@ static int (*const parts[])(PyObject *) = {
     amp_py_add_view,
     amp_py_add_tensor_view,
     amp_py_add_dlpack,
+    amp_py_add_served,
     amp_py_add_kernels,
     amp_py_add_context,
     amp_py_add_patch,

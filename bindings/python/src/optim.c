@@ -3,6 +3,7 @@
 #include "kernels.h"
 
 #include "call.h"
+#include "served.h"
 
 /* ---- Rules by name ----------------------------------------------------------------------------------------------- */
 
@@ -239,7 +240,8 @@ static int open_steps(step_call *step)
         if (!fits) {
             return amp_py_refuse(place, "must be a number, a list of numbers, or a tensor of int64");
         }
-        if (amp_py_view_get(steps, place, false, &step->steps_view, &step->steps_keep)) {
+        if (amp_py_view_get(steps, place, false, &step->steps_view, &step->steps_keep)
+            || (step->steps_view.is_torch && amp_py_serve_if(steps, &step->steps_view.device))) {
             return -1;
         }
         const amp_py_view *view = &step->steps_view;
@@ -321,9 +323,9 @@ static int describe_cuda(step_call *step)
 {
     amp_py_call *call = &step->call;
     amp_optim_tensors *tensors = &step->tensors;
-    bool found_there = call->found_inf.tensor && call->found_inf.device.type == AMP_PY_CUDA;
-    bool scale_there = call->a.tensor && call->a.device.type == AMP_PY_CUDA;
-    bool norm_there = call->norm.tensor && call->norm.device.type == AMP_PY_CUDA;
+    bool found_there = call->found_inf.tensor && call->found_inf.device.type != AMP_PY_CPU;
+    bool scale_there = call->a.tensor && call->a.device.type != AMP_PY_CPU;
+    bool norm_there = call->norm.tensor && call->norm.device.type != AMP_PY_CPU;
     if (step->counts != NULL && found_there) {
         return amp_py_refuse((amp_py_where){ "steps", -1 }, "must be a number or a tensor of int64 on the GPU, as "
                              "found_inf is there: nobody here knows whether the step happens");
@@ -375,15 +377,15 @@ static amp_status step_cuda(amp_py_call *call)
 static PyObject *run_step(step_call *step)
 {
     const amp_py_call *call = &step->call;
-    bool there = call->found_inf.tensor && call->found_inf.device.type == AMP_PY_CUDA;
+    bool there = call->found_inf.tensor && call->found_inf.device.type != AMP_PY_CPU;
     if (open_steps(step) || find_remainders(step)) {
         return NULL;
     }
     describe(step);
-    if (!there && call->found_inf.value != 0.0f && call->device.type == AMP_PY_CUDA) {
+    if (!there && call->found_inf.value != 0.0f && call->device.type != AMP_PY_CPU) {
         return Py_NewRef(Py_False);
     }
-    if ((call->device.type == AMP_PY_CUDA && describe_cuda(step)) || amp_py_call_run(&step->call, step_cpu, step_cuda)
+    if ((call->device.type != AMP_PY_CPU && describe_cuda(step)) || amp_py_call_run(&step->call, step_cpu, step_cuda)
         || write_steps(step)) {
         return NULL;
     }

@@ -20,6 +20,7 @@ int amp_py_add_errors(PyObject *module);
 int amp_py_add_view(PyObject *module);
 int amp_py_add_tensor_view(PyObject *module);
 int amp_py_add_dlpack(PyObject *module);
+int amp_py_add_served(PyObject *module);
 int amp_py_add_kernels(PyObject *module);
 
 /* statistics.c: what libamp.kernels.Statistics is made of. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "scalar.h"
+#include "served.h"
 
 static int open_tensor(amp_py_scalar *scalar, PyObject *tensor, uint64_t count, bool write)
 {
@@ -9,7 +10,9 @@ static int open_tensor(amp_py_scalar *scalar, PyObject *tensor, uint64_t count, 
         return -1;
     }
     int bad = 0;
-    if (view.span.dtype != AMP_FLOAT32 || view.span.size != count || !view.compact) {
+    if (view.is_torch && amp_py_serve_if(tensor, &view.device)) {
+        bad = -1;
+    } else if (view.span.dtype != AMP_FLOAT32 || view.span.size != count || !view.compact) {
         bad = amp_py_refuse(place, "must be a contiguous float32 tensor of %llu elements", (unsigned long long)count);
     } else if (write && view.read_only) {
         bad = amp_py_refuse(place, "is read-only and would be written");

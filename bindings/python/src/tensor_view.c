@@ -80,11 +80,12 @@ static int read_device(PyObject *tensor, amp_py_where place, amp_device *device)
     PyObject *kind = where ? PyObject_GetAttrString(where, "type") : NULL;
     PyObject *index = where ? PyObject_GetAttrString(where, "index") : NULL;
     int bad = kind == NULL || index == NULL ? -1 : 0;
-    if (!bad && PyUnicode_CompareWithASCIIString(kind, "cuda") != 0) {
-        bad = amp_py_refuse(place, "is on device %S: libamp's kernels work on the CPU and on CUDA", where);
+    if (!bad && PyUnicode_CompareWithASCIIString(kind, "meta") == 0) {
+        bad = amp_py_refuse(place, "is on device %S, which has no memory", where);
     }
     if (!bad) {
-        *device = (amp_device){ AMP_PY_CUDA, index == Py_None ? 0 : (int32_t)PyLong_AsLong(index) };
+        const bool cuda = PyUnicode_CompareWithASCIIString(kind, "cuda") == 0;
+        *device = (amp_device){ cuda ? AMP_PY_CUDA : AMP_PY_SERVED, index == Py_None ? 0 : (int32_t)PyLong_AsLong(index) };
     }
     Py_XDECREF(index);
     Py_XDECREF(kind);
@@ -150,24 +151,26 @@ static int read_attributes(PyObject *tensor, amp_py_where place, bool shape, amp
     return size < 0 ? -1 : 0;
 }
 
-/* What DLPack cannot say (a sparse tensor, one of another device), the attributes do, and the messages are theirs. */
+/* What DLPack cannot say (a sparse tensor), the attributes do, and the messages are theirs. */
+static int read_torch(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view)
+{
+    dl_tensor borrowed;
+    if (exchange != NULL && exchange->borrow != NULL) {
+        if (exchange->borrow(tensor, &borrowed) == 0) {
+            return amp_py_dlpack_read(&borrowed, place, view);
+        }
+        PyErr_Clear();
+    }
+    return read_attributes(tensor, place, shape, view);
+}
+
 int amp_py_view_torch(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view)
 {
     if (!amp_py_is_torch(tensor)) {
         return 1;
     }
     view->is_torch = true;
-    dl_tensor borrowed;
-    if (exchange != NULL && exchange->borrow != NULL) {
-        if (exchange->borrow(tensor, &borrowed) == 0) {
-            if (borrowed.device_type == AMP_PY_CPU || borrowed.device_type == AMP_PY_CUDA) {
-                return amp_py_dlpack_read(&borrowed, place, view);
-            }
-        } else {
-            PyErr_Clear();
-        }
-    }
-    return read_attributes(tensor, place, shape, view);
+    return read_torch(tensor, place, shape, view);
 }
 
 bool amp_py_torch_stream(amp_device device, void **stream)

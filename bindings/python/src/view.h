@@ -11,7 +11,7 @@
 
 #include "amp_kernels.h"
 
-enum { AMP_PY_CPU = 1, AMP_PY_CUDA = 2 }; /* amp_device.type */
+enum { AMP_PY_CPU = 1, AMP_PY_CUDA = 2, AMP_PY_SERVED = 12 }; /* amp_device.type */
 
 /* NumPy's limit; torch's is the same. */
 enum { AMP_PY_DIMS = 64 };

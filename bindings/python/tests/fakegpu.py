@@ -213,8 +213,10 @@ class Gpu(TorchDispatchMode):
         torch.cuda.stream = contextlib.nullcontext
 
     def _patch_libamp(self):
+        from libamp.torch import _devices
         from libamp.torch.amp import packed, session, storage
 
+        _devices._events = lambda kind: Event
         number = storage.number
 
         def number_here(capsule):

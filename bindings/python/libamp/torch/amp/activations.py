@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .._devices import need_kernels
 from . import sensitivity
 from .compiling import outside
 from .exempt import _AFTER_ERRORS
@@ -310,6 +311,8 @@ def compress_activations(
             f"amp.compress_activations: this {type(model).__name__} has no parameter that is trained: there is nothing "
             "that backward waits for"
         )
+    for device in {param.device for param in model.parameters()}:
+        need_kernels("amp.compress_activations", device, "leave it out")
     if not _AFTER_ERRORS:
         raise RuntimeError("amp.compress_activations: PyTorch 2.1 or later is needed: its hooks run after errors, too")
     if any(isinstance(hook, _Hook) and hook.run is not None for hook in model._forward_pre_hooks.values()):

@@ -34,7 +34,7 @@ def is_readable(value: Any) -> bool:
     return (
         type(value) in (torch.Tensor, torch.nn.Parameter)
         and value.layout is torch.strided
-        and value.device.type in ("cpu", "cuda")
+        and value.device.type != "meta"
         and value.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
         and not _is_wrapped(value)
     )

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ... import _core
+from .._devices import described
 from . import (
     advice,
     attention,
@@ -34,7 +35,7 @@ from . import (
     storage,
     wrapped,
 )
-from ._amp_state import _amp_state, warn_or_err
+from ._amp_state import _amp_state, maybe_print, warn_or_err
 from .levels import O0, O1, O2, O3, O4, O5, opt_levels
 from .properties import Banner, Properties, dtype_name, fill, loss_scale_of, resolve, settings_of, torch_type
 from .scaler import LossScaler
@@ -368,6 +369,9 @@ def start(
     sharding.check(model_list, optimizer_list, current.resolved)
     current.verbosity, current.process_group = _amp_state.verbosity, process_group
     _build(current, level, settings, model_list, optimizer_list)
+    if current.verbosity > 0:
+        for line in described(param for item in model_list for param in item.parameters()):
+            maybe_print(line, True)
     mistakes.watch(current)
     averages.watch(current)
     observing.as_asked(current)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ... import _core
+from .._devices import Copy
 from . import wrapped
 from ._amp_state import maybe_print
 from .compiling import run_as_it_is
@@ -95,22 +96,22 @@ class Skips:
     """An optimizer's steps that a GPU decided on: heard of when the word has come, for which nobody waits."""
 
     def __init__(self) -> None:
-        self._coming: deque[tuple[Any, torch.Tensor]] = deque()
+        self._coming: deque[Copy] = deque()
 
     def send(self, found_inf: torch.Tensor) -> None:
         """A step was made, or not."""
-        if not is_capturing():
-            copy = torch.empty((), dtype=torch.float32, pin_memory=True)
-            copy.copy_(found_inf, non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-            self._coming.append((event, copy))
+        if is_capturing():
+            return
+        copy = Copy(4, found_inf.device)
+        if copy.tells:
+            copy.start(found_inf)
+            self._coming.append(copy)
 
     def any(self) -> bool:
         """Was one of those skipped whose word has come since?"""
         skipped = False
-        while self._coming and not is_capturing() and self._coming[0][0].query():
-            skipped = bool(self._coming.popleft()[1]) or skipped
+        while self._coming and not is_capturing() and self._coming[0].arrived():
+            skipped = bool(self._coming.popleft().wait().view(torch.float32)) or skipped
         return skipped
 
 

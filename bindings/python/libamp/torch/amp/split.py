@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ... import kernels
+from .._devices import need_kernels
 from . import wrapped
 from .session import live
 
@@ -138,10 +139,7 @@ class Split:
     def before(self, params: Iterable[torch.Tensor]) -> None:
         """Those that get masters: the values of the ones that will be re-typed are kept until then."""
         for param in params:
-            if param.device.type not in ("cpu", "cuda"):
-                raise RuntimeError(
-                    f"master_weights='split' is for parameters on CPUs and CUDA, and one is on {param.device}: use True"
-                )
+            need_kernels("master_weights='split'", param.device, "use master_weights=True")
             if param.dtype in (torch.float32, torch.bfloat16) and id(param) not in self.params:
                 self._exact[id(param)] = (param, param.detach().clone())
 

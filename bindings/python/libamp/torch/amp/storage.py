@@ -18,8 +18,10 @@ def over(block: Tensor, dtype: torch.dtype, like: Tensor) -> Tensor:
     return empty.set_(block.untyped_storage(), 0, like.shape, like.stride())
 
 
-def alloc(n_bytes: int, device_type: int, index: int) -> Tensor:
-    """A block; never empty."""
+def alloc(n_bytes: int, device_type: int, index: int, served: torch.device | None = None) -> Tensor:
+    """A block; never empty. served: a device that libamp works on by torch's own operators."""
+    if served is not None:
+        return torch.empty(n_bytes, dtype=torch.uint8, device=served)
     device = torch.device(_DEVICES[device_type]) if device_type == 1 else torch.device(_DEVICES[device_type], index)
     return torch.empty(n_bytes, dtype=torch.uint8, device=device)
 

@@ -12,6 +12,8 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ... import ArgumentError, kernels
+from .. import _torch_ops
+from .._devices import is_served
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -60,6 +62,9 @@ def fused_step(
     """kernels.optimizer_step, which takes tensors of one device that lie alike; others are taken device by device."""
     if not params:
         return
+    if is_served(params[0].device):
+        _step_served(rule, {"params": params, "grads": grads, "model_params": model_params, **state}, steps, numbers)
+        return
     remainders: list[Any] = []
     if any(hasattr(param, "_amp_remainder") for param in params):  # amp.initialize(..., master_weights="split")
         from ..amp.split import remainder_of
@@ -85,6 +90,31 @@ def fused_step(
             _step_of_copies(rule, part, there)
         if isinstance(steps, torch.Tensor):
             steps.copy_(own)
+
+
+def _part(lists: dict[str, Any], which: list[int]) -> dict[str, Any]:
+    return {name: [values[i] for i in which] if isinstance(values, list) else values for name, values in lists.items()}
+
+
+def _step_served(rule: Any, lists: dict[str, Any], steps: Any, numbers: dict[str, Any]) -> None:
+    """The step by torch's operators, device by device: with the same formulas and state. Nothing is asked of a
+    device."""
+    params = lists["params"]
+    for device in {param.device for param in params}:
+        which = [i for i, param in enumerate(params) if param.device == device]
+        whole = len(which) == len(params)
+        part = lists if whole else _part(lists, which)
+        there = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in numbers.items()}
+        own = steps
+        if not whole and not isinstance(steps, int):
+            own = steps[which].to(device) if isinstance(steps, torch.Tensor) else [steps[i] for i in which]
+        tensors, state = dict(part), None
+        state = {name: tensors.pop(name) for name in part if name not in ("params", "grads", "model_params")}
+        _torch_ops.optimizer_step(
+            rule, tensors["params"], tensors["grads"], state, steps=own, model_params=tensors["model_params"], **there
+        )
+        if own is not steps and isinstance(steps, torch.Tensor):
+            steps[which] = own.to(steps.device)
 
 
 def _step_of_copies(rule: Any, lists: dict[str, Any], numbers: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ def _are_for_kernels(grads: list[torch.Tensor]) -> bool:
         and grad.layout == torch.strided
         and grad.dtype in _KERNELS_HAVE
         and grad.device == grads[0].device
-        and grad.device.type in ("cpu", "cuda")
+        and grad.device.type != "meta"
         and not _has_gaps(grad)
         for grad in grads
     )

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+On which devices libamp's own kernels work, and where torch's operators do their work (_served.py): devices that neither
+the CPU's kernels nor the plugin for CUDA reach, and all of them with LIBAMP_TORCH_OPS=1.
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from .. import _core
+
+_RAN = ("cpu", "cuda")  # kinds of devices on which this was run; docs/python.md, Devices
+_DLPACK = {"cpu": 1, "cuda": 2}  # kDLCPU, kDLCUDA
+
+
+def is_served(device: torch.device) -> bool:
+    """Is libamp's work on this device done by torch's operators?"""
+    if device.type == "meta":
+        return False
+    if device.type == "cuda" and torch.version.hip is not None:
+        return True
+    return _core.is_served(_DLPACK.get(device.type, 12), device.index or 0)
+
+
+def need_kernels(what: str, device: torch.device, instead: str) -> None:
+    """RuntimeError where torch's operators cannot do what is asked for by name."""
+    if is_served(device):
+        raise RuntimeError(
+            f"{what} needs libamp's own kernels, of the CPU or of the plugin libamp_cuda.so, and on {device} torch's "
+            f"operators do libamp's work{_why(device)}: {instead}"
+        )
+
+
+def _why(device: torch.device) -> str:
+    """In parentheses, with a space before them."""
+    if _core.torch_ops():
+        return " (LIBAMP_TORCH_OPS is on)"
+    if device.type != "cuda" or torch.version.hip is not None:
+        return ""
+    text = _core.backend_text("cuda")
+    return f" ({text})" if text else ""
+
+
+def _name(device: torch.device) -> str:
+    return "ROCm" if device.type == "cuda" and torch.version.hip is not None else device.type
+
+
+def described(tensors: Iterable[torch.Tensor]) -> list[str]:
+    """A line for each kind of served device among these tensors."""
+    lines = []
+    for name, device in sorted({_name(each): each for each in {one.device for one in tensors} if is_served(each)}.items()):
+        line = f"On {name} torch's operators do libamp's work{_why(device)}."
+        if name not in _RAN:
+            line += f" Experimental: libamp was not run on {name} yet."
+        lines.append(line)
+    return lines
+
+
+# ---- copies to the host that nobody waits for ----
+
+
+@functools.cache
+def _events(kind: str) -> Any:
+    """The class of this kind of device's events; None: copies to pinned memory are not known there."""
+    module = getattr(torch, kind, None)
+    return getattr(module, "Event", None) if kind in ("cuda", "xpu") else None
+
+
+class Copy:
+    """Bytes of a device on their way to the host, as many each time."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        event = _events(device.type)
+        self._event = None if event is None else event()
+        self._host: torch.Tensor | None = None
+        self._there: torch.Tensor | None = None
+        if event is not None or device.type == "cpu":
+            self._host = torch.empty(size, dtype=torch.uint8, pin_memory=event is not None)
+
+    def start(self, source: torch.Tensor) -> None:
+        """source: contiguous, of `size` bytes."""
+        if self._host is None:
+            self._there = source.clone()
+            return
+        self._host.copy_(source.reshape(-1).view(torch.uint8), non_blocking=True)
+        if self._event is not None:
+            self._event.record()
+
+    def arrived(self) -> bool:
+        """Never true where no event tells of it: wait for it then."""
+        return self._host is not None and (self._event is None or bool(self._event.query()))
+
+    def wait(self) -> torch.Tensor:
+        """The bytes on the host."""
+        if self._host is None:
+            assert self._there is not None
+            return self._there.reshape(-1).view(torch.uint8).cpu()
+        if self._event is not None:
+            self._event.synchronize()
+        return self._host
+
+    @property
+    def tells(self) -> bool:
+        """Can one know without waiting whether it has arrived?"""
+        return self._host is not None

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+libamp's work on devices that neither the CPU's kernels nor a plugin reach, by torch's own operators: the server of
+amp_serve.h. The library decides and names memory by addresses; here they become tensors, and `_torch_ops` computes.
+
+An address is memory that the library, torch or the script keeps alive, as it is for a kernel: the tensors made here own
+nothing, and version counters of the script's tensors do not move.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import dlpack
+
+from .. import _core
+from . import _torch_ops as ops
+from ._devices import Copy
+from ._scaler_ops import Words, end_bracket
+from ._torch_ops.rules import MOMENTS, Rule
+from ._torch_ops.statistics import WORDS
+
+_Span = tuple[int, int, int]  # address, elements, amp_dtype
+
+_FLOATS = {1: (2, 32), 2: (2, 16), 3: (4, 16), 4: (2, 64)}  # amp_dtype -> DLPack's code and bits
+_DTYPES = {2: torch.float16, 3: torch.bfloat16}
+_HOW = ("as_it_is", "inverse", "clip")
+_CACHED = 1 << 16  # tensors over addresses, of each device
+
+
+class Device:
+    """One device, and the memory there that is the library's."""
+
+    def __init__(self, device: torch.device, dl_type: int, dl_id: int) -> None:
+        self.device, self._dlpack = device, (dl_type, dl_id)
+        self._tensors: dict[_Span, torch.Tensor] = {}
+        self.blocks: dict[int, torch.Tensor] = {}  # by address
+        self.scalers: dict[int, Words] = {}  # by address
+
+    def memory(self, address: int, size: int, code: int, bits: int) -> torch.Tensor:
+        return dlpack.from_dlpack(_core.memory_at(address, size, code, bits, *self._dlpack))
+
+    def at(self, span: _Span | None) -> torch.Tensor | None:
+        """The elements of a span, in one dimension."""
+        if span is None:
+            return None
+        found = self._tensors.get(span)
+        if found is None:
+            if len(self._tensors) >= _CACHED:
+                self._tensors.clear()
+            address, size, dtype = span
+            if size:
+                found = self.memory(address, size, *_FLOATS[dtype])
+            else:
+                found = torch.empty(0, dtype=_DTYPES.get(dtype, torch.float32), device=self.device)
+            self._tensors[span] = found
+        return found
+
+    def all_at(self, spans: list[_Span | None] | None) -> list[Any]:
+        get, at = self._tensors.get, self.at
+        return [found if (found := get(span)) is not None else at(span) for span in spans or ()]  # type: ignore[arg-type]
+
+    def floats(self, address: int, size: int = 1) -> torch.Tensor | None:
+        return self.at((address, size, 1)) if address else None
+
+    def bytes(self, address: int, size: int) -> torch.Tensor:
+        return self.memory(address, size, 1, 8)
+
+    def integers(self, address: int, size: int, bits: int) -> torch.Tensor:
+        return self.memory(address, size, 0, bits)
+
+
+_devices: list[Device] = []
+
+
+def add(index: int, device: torch.device, dl_type: int, dl_id: int) -> None:
+    """A tensor of this device came for the first time."""
+    del _devices[index:]
+    _devices.append(Device(device, dl_type, dl_id))
+
+
+# ---- lists ----
+
+
+def _factor(on: Device, factor: tuple[int, float, int]) -> Any:
+    address, value, how = factor
+    return ops.factor_of(on.floats(address), value, _HOW[how]) if address else value
+
+
+def lists(
+    index: int,
+    kind: int,
+    spans: tuple[Any, Any, Any],
+    factors: tuple[tuple[int, float, int], tuple[int, float, int]],
+    found_inf: int,
+    first: int,
+    base: int,
+    norm: int,
+    norms: int,
+    only_if: int,
+    low: int,
+    statistics: int,
+    step: dict[str, Any] | None,
+) -> None:
+    """amp_server.lists."""
+    on = _devices[index]
+    if step is not None:
+        _step(on, step)
+        return
+    dst, src, third = (on.all_at(each) for each in spans)
+    found: dict[str, Any] = {
+        "found_inf": on.floats(found_inf), "first": on.integers(first, 1, 32) if first else None, "base": base
+    }
+    n = len(dst)
+    if kind == 0:
+        ops.cast(dst, src, on.floats(only_if))
+    elif kind == 1:
+        ops.zero(dst)
+    elif kind == 2:
+        if factors[0][2] == 2:  # a norm that may be below its limit: nothing is written then
+            found = {}
+        ops.scale(dst, src, _factor(on, factors[0]), **found)
+    elif kind == 3 or kind == 7:
+        (ops.axpby if kind == 3 else ops.add)(dst, _factor(on, factors[0]), src, _factor(on, factors[1]), third, **found)
+    elif kind == 4:
+        scale, factor = (_factor(on, each) for each in factors)
+        ops.check(dst, scale, factor, norm=on.floats(norm), norms=on.floats(norms, n), **found)
+    elif kind == 6:
+        ops.reconcile(dst, src, _DTYPES.get(low), on.floats(norms, n))
+    elif kind == 8:
+        ops.clamp(dst, src, factors[0][1])
+    elif kind == 9:
+        ops.round_through(dst, src, _DTYPES[low], **found)
+    elif kind == 10:
+        ops.statistics(dst, on.bytes(statistics, n * 8 * WORDS))
+    else:
+        raise NotImplementedError(f"a call over lists of kind {kind}")
+
+
+_RULES = ("", "sgd", "adam", "adamw", "lamb", "novograd", "adagrad", "larc")  # AMP_OPTIM_...
+_FLAGS = (
+    "nesterov", "decay_after_momentum", "bias_correction", "amsgrad", "decoupled", "grad_averaging", "nvlamb",
+    "init_zero", "clip",
+)
+_NUMBERS = (
+    "lr", "weight_decay", "momentum", "dampening", "beta1", "beta2", "eps", "max_grad_norm", "trust_coefficient",
+)
+
+
+def _rule(step: dict[str, Any]) -> Rule:
+    flags = {name: bool(step["flags"] >> bit & 1) for bit, name in enumerate(_FLAGS)}
+    return Rule(_RULES[step["kind"]], **{name: step[name] for name in _NUMBERS}, **flags)
+
+
+def _step(on: Device, step: dict[str, Any]) -> None:
+    grads = [None if span is None else on.at(span) for span in step["grad"]]
+    n = len(grads)
+    low = on.all_at(step["low"]) or None
+    found_inf, inv_scale, grad_norm = (on.floats(step[name]) for name in ("found_inf", "inv_scale", "grad_norm"))
+    rule = _rule(step)
+    moments = {name: on.all_at(step["moments"][k]) for k, name in enumerate(MOMENTS[rule.kind])}
+    ops.optimizer_step(
+        rule,
+        on.all_at(step["param"]),
+        grads,
+        {name: tensors for name, tensors in moments.items() if tensors},
+        steps=on.integers(step["steps"], n, 64),
+        model_params=low,
+        inv_scale=1.0 if inv_scale is None else inv_scale,
+        grad_factor=step["grad_factor"],
+        found_inf=found_inf,
+        grad_norm=grad_norm,
+        grad_norms=on.floats(step["grad_norms"], n),
+    )
+
+
+# ---- memory ----
+
+
+_copies: dict[int, Copy] = {}
+_last_copy = 0
+
+
+def _here(address: int, size: int) -> torch.Tensor:
+    """The host's memory."""
+    return dlpack.from_dlpack(_core.memory_at(address, size, 1, 8, 1, 0))
+
+
+def _alloc(on: Device, size: int) -> int:
+    block = torch.empty(-(-size // 16) * 16, dtype=torch.uint8, device=on.device)
+    address = block.data_ptr()
+    on.blocks[address] = block
+    return address
+
+
+def _free(on: Device, address: int) -> None:
+    block = on.blocks.pop(address, None)
+    for scaler in [known for known in on.scalers if block is not None and 0 <= known - address < block.numel()]:
+        del on.scalers[scaler]
+
+
+def _fetch(on: Device, handle: int, source: int, size: int) -> int:
+    global _last_copy
+    if not handle:
+        _last_copy = handle = _last_copy + 1
+        _copies[handle] = Copy(size, on.device)
+    _copies[handle].start(on.bytes(source, size))
+    return handle
+
+
+def _is_capturing(on: Device) -> bool:
+    return on.device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
+
+
+@torch.no_grad()
+def memory(
+    index: int, kind: int, dst: int, src: int, size: int, made: int, value: int, end: dict[str, Any] | None
+) -> int | bool | None:
+    """amp_server.memory."""
+    on = _devices[index]
+    run: Callable[[], Any] = (
+        lambda: _alloc(on, size),
+        lambda: _free(on, dst),
+        lambda: on.bytes(dst, size).fill_(value),
+        lambda: on.bytes(dst, size).copy_(_here(src, size)),
+        lambda: _here(dst, size).copy_(on.bytes(src, size)),
+        lambda: _fetch(on, made, src, size),
+        lambda: _copies[made].arrived(),
+        lambda: _here(dst, size).copy_(_copies[made].wait()[:size]),
+        lambda: _copies.__delitem__(made),
+        lambda: _is_capturing(on),
+        lambda: end_bracket(on, end),
+    )[kind]
+    result = run()
+    return result if isinstance(result, (int, bool)) else None
