@@ -52,7 +52,8 @@ def _name(device: torch.device) -> str:
 def described(tensors: Iterable[torch.Tensor]) -> list[str]:
     """A line for each kind of served device among these tensors."""
     lines = []
-    for name, device in sorted({_name(each): each for each in {one.device for one in tensors} if is_served(each)}.items()):
+    devices = {_name(each): each for each in {one.device for one in tensors} if is_served(each)}
+    for name, device in sorted(devices.items()):
         line = f"On {name} torch's operators do libamp's work{_why(device)}."
         if name not in _RAN:
             line += f" Experimental: libamp was not run on {name} yet."

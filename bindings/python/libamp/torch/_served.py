@@ -121,11 +121,14 @@ def lists(
         if factors[0][2] == 2:  # a norm that may be below its limit: nothing is written then
             found = {}
         ops.scale(dst, src, _factor(on, factors[0]), **found)
-    elif kind == 3 or kind == 7:
-        (ops.axpby if kind == 3 else ops.add)(dst, _factor(on, factors[0]), src, _factor(on, factors[1]), third, **found)
-    elif kind == 4:
-        scale, factor = (_factor(on, each) for each in factors)
-        ops.check(dst, scale, factor, norm=on.floats(norm), norms=on.floats(norms, n), **found)
+    elif kind in (3, 4, 7):
+        a, b = (_factor(on, each) for each in factors)
+        if kind == 3:
+            ops.axpby(dst, a, src, b, third, **found)
+        elif kind == 7:
+            ops.add(dst, a, src, b, third, **found)
+        else:
+            ops.check(dst, a, b, norm=on.floats(norm), norms=on.floats(norms, n), **found)
     elif kind == 6:
         ops.reconcile(dst, src, _DTYPES.get(low), on.floats(norms, n))
     elif kind == 8:
@@ -230,7 +233,7 @@ def memory(
         lambda: _here(dst, size).copy_(_copies[made].wait()[:size]),
         lambda: _copies.__delitem__(made),
         lambda: _is_capturing(on),
-        lambda: end_bracket(on, end),
+        lambda: end_bracket(on, end or {}),
     )[kind]
     result = run()
     return result if isinstance(result, (int, bool)) else None

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ... import _findings, _survey
+from .._devices import is_served
 from . import graphs
 from ._amp_state import maybe_print
 
@@ -263,7 +264,8 @@ _sessions: list[weakref.ref[Session]] = []
 
 
 def is_elsewhere(param: torch.Tensor) -> bool:
-    return param.device.type != "cpu"
+    """In memory that the library does not read."""
+    return param.device.type != "cpu" or is_served(param.device)
 
 
 def _sum_of_bits(tensor: torch.Tensor) -> torch.Tensor:

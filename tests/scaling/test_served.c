@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A device that the host serves (amp_serve.h): here the CPU's memory under another name, by libamp's own kernels. What
+ * is trained there is what is trained on the CPU, bit for bit. */
+#include "bracket.h"
+#include "scaler/rules.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEVICE = 3 };
+
+static bool fails;
+static unsigned n_lists, n_ends;
+
+/* ---- the server ---- */
+
+static float number(const amp_factor *factor) {
+    const float value = factor->pointer ? *factor->pointer : factor->value;
+    return factor->how == AMP_FACTOR_INVERSE ? 1.0f / value : value;
+}
+
+static void reconcile(const amp_served_lists *call, size_t i) {
+    const amp_span *dst = &call->spans[0][i], *src = &call->spans[1][i];
+    const size_t width = src->dtype == AMP_FLOAT32 ? 4 : 2;
+    char rounded[4 * NET_SIZE];
+    const bool all = call->norms && call->norms[i] == 0.0f;
+    const amp_span low = { rounded, dst->size, src->dtype, 0 };
+    ck_ok(amp_cast_list(&low, dst, 1));
+    for (size_t k = 0; k < dst->size; k++) {
+        const amp_span to = { (float *)dst->data + k, 1, AMP_FLOAT32, 0 };
+        const amp_span of = { (char *)src->data + width * k, 1, src->dtype, 0 };
+        if (all || memcmp(rounded + width * k, of.data, width)) ck_ok(amp_cast_list(&to, &of, 1));
+    }
+}
+
+static amp_status run_one(const amp_served_lists *call, size_t i, float *found) {
+    const amp_span *a = &call->spans[0][i], *b = call->spans[1] ? &call->spans[1][i] : NULL;
+    const amp_span *c = call->spans[2] ? &call->spans[2][i] : NULL;
+    const float by = number(&call->factors[0]), and_by = number(&call->factors[1]);
+    switch (call->kind) {
+    case AMP_SERVE_CAST: return call->only_if && *call->only_if == 0.0f ? AMP_OK : amp_cast_list(a, b, 1);
+    case AMP_SERVE_ZERO: return amp_zero_list(a, 1);
+    case AMP_SERVE_SCALE: return amp_scale_list(a, b, 1, by, found);
+    case AMP_SERVE_AXPBY:
+    case AMP_SERVE_ADD: return amp_axpby_list(a, by, b, and_by, c, 1, found);
+    case AMP_SERVE_CHECK:
+        return amp_check_list(a, 1, by, and_by, NULL, call->norms ? &call->norms[i] : NULL, found);
+    case AMP_SERVE_RECONCILE: return reconcile(call, i), AMP_OK;
+    default: ck_abort_msg("kind %d", call->kind);
+    }
+    return AMP_OK;
+}
+
+static amp_status lists(void *self, const amp_served_lists *call, char *text, size_t size) {
+    ck_assert_ptr_eq(self, &fails);
+    ck_assert_int_eq(call->id, DEVICE);
+    n_lists++;
+    if (fails) return snprintf(text, size, "out of order"), AMP_ERR_HOST_FAILED;
+    for (size_t i = 0; i < call->n; i++) {
+        float found = 0.0f;
+        ck_ok(run_one(call, i, &found));
+        if (found == 0.0f || !call->found_inf) continue;
+        *call->found_inf = 1.0f;
+        if (call->first && call->base + i < *call->first) *call->first = call->base + (uint32_t)i;
+    }
+    return AMP_OK;
+}
+
+static void end(const amp_served_end *e) {
+    const struct amp__scaler_settings settings = {
+        e->mode, e->dynamic != 0, 0.0f, e->min_scale, e->max_scale, e->growth, e->backoff, e->window, e->hysteresis,
+        e->consecutive_hysteresis != 0, e->check_finite != 0,
+    };
+    struct amp__device_scaler scaler;
+    memcpy(&scaler, e->scaler, sizeof scaler);
+    const amp_action action = amp__rule_end(&scaler, &settings, e->decides != 0, e->found_elsewhere != 0);
+    memcpy(e->scaler, &scaler, sizeof scaler);
+    for (size_t i = 0; i < e->n && action == AMP_SKIP; i++) e->skips[e->which[i]] = 1.0f;
+    n_ends++;
+}
+
+static amp_status memory(void *self, amp_served_memory *call, char *text, size_t size) {
+    (void)self, (void)text, (void)size;
+    switch (call->kind) {
+    case AMP_SERVE_ALLOC: call->made = malloc(call->bytes); break;
+    case AMP_SERVE_FREE: free(call->dst); break;
+    case AMP_SERVE_FILL: memset(call->dst, call->value, call->bytes); break;
+    case AMP_SERVE_IN:
+    case AMP_SERVE_OUT: memcpy(call->dst, call->src, call->bytes); break;
+    case AMP_SERVE_FETCH:
+        if (!call->made) call->made = malloc(call->bytes);
+        memcpy(call->made, call->src, call->bytes);
+        break;
+    case AMP_SERVE_ARRIVED: call->arrived = 1; break;
+    case AMP_SERVE_FETCHED: memcpy(call->dst, call->made, call->bytes); break;
+    case AMP_SERVE_FETCH_FREE: free(call->made); break;
+    case AMP_SERVE_CAPTURING: call->capturing = 0; break;
+    case AMP_SERVE_SCALER: end(call->end); break;
+    default: ck_abort_msg("kind %d", call->kind);
+    }
+    return AMP_OK;
+}
+
+static void serve(void) {
+    amp_server server = AMP_SERVER_INIT;
+    server.self = &fails, server.lists = lists, server.memory = memory;
+    ck_ok(amp_serve(&server));
+}
+
+/* ---- a host on it ---- */
+
+static amp_status (*view_here)(void *, void *, amp_tensor_view *);
+
+static amp_status view_there(void *self, void *handle, amp_tensor_view *view) {
+    const amp_status status = view_here(self, handle, view);
+    view->device = (amp_device){ AMP_DEVICE_SERVED, DEVICE };
+    return status;
+}
+
+static amp_status current_stream(void *self, amp_device device, void **stream) {
+    (void)self;
+    ck_assert_int_eq(device.type, AMP_DEVICE_SERVED);
+    *stream = stream;
+    return AMP_OK;
+}
+
+/* Weights and scales of a training in which some gradients overflow. */
+static void train(amp_level level, bool there, double values[3][NET_SIZE], float scales[8], amp_record *record) {
+    struct fake host;
+    struct net net;
+    amp_config config = AMP_CONFIG_INIT;
+    fake_init(&host, 0);
+    if (there) {
+        view_here = host.hooks.view;
+        host.hooks.view = view_there;
+        host.hooks.current_stream = current_stream;
+    }
+    net_init(&net, &host);
+    config.level = level, config.loss_scale = AMP_DYNAMIC, config.window = 2;
+    amp_model *model = &net.model;
+    amp_optimizer *optimizer = &net.optimizer;
+    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, NULL));
+    for (int i = 0; i < 8; i++) {
+        ck_ok(net_train_step(&net, i % 3 == 1 ? 1e30 : 0.25 * (i + 1)));
+        *record = (amp_record)AMP_RECORD_INIT;
+        ck_ok(amp_get_record(net.model.amp, 0, record));
+        scales[i] = record->scale_after;
+    }
+    struct fake_tensor *const trained[3] = { net.weight, net.bias, net.gamma };
+    float found = 0.0f;
+    fake_put_grad(net.weight, fake_new(&host, AMP_FLOAT32, NET_SIZE, INF));
+    ck_ok(amp_unscale(net.model.amp, 0, (void *[]){ net.weight->grad }, 1, &found));
+    ck_assert_float_eq(found, 1.0f);
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < NET_SIZE; k++) values[i][k] = fake_get(trained[i], k);
+    ck_ok(amp_shutdown(net.model.amp));
+    net_destroy(&net);
+    fake_destroy(&host);
+}
+
+TEST_TIMES(a_training_there_is_the_cpus, 4) {
+    static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O5 };
+    double here[3][NET_SIZE], there[3][NET_SIZE];
+    float scales[2][8];
+    amp_record records[2];
+    serve();
+    train(levels[_i], false, here, scales[0], &records[0]);
+    ck_assert_uint_eq(n_lists, 0);
+    train(levels[_i], true, there, scales[1], &records[1]);
+    ck_assert_uint_gt(n_lists, 8);
+    ck_assert_uint_eq(n_ends, 8);
+    ck_assert_mem_eq(scales[0], scales[1], sizeof scales[0]);
+    ck_assert_mem_eq(here, there, sizeof here);
+    ck_assert_uint_eq(records[0].skipped, records[1].skipped);
+    ck_assert_uint_gt(records[0].skipped, 0);
+}
+
+/* ---- what is refused ---- */
+
+TEST(there_is_one_server) {
+    amp_server server = AMP_SERVER_INIT;
+    amp_device_list *list = NULL;
+    const amp_device device = { AMP_DEVICE_SERVED, DEVICE };
+    ck_fails(AMP_ERR_BACKEND, amp_device_list_open(device, &list));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_serve(NULL));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_serve(&server));
+    server.lists = lists;
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_serve(&server));
+    serve();
+    server.memory = memory;
+    ck_fails(AMP_ERR_CONFLICT, amp_serve(&server));
+    ck_ok(amp_device_list_open(device, &list));
+    amp_device_list_close(list);
+}
+
+TEST(its_words_and_its_limits_are_told) {
+    float x = 2.0f;
+    uint16_t low = 0, rest[64] = { 0 };
+    const amp_span wide = { &x, 1, AMP_FLOAT32, 0 }, half = { &low, 1, AMP_BFLOAT16, 0 };
+    void *const remainders[] = { rest };
+    amp_device_list *list = NULL;
+    serve();
+    ck_ok(amp_device_list_open((amp_device){ AMP_DEVICE_SERVED, DEVICE }, &list));
+    ck_ok(amp_device_cast(list, &x, &half, &wide, 1));
+    ck_assert_uint_eq(low, 0x4000);
+    ck_fails(AMP_ERR_UNSUPPORTED, amp_device_split(list, &x, &half, remainders, &wide, 1));
+    fails = true;
+    ck_fails(AMP_ERR_HOST_FAILED, amp_device_cast(list, &x, &half, &wide, 1));
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "out of order"));
+    amp_device_list_close(list);
+}
+
+TEST(split_masters_are_refused_by_name) {
+    struct fake host;
+    struct net net;
+    amp_config config = AMP_CONFIG_INIT;
+    serve();
+    fake_init(&host, 0);
+    view_here = host.hooks.view;
+    host.hooks.view = view_there;
+    host.hooks.current_stream = current_stream;
+    net_init(&net, &host);
+    config.level = AMP_O5, config.master_weights = AMP_SPLIT;
+    amp_model *model = &net.model;
+    amp_optimizer *optimizer = &net.optimizer;
+    ck_fails(AMP_ERR_UNSUPPORTED, amp_initialize_many(&model, 1, &optimizer, 1, &config, NULL));
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "split masters"));
+    net_destroy(&net);
+    fake_destroy(&host);
+}
