@@ -4,7 +4,6 @@
 #include "amp_serve.h"
 #include "dlpack.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_DEVICES = 64 };
@@ -16,14 +15,12 @@ static struct {
 static int n_devices;
 static PyObject *handler; /* libamp.torch._served, once something is served */
 static PyObject *error[3]; /* what it raised first */
-static bool all_devices;  /* LIBAMP_TORCH_OPS, as it was read last */
+static bool all_devices;  /* LIBAMP_TORCH_OPS, as libamp.torch read it last */
 
 /* ---- which devices ---- */
 
 bool amp_py_torch_ops(void)
 {
-    const char *value = getenv("LIBAMP_TORCH_OPS");
-    all_devices = value && *value && strcmp(value, "0") != 0;
     return all_devices;
 }
 
@@ -297,10 +294,15 @@ int amp_py_serve_if(PyObject *tensor, amp_device *device)
 
 /* ---- for libamp.torch ---- */
 
-static PyObject *torch_ops(PyObject *module, PyObject *unused)
+static PyObject *torch_ops(PyObject *module, PyObject *args)
 {
-    (void)module, (void)unused;
-    return PyBool_FromLong(amp_py_torch_ops());
+    int on = all_devices;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "|p:torch_ops", &on)) {
+        return NULL;
+    }
+    all_devices = on != 0;
+    return PyBool_FromLong(all_devices);
 }
 
 static PyObject *is_served(PyObject *module, PyObject *args)
@@ -347,8 +349,8 @@ static PyObject *memory_at(PyObject *module, PyObject *args)
 int amp_py_add_served(PyObject *module)
 {
     static PyMethodDef functions[] = {
-        { "torch_ops", torch_ops, METH_NOARGS,
-          "torch_ops()\n--\n\nReads LIBAMP_TORCH_OPS: is the work of all devices done by torch's operators?" },
+        { "torch_ops", torch_ops, METH_VARARGS,
+          "torch_ops(on=...)\n--\n\nIs the work of all devices done by torch's operators? As it was set last." },
         { "is_served", is_served, METH_VARARGS,
           "is_served(type, id)\n--\n\nIs the work on this device, by DLPack's numbers, done by torch's operators?" },
         { "backend_text", backend_text, METH_O,
@@ -357,6 +359,5 @@ int amp_py_add_served(PyObject *module)
           "memory_at(address, size, code, bits, type, id)\n--\n\nA DLPack capsule of memory that nobody owns." },
         { NULL, NULL, 0, NULL },
     };
-    (void)amp_py_torch_ops();
     return PyModule_AddFunctions(module, functions);
 }

@@ -8,14 +8,14 @@
 
 #include "py.h"
 
-/* Reads LIBAMP_TORCH_OPS again, and returns it. */
+/* Is LIBAMP_TORCH_OPS on? As libamp.torch read it last. */
 bool amp_py_torch_ops(void);
 
 /* Is memory of this device, by DLPack's numbers, served? `all`: LIBAMP_TORCH_OPS is on. */
 bool amp_py_is_served(amp_device device, bool all);
 /* *device, the tensor's by DLPack's numbers, becomes the number under which it is served. -1 with an exception. */
 int amp_py_serve(PyObject *tensor, amp_device *device);
-/* The same where it is served, by LIBAMP_TORCH_OPS as it was read last. */
+/* The same where it is served. */
 int amp_py_serve_if(PyObject *tensor, amp_device *device);
 /* The other way: DLPack's numbers. */
 amp_device amp_py_unserved(amp_device device);

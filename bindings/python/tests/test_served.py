@@ -10,7 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from libamp import _core  # noqa: E402
 from libamp.torch import _devices, _served, amp, optimizers  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
@@ -35,13 +34,13 @@ def torch_ops():
     _served.memory = lambda index, kind, *rest: (calls.memory.append(kind), memory(index, kind, *rest))[1]
     os.environ["LIBAMP_TORCH_OPS"] = "1"
     try:
-        assert _core.torch_ops()
+        assert _devices.read_switch()
         yield calls
     finally:
         amp.shutdown()
         _served.lists, _served.memory = lists, memory
         del os.environ["LIBAMP_TORCH_OPS"]
-        assert not _core.torch_ops()
+        assert not _devices.read_switch()
 
 
 @contextlib.contextmanager

@@ -12,9 +12,18 @@ from typing import Any
 import torch
 
 from .. import _core
+from .._environment import switch
 
 _RAN = ("cpu", "cuda")  # kinds of devices on which this was run; docs/python.md, Devices
 _DLPACK = {"cpu": 1, "cuda": 2}  # kDLCPU, kDLCUDA
+
+
+def read_switch() -> bool:
+    """LIBAMP_TORCH_OPS, at import and at each initialize."""
+    return _core.torch_ops(switch("LIBAMP_TORCH_OPS"))
+
+
+read_switch()
 
 
 def is_served(device: torch.device) -> bool:

@@ -76,6 +76,10 @@ _devices: list[Device] = []
 
 def add(index: int, device: torch.device, dl_type: int, dl_id: int) -> None:
     """A tensor of this device came for the first time."""
+    if device.type == "mps":
+        raise NotImplementedError(
+            "libamp does not work on MPS yet: addresses there are opaque, and the library adds offsets to them"
+        )
     del _devices[index:]
     _devices.append(Device(device, dl_type, dl_id))
 

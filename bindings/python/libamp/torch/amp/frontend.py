@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ... import _core
-from .._devices import described
+from .._devices import described, read_switch
 from . import (
     advice,
     attention,
@@ -355,6 +355,7 @@ def start(
         max_scale=_amp_state.max_loss_scale,
     )
     resolved = _core.resolve(level, settings)
+    read_switch()
     splits = resolved["master_weights"] == "split"
     if splits:  # the library's context has no masters: parameters are halves of them
         settings["master_weights"] = False
