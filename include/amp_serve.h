@@ -19,8 +19,10 @@
 extern "C" {
 #endif
 
-/* amp_device.type of what a server serves: DLPack's kDLExtDev. */
-enum { AMP_DEVICE_SERVED = 12 };
+/* The type of a device that a server serves. */
+enum {
+    AMP_DEVICE_SERVED = 12 /* amp_device.type; DLPack's kDLExtDev */
+};
 
 /* amp_served_lists.kind. Results are the bits of the CPU's functions in amp_kernels.h, but for the order of sums. Where
  * found_inf is given, the results are checked, not the sources. */
@@ -29,13 +31,13 @@ enum {
     AMP_SERVE_ZERO = 1,      /* dst = +0 */
     AMP_SERVE_SCALE = 2,     /* dst = src * factors[0] */
     AMP_SERVE_AXPBY = 3,     /* dst = factors[0] * spans[1] + factors[1] * spans[2] */
-    AMP_SERVE_CHECK = 4,     /* spans[0] * factors[0] is checked; norm and norms are of it, times factors[1] */
+    AMP_SERVE_CHECK = 4,     /* spans[0] * factors[0] * factors[1] is checked; norm and norms are of it */
     AMP_SERVE_OPTIM = 5,     /* a step: `rule` and `tensors`, as amp_device_optim has them */
     AMP_SERVE_RECONCILE = 6, /* dst, FP32, becomes src where dst rounded to `low` is not src; all of it where norms[i]
                                 is 0 */
     AMP_SERVE_ADD = 7,       /* as AXPBY; a result is reported only where spans[2] was finite */
     AMP_SERVE_CLAMP = 8,     /* dst = src, within factors[0].value of 0 */
-    AMP_SERVE_ROUND = 9,     /* dst = src rounded through `low`, both FP32; reports where src was finite and dst is not */
+    AMP_SERVE_ROUND = 9,     /* dst = src rounded through `low`, both FP32; reports finite ones that overflow */
     AMP_SERVE_STATISTICS = 10 /* statistics[i] += the counts of spans[0][i], as amp_device_statistics */
 };
 
@@ -47,10 +49,10 @@ typedef struct amp_served_lists {
     amp_dtype low; /* RECONCILE, ROUND: AMP_FLOAT16 or AMP_BFLOAT16 */
     void *stream; /* the host's hook current_stream */
     size_t n;     /* entries of each list */
-    const amp_span *spans[3];
-    amp_factor factors[2];
-    float *found_inf;    /* becomes above 0 where something was not finite; else it stays. NULL: not wanted */
-    uint32_t *first;     /* with found_inf: lowered to the least base + i of a tensor that was not finite. May be NULL */
+    const amp_span *spans[3]; /* dst and sources; NULL where there are fewer */
+    amp_factor factors[2];    /* in the order of the formula */
+    float *found_inf;    /* becomes above 0 where something is not finite, else stays; NULL: not wanted */
+    uint32_t *first;     /* with found_inf: lowered to the least base + i of a tensor that is not finite; or NULL */
     uint32_t base;       /* the number of the first tensor */
     float *norm, *norms; /* CHECK: of all, of each; may be NULL. RECONCILE: norms, read */
     const float *only_if; /* CAST: may be NULL */
@@ -59,7 +61,7 @@ typedef struct amp_served_lists {
     const amp_optim_tensors *tensors;   /* OPTIM; moments that the rule does not have are NULL */
 } amp_served_lists;
 
-/* amp_served_memory.kind */
+/* amp_served_memory.kind: work on memory. */
 enum {
     AMP_SERVE_ALLOC = 0,      /* made = a block of `bytes` */
     AMP_SERVE_FREE = 1,       /* dst, which work on the stream may still use */
@@ -104,16 +106,17 @@ typedef struct amp_served_end {
     int32_t mode;              /* AMP_SCALER_... */
     int32_t dynamic;           /* 0: a static scale */
     float min_scale, max_scale; /* of a dynamic one */
-    double growth;
-    double backoff;            /* 0: one over growth, as a quotient */
-    uint32_t window, hysteresis;
+    double growth;             /* factor after `window` clean brackets */
+    double backoff;            /* factor after an overflow; 0: one over growth, as a quotient */
+    uint32_t window;           /* clean brackets */
+    uint32_t hysteresis;       /* overflows until one backs off */
     int32_t consecutive_hysteresis; /* 1: a clean bracket restores the hysteresis */
     int32_t check_finite;      /* 1: a static scale of 1 skips too */
     int32_t decides;           /* 0: the check is delayed; found stays for a later end */
     int32_t found_elsewhere;   /* 1: the host found something */
     float *skips;              /* on the device: skips[which[i]] becomes 1 where the bracket skips, i < n */
     const uint32_t *which;     /* the host's */
-    size_t n;
+    size_t n;                  /* entries of which */
 } amp_served_end;
 
 /* Work on memory. Members that the kind does not name are 0. */
@@ -122,25 +125,30 @@ typedef struct amp_served_memory {
     int32_t kind; /* AMP_SERVE_... */
     int32_t id;   /* of the device */
     int32_t value; /* FILL: 0 to 255 */
-    void *stream;
-    void *dst;
-    const void *src;
-    size_t bytes;
-    void *made;
-    int32_t arrived, capturing;
+    void *stream; /* the host's hook current_stream */
+    void *dst;    /* as the kind has it */
+    const void *src; /* likewise */
+    size_t bytes;    /* of the block or the copy */
+    void *made;      /* ALLOC: the block; of a copy to the host: its handle */
+    int32_t arrived; /* ARRIVED: the answer */
+    int32_t capturing; /* CAPTURING: the answer */
     const amp_served_end *end; /* SCALER */
 } amp_served_memory;
 
 /* The functions of a server; both are needed. A status other than AMP_OK fails libamp's call, with the server's words
- * in `text` (of `size` bytes, "" before the call). Any thread that calls libamp. They must not call libamp. */
+ * in `text` (of `size` bytes, "" before the call). Any thread that calls libamp. They may call
+ * libamp's kernels, and nothing else of it. */
 typedef struct amp_server {
     uint32_t struct_size;
     uint32_t reserved; /* 0 */
-    void *self;
+    void *self;        /* first argument of both functions */
+    /* Starts work on lists. */
     amp_status (*lists)(void *self, const amp_served_lists *call, char *text, size_t size);
+    /* Work on memory. */
     amp_status (*memory)(void *self, amp_served_memory *call, char *text, size_t size);
 } amp_server;
 
+/* A server without functions. */
 #define AMP_SERVER_INIT { (uint32_t)sizeof(amp_server), 0, NULL, NULL, NULL }
 
 /* Registers the process's only server, for the rest of its life; the structure is copied. Before the first tensor of

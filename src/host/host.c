@@ -66,8 +66,8 @@ static amp_status check_view(const amp_tensor_view *view, const char *name) {
     const int32_t device = view->device.type; /* 0: a host that left it out means its only memory, the CPU's */
     AMP_RETURN_IF(device != 0 && device != DL_CPU && device != DL_CUDA_HOST && device != DL_CUDA &&
                       device != AMP_DEVICE_SERVED, AMP_ERR_BACKEND,
-                  "%s lies on device type %d; this libamp works on the CPU's memory, on CUDA's, and on what amp_serve.h "
-                  "serves", name, (int)device);
+                  "%s lies on device type %d; this libamp works on the CPU's memory, on CUDA's, and on devices that "
+                  "amp_serve.h serves", name, (int)device);
     return AMP_OK;
 }
 

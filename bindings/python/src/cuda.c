@@ -28,8 +28,9 @@ static place *find_place(const place *wanted)
     place *oldest = &places[0];
     for (int i = 0; i < PLACES; i++) {
         place *is = &places[i];
-        if (is->list && is->function == wanted->function && is->device.id == wanted->device.id
-            && is->device.type == wanted->device.type && is->stream == wanted->stream && is->first == wanted->first && is->n == wanted->n) {
+        if (is->list && is->function == wanted->function && is->device.type == wanted->device.type
+            && is->device.id == wanted->device.id && is->stream == wanted->stream && is->first == wanted->first
+            && is->n == wanted->n) {
             return is;
         }
         oldest = is->used < oldest->used ? is : oldest;

@@ -2,7 +2,6 @@
 /* Memory by __dlpack__. The capsule stays unconsumed, and with it the producer's ownership: when we let go of it, its
  * destructor ends the export. So there is no path on which anything could be freed twice, or never. */
 #include "dlpack.h"
-#include "served.h"
 
 #include <stdlib.h>
 
@@ -157,11 +156,10 @@ PyObject *amp_py_dlpack_block(const void *address, uint64_t size, uint8_t code, 
     if (block == NULL) {
         return PyErr_NoMemory();
     }
-    const amp_device there = amp_py_unserved(device);
     block->shape = (int64_t)size;
     block->stride = 1;
-    block->managed.tensor = (dl_tensor){ .data = (void *)(uintptr_t)address, .device_type = there.type,
-                                         .device_id = there.id, .dims = size ? 1 : 0, .code = code, .bits = bits,
+    block->managed.tensor = (dl_tensor){ .data = (void *)(uintptr_t)address, .device_type = device.type,
+                                         .device_id = device.id, .dims = size ? 1 : 0, .code = code, .bits = bits,
                                          .lanes = 1, .shape = &block->shape, .strides = &block->stride };
     block->managed.deleter = end_block;
     PyObject *capsule = PyCapsule_New(&block->managed, "dltensor", end_capsule);

@@ -334,7 +334,7 @@ static amp_status hook_swap_data(void *self, void *tensor, amp_storage *storage)
 
 PyObject *amp_py_number(const amp_py_Context *context, const float *address, amp_device device)
 {
-    PyObject *capsule = amp_py_dlpack_number(address, device);
+    PyObject *capsule = amp_py_dlpack_number(address, amp_py_unserved(device));
     PyObject *tensor = capsule ? PyObject_CallMethod(context->storage, "number", "O", capsule) : NULL;
     Py_XDECREF(capsule);
     return tensor;

@@ -85,7 +85,8 @@ static int read_device(PyObject *tensor, amp_py_where place, amp_device *device)
     }
     if (!bad) {
         const bool cuda = PyUnicode_CompareWithASCIIString(kind, "cuda") == 0;
-        *device = (amp_device){ cuda ? AMP_PY_CUDA : AMP_PY_SERVED, index == Py_None ? 0 : (int32_t)PyLong_AsLong(index) };
+        device->type = cuda ? AMP_PY_CUDA : AMP_PY_SERVED;
+        device->id = index == Py_None ? 0 : (int32_t)PyLong_AsLong(index);
     }
     Py_XDECREF(index);
     Py_XDECREF(kind);

@@ -59,7 +59,7 @@ class Device:
 
     def all_at(self, spans: list[_Span | None] | None) -> list[Any]:
         get, at = self._tensors.get, self.at
-        return [found if (found := get(span)) is not None else at(span) for span in spans or ()]  # type: ignore[arg-type]
+        return [found if (found := get(span)) is not None else at(span) for span in spans or ()]  # type: ignore
 
     def floats(self, address: int, size: int = 1) -> torch.Tensor | None:
         return self.at((address, size, 1)) if address else None
