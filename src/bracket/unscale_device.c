@@ -11,10 +11,10 @@
 static amp_status find_place(const amp_context *context, amp_device device, struct amp__place **out) {
     *out = amp__place_on(context, device);
     AMP_RETURN_IF(!*out, AMP_ERR_UNSUPPORTED,
-                  "amp_unscale: the tensors are in the memory of device %d, where no parameter was at "
+                  "amp_unscale: the tensors are in the memory of %s %d, where no parameter was at "
                   "amp_initialize: use amp_device_scale, with AMP_FACTOR_INVERSE of the scale that "
                   "amp_scale_loss_begin tells",
-                  (int)device.id);
+                  amp__device_words(device), (int)device.id);
     return AMP_OK;
 }
 

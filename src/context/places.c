@@ -10,8 +10,9 @@
 
 static amp_status open_place(amp_context *context, const struct amp__param *param, struct amp__place **out) {
     AMP_RETURN_IF(!param->host->current_stream, AMP_ERR_MISSING_HOOK,
-                  "%s is in the memory of device %d, which needs the hook current_stream of amp_host: libamp "
-                  "works on the stream that the host works on", param->name, (int)param->device.id);
+                  "%s is in the memory of %s %d, which needs the hook current_stream of amp_host: libamp works on the "
+                  "stream that the host works on", param->name, amp__device_words(param->device),
+                  (int)param->device.id);
     AMP_RETURN_IF(context->properties.split_masters && param->device.type == AMP__DEVICE_SERVED, AMP_ERR_UNSUPPORTED,
                   "%s: split masters need the CPU or the backend cuda (libamp_cuda.so), and this device is served by "
                   "the host", param->name);

@@ -137,7 +137,8 @@ static amp_status judge_here(const amp_tensor_view *view, const char *name, stru
     struct amp__elements now;
     AMP_TRY(amp__host_judge(view, name, &now));
     AMP_RETURN_IF(now.device.type == DL_CUDA || now.device.type == AMP_DEVICE_SERVED, AMP_ERR_UNSUPPORTED,
-                  "%s lies in the memory of device %d, and must be in the CPU's here", name, (int)now.device.id);
+                  "%s lies in the memory of %s device %d, and must be in the CPU's here", name,
+                  now.device.type == DL_CUDA ? "CUDA" : "served", (int)now.device.id);
     *out = now;
     return AMP_OK;
 }
