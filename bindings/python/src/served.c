@@ -122,11 +122,12 @@ static PyObject *step_of(const amp_served_lists *call)
         Py_XDECREF(moment);
     }
     return Py_BuildValue(
-        "{sisIsdsdsdsdsdsdsdsdsd sNsNsNsNsNsNsNsNsNsd}", "kind", (int)rule->kind, "flags", (unsigned)rule->flags,
+        "{sisIsdsdsdsdsdsdsdsdsd sNsNsNsNsNsKsKsNsNsNsNsd}", "kind", (int)rule->kind, "flags", (unsigned)rule->flags,
         "lr", rule->lr, "weight_decay", rule->weight_decay, "momentum", rule->momentum, "dampening", rule->dampening,
         "beta1", rule->beta1, "beta2", rule->beta2, "eps", rule->eps, "max_grad_norm", rule->max_grad_norm,
         "trust_coefficient", rule->trust_coefficient, "grad", spans_of(t->grad, t->n), "param",
         spans_of(t->param, t->n), "low", spans_of(t->low, t->n), "moments", moments, "steps", address_of(t->steps),
+        "n_steps", (unsigned long long)(t->n_steps ? t->n_steps : t->n), "step", (unsigned long long)t->step,
         "found_inf", address_of(t->found_inf), "inv_scale", address_of(t->inv_scale), "grad_norm",
         address_of(t->grad_norm), "grad_norms", address_of(t->grad_norms), "grad_factor", (double)t->grad_factor);
 }

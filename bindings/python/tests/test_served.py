@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from libamp import kernels  # noqa: E402
 from libamp.torch import _devices, _served, amp, optimizers  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
@@ -175,6 +176,27 @@ def test_fused_optimizers(level, name):
             assert torch.equal(a, b)
         else:
             assert torch.allclose(a.float(), b.float(), rtol=1e-6 if a.dtype is torch.float32 else 1e-2, atol=1e-7)
+
+
+@pytest.mark.parametrize("found", (None, 0.0, 1.0))
+def test_kernels(found):
+    """libamp.kernels by the library's calls: a step with 16-bit copies of some, and a count on the device."""
+    made = []
+    for where in (built_in, torch_ops):
+        with where() as calls:
+            torch.manual_seed(1)
+            params, grads = ([torch.randn(n) for n in (5, 300)] for _ in range(2))
+            low, steps = [torch.zeros(5, dtype=torch.bfloat16), None], torch.full((2,), 3)
+            state = {"momentum_buffer": [torch.ones(n) for n in (5, 300)]}
+            flag = None if found is None else torch.tensor([found])
+            kernels.optimizer_step("sgd", params, grads, state, steps=steps, model_params=low, lr=0.1, momentum=0.9,
+                                   inv_scale=torch.tensor([0.5]), found_inf=flag)
+            norm, bad = torch.zeros(1), torch.zeros(1)
+            kernels.axpby(grads, 0.5, params, 2.0, grads, found_inf=bad)
+            kernels.l2norm(grads, norm=norm)
+            made.append([*params, *grads, low[0], steps, bad, norm, *state["momentum_buffer"]])
+            assert calls is None or calls.lists == [5, 3, 4]
+    same(*made)
 
 
 def test_a_bracket_asks_the_device_for_nothing(monkeypatch):

@@ -161,9 +161,8 @@ def _rule(step: dict[str, Any]) -> Rule:
 
 
 def _step(on: Device, step: dict[str, Any]) -> None:
-    grads = [None if span is None else on.at(span) for span in step["grad"]]
-    n = len(grads)
-    low = on.all_at(step["low"]) or None
+    n = len(step["param"])
+    grads, low = ([on.at(span) if span and span[0] else None for span in step[name] or ()] for name in ("grad", "low"))
     found_inf, inv_scale, grad_norm = (on.floats(step[name]) for name in ("found_inf", "inv_scale", "grad_norm"))
     rule = _rule(step)
     moments = {name: on.all_at(step["moments"][k]) for k, name in enumerate(MOMENTS[rule.kind])}
@@ -172,8 +171,8 @@ def _step(on: Device, step: dict[str, Any]) -> None:
         on.all_at(step["param"]),
         grads,
         {name: tensors for name, tensors in moments.items() if tensors},
-        steps=on.integers(step["steps"], n, 64),
-        model_params=low,
+        steps=on.integers(step["steps"], step["n_steps"], 64) if step["steps"] else step["step"] - 1,
+        model_params=low or None,
         inv_scale=1.0 if inv_scale is None else inv_scale,
         grad_factor=step["grad_factor"],
         found_inf=found_inf,

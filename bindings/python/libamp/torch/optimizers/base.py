@@ -106,15 +106,17 @@ def _step_served(rule: Any, lists: dict[str, Any], steps: Any, numbers: dict[str
         part = lists if whole else _part(lists, which)
         there = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in numbers.items()}
         own = steps
-        if not whole and not isinstance(steps, int):
-            own = steps[which].to(device) if isinstance(steps, torch.Tensor) else [steps[i] for i in which]
-        tensors, state = dict(part), None
+        if not whole and isinstance(steps, torch.Tensor):
+            own = steps.to(device, copy=True)
+        elif not whole and isinstance(steps, list):
+            own = [steps[i] for i in which]
+        tensors = dict(part)
         state = {name: tensors.pop(name) for name in part if name not in ("params", "grads", "model_params")}
         _torch_ops.optimizer_step(
             rule, tensors["params"], tensors["grads"], state, steps=own, model_params=tensors["model_params"], **there
         )
-        if own is not steps and isinstance(steps, torch.Tensor):
-            steps[which] = own.to(steps.device)
+    if isinstance(steps, torch.Tensor) and own is not steps:
+        steps.copy_(own)
 
 
 def _step_of_copies(rule: Any, lists: dict[str, Any], numbers: dict[str, Any]) -> None:
