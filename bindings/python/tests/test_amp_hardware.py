@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
 
 import test_amp_cuda as same  # noqa: E402
 from libamp import kernels  # noqa: E402
-from libamp.torch import amp  # noqa: E402
+from libamp.torch import _devices, amp  # noqa: E402
 from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.plain_half
@@ -36,6 +36,7 @@ def _ends():
     yield
     torch.cuda.set_sync_debug_mode("default")
     amp.shutdown()
+    _devices.read_switch()
 
 
 @contextlib.contextmanager
@@ -70,20 +71,25 @@ def assert_close(values, others, level):
         torch.testing.assert_close(value.float(), other.float(), rtol=TOLERANCE[level], atol=TOLERANCE[level])
 
 
+@pytest.mark.parametrize("torch_ops", ["0", "1"], ids=["plugin", "torch's operators"])
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("make", MAKE)
-def test_trainings_are_the_cpus(make, level):
+def test_trainings_are_the_cpus(make, level, torch_ops, monkeypatch):
+    monkeypatch.setenv("LIBAMP_TORCH_OPS", torch_ops)
     values, state, stepped = _train(make, level, "cuda")
     amp.shutdown()
+    monkeypatch.delenv("LIBAMP_TORCH_OPS")
     expected, expected_state, _ = _train(make, level, "cpu")
     assert stepped == [i not in same.SPOILT for i in range(same.STEPS)]
     assert state == expected_state
     assert_close(values, expected, level)
 
 
+@pytest.mark.parametrize("torch_ops", ["0", "1"], ids=["plugin", "torch's operators"])
 @pytest.mark.parametrize("level", ["O0", "O4", "O5"])
 @pytest.mark.parametrize("make", OWN)
-def test_nothing_waits_at_a_static_scale(make, level):
+def test_nothing_waits_at_a_static_scale(make, level, torch_ops, monkeypatch):
+    monkeypatch.setenv("LIBAMP_TORCH_OPS", torch_ops)
     model, optimizer = _start(make, level, "cuda", loss_scale=1.0)
     for i, x in enumerate(x.cuda() for x in same._inputs()):
         with nothing_waits() if i > 2 and i not in same.SPOILT else contextlib.nullcontext():
