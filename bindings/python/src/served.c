@@ -244,10 +244,15 @@ static bool same(amp_device a, amp_device b)
     return a.type == b.type && a.id == b.id;
 }
 
-/* Before torch 2.10 a tensor's view says only that it is on some other device. */
+/* Before torch 2.10 a tensor's view says only that it is on some other device. torch has no number for a device that
+ * was registered under a name of its own (PrivateUse1): DLPack's is kDLExtDev, which is AMP_DEVICE_SERVED. */
 static int read_dlpack_device(PyObject *tensor, amp_device *device)
 {
     PyObject *pair = PyObject_CallMethod(tensor, "__dlpack_device__", NULL);
+    if (pair == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) {
+        PyErr_Clear();
+        return 0;
+    }
     PyObject *values = pair ? PySequence_Tuple(pair) : NULL;
     if (values && PyTuple_Size(values) == 2) {
         device->type = (int32_t)PyLong_AsLong(PyTuple_GetItem(values, 0));
