@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """libamp's list kernels by torch's own ops, beside the C kernels: bits, and what is reported. test_toydevice.py has
 them on a device, and that nothing waits."""
+import contextlib
 import itertools
 import math
 import random
@@ -285,7 +286,11 @@ RULES = [
 def exact_roots(monkeypatch):
     """torch's square root on the CPU is MKL's, off by an ulp now and then; GPUs' are IEEE's, as these."""
 
+    torchs = torch._foreach_sqrt
+
     def roots(tensors):
+        if tensors[0].is_cuda:
+            return torchs(tensors)
         return [tensor.double().sqrt().to(tensor.dtype) for tensor in tensors]
 
     monkeypatch.setattr(torch, "_foreach_sqrt", roots)
@@ -374,3 +379,104 @@ def test_batches_change_nothing(monkeypatch, exact_roots):
     monkeypatch.setattr(common, "BATCH", 40)
     bad = [torch.ones(30), torch.ones(30), torch.tensor([NAN])]
     assert found_by(lambda f: ops.scale(bad, bad, 2.0, **f)) == (1.0, 12)
+
+
+# ---- on a device, beside the CPU ----
+
+
+class Both:
+    """The same call on the CPU and there: the same bits, without a wait."""
+
+    def __init__(self, device, nothing_waits):
+        self.device, self.nothing_waits = device, nothing_waits
+
+    def there(self, value):
+        if isinstance(value, torch.Tensor):
+            return value.to(self.device, copy=True)
+        return [self.there(one) for one in value] if isinstance(value, list) else value
+
+    def __call__(self, function, *lists_, ulps=0, **named):
+        theirs, keywords = self.there(list(lists_)), {name: self.there(value) for name, value in named.items()}
+        with self.nothing_waits():
+            function(*theirs, **keywords)
+        function(*lists_, **named)
+        for mine, its in zip([*lists_, *named.values()], [*theirs, *keywords.values()], strict=True):
+            pairs = [(mine, its)] if isinstance(mine, torch.Tensor) else zip(mine, its, strict=True) if isinstance(
+                mine, list) else ()
+            for a, b in pairs:
+                b = b.cpu()
+                if not a.is_floating_point():
+                    assert torch.equal(a, b)
+                elif ulps and a.dtype == torch.float32:
+                    close(b, a, ulps)
+                else:
+                    assert same(a, b) or ulps
+        return self
+
+
+def compare_lists(both):
+    types = [*LOW, torch.float32]
+    src, y, exact = lists(1, types), lists(2, types), lists(1, [torch.float32])
+    for report in ({}, {"found_inf": torch.zeros(1), "first": torch.full((1,), -1, dtype=torch.int32), "base": 3}):
+        for by in (torch.tensor([0.3]), 4.0, 0.5):
+            both(ops.scale, empty(types), src, by, **report)
+        both(ops.axpby, empty(types), torch.tensor([0.3]), src, 1.0, y, **report)
+        both(ops.add, empty(types), torch.tensor([0.3]), src, 1.0, y, **report)
+        both(ops.round_through, empty([torch.float32]), exact, torch.float16, **report)
+        for special in (0.0, 0.1):  # the order of sums in double: an ulp when they are rounded
+            both(ops.check, lists(4, types, special), torch.tensor([0.3]), 1.0, ulps=1, norm=torch.zeros(1),
+                 norms=torch.zeros(len(src)), **report)
+    both(lambda tensors, found: ops.scale(tensors, tensors, 0.5, found_inf=found), clones(exact), torch.zeros(1))
+    both(ops.cast, empty(types), src)
+    for take in (0.0, 1.0):
+        both(ops.cast, empty(types), src, only_if=torch.full((1,), take))
+    both(ops.zero, clones(src))
+    both(ops.clamp, empty(types), src, 0.1)
+    both(ops.reconcile, clones(exact), [t.half() for t in y], norms=torch.zeros(len(src)))
+
+    def count(tensors, out, sums):
+        ops.statistics(tensors, out)
+        sums.copy_(out[:, 10:12].contiguous().view(torch.float64))
+        out[:, 10:12] = 0
+
+    both(count, [t for t in lists(3, types, 0.0) if t.numel()], torch.zeros(6, 1120, dtype=torch.int64),
+         torch.zeros(6, 2), ulps=1)
+
+
+def compare_steps(both):
+    """Norms make a rate or a denominator, which an ulp of theirs moves: two at a value that is rounded after that."""
+    types = [*LOW, torch.float32]
+    for rule, numbers in RULES:
+        params, grads = lists(5, [torch.float32], special=0.0), lists(6, types, special=0.0)
+        low = [p.to(LOW[i % 2]) for i, p in enumerate(params)]
+        names = rules.rule_of(rule, **numbers).moments()
+        moments = [torch.zeros(1 if (rule, name) == ("novograd", "exp_avg_sq") else p.shape)
+                   for name in names for p in params]
+
+        def step(params, grads, low, moments, steps, scale, found, rule=rule, numbers=numbers, names=names):
+            n = len(params)
+            state = {name: moments[i * n : (i + 1) * n] for i, name in enumerate(names)}
+            ops.optimizer_step(rule, params, grads, state, steps=steps, model_params=low, inv_scale=scale,
+                               found_inf=found, **numbers)
+
+        for found in (0.0, 1.0):
+            steps = torch.zeros(len(params), dtype=torch.int64)
+            both(step, params, grads, low, moments, steps, torch.full((1,), 0.125), torch.full((1,), found),
+                 ulps=2 if rule in ("lamb", "novograd", "larc") else 0)
+            assert steps.tolist() == [1 - found] * len(params)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+def test_a_gpu_has_the_cpus_bits_and_nothing_waits(exact_roots):
+    @contextlib.contextmanager
+    def nothing_waits():
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    common.double_of(torch.device("cuda", torch.cuda.current_device()))
+    both = Both(torch.device("cuda", torch.cuda.current_device()), nothing_waits)
+    compare_lists(both)
+    compare_steps(both)

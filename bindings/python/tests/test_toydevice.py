@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """libamp on a device that torch has and libamp has no kernels for: registered through PrivateUse1 (toydevice.py)."""
+import contextlib
+import io
+
 import pytest
 
 torch = pytest.importorskip("torch")
 import toydevice  # noqa: E402
-from libamp.torch import _torch_ops as ops  # noqa: E402
-from libamp.torch._torch_ops import rules  # noqa: E402
-from test_torch_ops import LOW, RULES, all_same, clones, empty, lists  # noqa: E402
+import training  # noqa: E402
+from libamp.torch import amp, optimizers  # noqa: E402
+from libamp.torch.contrib.clip_grad import clip_grad_norm_  # noqa: E402
+from test_torch_ops import Both, all_same, compare_lists, compare_steps, exact_roots  # noqa: E402, F401
 from toydevice import on_toy  # noqa: E402
-
-TYPES = [*LOW, torch.float32]
 
 
 def there(tensors):
@@ -32,75 +34,212 @@ def test_the_device_is_none_that_libamp_knows():
         torch.mm(torch.ones(2, 2), torch.ones(2, 2).to("toy"))
 
 
-class Both:
-    """The same call on the CPU and there: the same bits, and no wait."""
+@contextlib.contextmanager
+def nothing_waits():
+    before = toydevice.waits()
+    yield
+    assert toydevice.waits() == before
 
-    def __init__(self):
-        self.waited = 0
 
-    def __call__(self, function, *lists_, **named):
-        def moved(value):
-            if isinstance(value, torch.Tensor):
-                return value.to("toy")
-            if isinstance(value, dict):
-                return {name: moved(of) for name, of in value.items()}
-            return there(value) if isinstance(value, list) else value
+@on_toy
+def test_lists_have_the_cpus_bits_and_nothing_waits(exact_roots):  # noqa: F811
+    both = Both("toy", nothing_waits)
+    compare_lists(both)
+    compare_steps(both)
 
-        theirs, keywords = [moved(value) for value in lists_], {name: moved(value) for name, value in named.items()}
+
+# ---- training ----
+
+DYNAMIC = ["O1", "O2"]
+DATA = training.batches(8)
+
+
+def momentum(params):
+    return torch.optim.SGD(params, lr=0.05, momentum=0.9, foreach=False)
+
+
+FUSED = {
+    "adam": lambda params: optimizers.FusedAdam(params, lr=0.01, weight_decay=0.1),
+    "sgd": lambda params: optimizers.FusedSGD(params, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "lamb": lambda params: optimizers.FusedLAMB(params, lr=0.01),
+    "mixed": lambda params: optimizers.FusedMixedPrecisionLamb(params, lr=0.01),
+    "novograd": lambda params: optimizers.FusedNovoGrad(params, lr=0.01, weight_decay=0.1),
+    "adagrad": lambda params: optimizers.FusedAdagrad(params, lr=0.01),
+}
+
+
+class Run:
+    """training.py's net, on a device, at a level."""
+
+    def __init__(self, device, level, make=momentum, **settings):
+        self.device = device
+        model = training.net().to(device)
+        self.model, self.optimizer = amp.initialize(
+            model, make(model.parameters()), opt_level=level, verbosity=0, **settings
+        )
+        self.trace = []
+
+    def step(self, batch, factor=1.0):
+        training.backward(self.model, self.optimizer, there(batch) if self.device == "toy" else batch, factor)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def train(self, data, overflow=None):
+        for i, batch in enumerate(data):
+            self.step(batch, 1e30 if i == overflow else 1.0)
+            self.trace.append(amp.state_dict())
+        return self
+
+    def masters(self):
+        return here(p.detach() for p in amp.master_params(self.optimizer))
+
+    def checkpoint(self):
+        """Through a file, as a training that ends leaves it."""
+        file = io.BytesIO()
+        torch.save([self.model.state_dict(), self.optimizer.state_dict(), amp.state_dict()], file)
+        return file
+
+    def load(self, file):
+        file.seek(0)
+        states = torch.load(file, map_location=self.device)
+        for to, state in zip((self.model, self.optimizer, amp), states, strict=True):
+            to.load_state_dict(state)
+        return self
+
+
+def of_each_device(function):
+    """The results on the CPU and on the toy device; each in a session of its own."""
+    results = []
+    for device in ("cpu", "toy"):
+        results.append(function(device))
+        amp.shutdown()
+    return results
+
+
+def assert_trains_as_on_the_cpu(level, make, **settings):
+    def train(device):
+        run = Run(device, level, make, **settings).train(DATA, 3 if level in DYNAMIC else None)
+        assert {p.device.type for p in run.model.parameters()} == {device}
+        return run.trace, run.masters(), here(run.model.state_dict().values())
+
+    (trace, masters, weights), theirs = of_each_device(train)
+    assert trace == theirs[0] and all_same(masters, theirs[1]) and all_same(weights, theirs[2])
+    start = training.net().state_dict().values()
+    assert any(not torch.equal(a.float(), b.float()) for a, b in zip(start, weights, strict=True))
+    scales = [state["loss_scaler0"]["loss_scale"] for state in trace]
+    assert (scales[3] == scales[2] / 2) == (level in DYNAMIC)
+
+
+@pytest.mark.parametrize("level", training.LEVELS)
+@on_toy
+def test_levels_train_as_on_the_cpu(level, exact_roots):  # noqa: F811
+    for make in (momentum, FUSED["adam"]):
+        assert_trains_as_on_the_cpu(level, make)
+    if level == "O1":
+        assert_trains_as_on_the_cpu(level, momentum, lists="torch")
+
+
+@pytest.mark.parametrize("name", [name for name in FUSED if name != "adam"])
+@on_toy
+def test_fused_optimizers_train_as_on_the_cpu(name, exact_roots):  # noqa: F811
+    for level in ("O0", "O2", "O5"):
+        assert_trains_as_on_the_cpu(level, FUSED[name])
+
+
+@on_toy
+def test_checkpoints_go_on_there_and_on_the_cpu(exact_roots):  # noqa: F811
+    for level, make in (("O2", momentum), ("O5", FUSED["adam"])):
+
+        def begin(device, level=level, make=make):
+            run = Run(device, level, make).train(DATA[:4])
+            return run.checkpoint(), run.train(DATA[4:]).masters()
+
+        (_, whole), (file, theirs) = of_each_device(begin)
+        assert all_same(whole, theirs)
+
+        def resume(device, level=level, make=make, file=file):
+            return Run(device, level, make).load(file).train(DATA[4:]).masters()
+
+        assert all(all_same(whole, masters) for masters in of_each_device(resume))
+
+
+@on_toy
+def test_a_step_waits_no_oftener_than_with_torchs_scaler():
+    """One value a step where the host decides on it. The first two steps look for averages, and at what was made."""
+    for level, make, most in (("O1", momentum, 1), ("O2", FUSED["adam"], 1), ("O2", FUSED["mixed"], 0),
+                              ("O4", momentum, 0), ("O5", FUSED["adam"], 0), ("O0", FUSED["lamb"], 0)):
+        run = Run("toy", level, make).train(DATA[:3])
+        batch = there(DATA[0])
+        for _ in range(3):
+            loss = torch.nn.functional.mse_loss(run.model(batch[0]).float(), batch[1])
+            before = toydevice.waits()
+            with amp.scale_loss(loss, run.optimizer) as scaled:
+                scaled.backward()
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+            assert toydevice.waits() - before <= most, (level, toydevice.waits() - before)
+        amp.shutdown()
+
+    model = training.net().to("toy")
+    optimizer = optimizers.FusedAdam(model.parameters(), capturable=True)
+    scaler = torch.amp.GradScaler("toy", init_scale=4.0)
+    for x, y in DATA[:3]:
+        scaler.scale(torch.nn.functional.mse_loss(model(x.to("toy")), y.to("toy"))).backward()
         before = toydevice.waits()
-        function(*theirs, **keywords)
-        self.waited += toydevice.waits() - before
-        function(*lists_, **named)
-        for mine, its in zip([*lists_, *named.values()], [*theirs, *keywords.values()], strict=True):
-            if isinstance(mine, torch.Tensor) and not mine.is_floating_point():
-                assert torch.equal(mine, its.cpu())
-            elif isinstance(mine, torch.Tensor):
-                assert all_same([mine], [its.cpu()])
-            elif isinstance(mine, list):
-                assert all_same(mine, here(its))
+        scaler.step(optimizer)
+        assert toydevice.waits() == before
+        scaler.update()
+        optimizer.zero_grad()
 
 
 @on_toy
-def test_lists_have_the_cpus_bits_and_nothing_waits():
-    both = Both()
-    src, y = lists(1, TYPES), lists(2, TYPES)
-    for report in ({}, {"found_inf": torch.zeros(1), "first": torch.full((1,), -1, dtype=torch.int32), "base": 3}):
-        for by in (torch.tensor([0.3]), 4.0, 0.5):
-            both(ops.scale, empty(TYPES), src, by, **report)
-        both(ops.axpby, empty(TYPES), torch.tensor([0.3]), src, 1.0, y, **report)
-        both(ops.add, empty(TYPES), torch.tensor([0.3]), src, 1.0, y, **report)
-        both(ops.round_through, empty([torch.float32]), lists(1, [torch.float32]), torch.float16, **report)
-        norm, norms = torch.zeros(1), torch.zeros(len(src))
-        both(ops.check, src, torch.tensor([0.3]), 1.0, norm=norm, norms=norms, **report)
-    in_place = lists(1, [torch.float32])
-    both(lambda lists_, found: ops.scale(lists_, lists_, 0.5, found_inf=found), in_place, torch.zeros(1))
-    both(ops.cast, empty(TYPES), src)
-    both(ops.cast, empty(TYPES), src, only_if=torch.ones(1))
-    both(ops.zero, clones(src))
-    both(ops.clamp, empty(TYPES), src, 0.1)
-    both(ops.reconcile, lists(1, [torch.float32]), [t.half() for t in lists(2, TYPES)], norms=torch.zeros(len(src)))
-    both(ops.statistics, [t for t in src if t.numel()], torch.zeros(6, 1120, dtype=torch.int64))
-    assert both.waited == 0
+def test_the_lists_cast_where_torch_has_no_autocast():
+    with pytest.raises((AssertionError, RuntimeError)):
+        torch.autocast("toy")
+    a, b = torch.ones(4, 4, device="toy"), torch.ones(4, 4, device="toy")
+    for level, low in (("O1", torch.float16), ("O4", torch.bfloat16)):
+        Run("toy", level)
+        product = torch.mm(a, b)
+        assert product.dtype is low and product.device.type == "toy"
+        assert torch.exp(product).dtype is torch.nn.functional.softmax(product, 0).dtype is torch.float32
+        assert torch.nn.functional.linear(a, b.to(low)).dtype is low
+        with amp.disable_casts():
+            assert torch.mm(a, b).dtype is torch.float32
+        amp.shutdown()
 
 
 @on_toy
-def test_steps_have_the_cpus_bits_and_nothing_waits():
-    both = Both()
-    for rule, numbers in RULES:
-        params, grads = lists(5, [torch.float32], special=0.0), lists(6, TYPES, special=0.0)
-        low = [p.to(LOW[i % 2]) for i, p in enumerate(params)]
-        names = rules.rule_of(rule, **numbers).moments()
-        moments = [torch.zeros(1 if (rule, name) == ("novograd", "exp_avg_sq") else p.shape)
-                   for name in names for p in params]
+def test_observing_counts_there_what_it_counts_on_the_cpu():
+    def observed(device):
+        run = Run(device, "O1")
+        amp.observe()
+        run.train(DATA[:2])
+        seen = [
+            (one.what, one.op, one.name, one.dtype, one.lost_fp16, one.lost_bf16, one.total[:7], one.total.binades)
+            for one in amp.observations()
+        ]
+        amp.observe_stop()
+        return seen
 
-        def step(params, grads, low, moments, steps, scale, found, rule=rule, numbers=numbers, names=names):
-            n = len(params)
-            state = {name: moments[i * n : (i + 1) * n] for i, name in enumerate(names)}
-            ops.optimizer_step(rule, params, grads, state, steps=steps, model_params=low, inv_scale=scale,
-                               found_inf=found, **numbers)
+    mine, theirs = of_each_device(observed)
+    assert len(mine) > 20 and mine == theirs
 
-        for found in (0.0, 1.0):
-            steps = torch.zeros(len(params), dtype=torch.int64)
-            both(step, params, grads, low, moments, steps, torch.full((1,), 0.125), torch.full((1,), found))
-            assert steps.tolist() == [1 - found] * len(params)
-    assert both.waited == 0
+
+@on_toy
+def test_clipping_and_what_needs_the_plugin():
+    def clipped(device):
+        run = Run(device, "O2")
+        training.backward(run.model, run.optimizer, [value.to(device) for value in DATA[0]])
+        norm = clip_grad_norm_(amp.master_params(run.optimizer), 0.05)
+        run.optimizer.step()
+        return [norm.cpu(), *run.masters()]
+
+    mine, theirs = of_each_device(clipped)
+    assert mine[0] > 0.05 and all_same(mine, theirs)
+
+    model = training.net().to("toy")
+    with pytest.raises(RuntimeError, match=r"split.* needs .*plugin"):
+        amp.initialize(model, momentum(model.parameters()), opt_level="O5", master_weights="split", verbosity=0)
+    amp.shutdown()
+    with pytest.raises(RuntimeError, match=r"compress_activations needs .*plugin"):
+        amp.compress_activations(model)

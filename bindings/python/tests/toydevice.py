@@ -4,6 +4,7 @@ Registering is for the life of a process: tests run in forks."""
 
 import contextlib
 import functools
+import gc
 import hashlib
 import os
 import pathlib
@@ -17,6 +18,7 @@ import types
 
 import pytest
 import torch
+import torch._dynamo  # optimizers import it: once, and not in each fork
 
 SOURCE = pathlib.Path(__file__).with_name("toydevice.cpp")
 NAME = "toy"
@@ -87,6 +89,7 @@ def on_toy(test):
         if child == 0:
             text = ""
             try:
+                gc.freeze()  # libamp looks for averages among all objects, of which torch._dynamo has many
                 register()
                 test(*args, **named)
             except BaseException:
