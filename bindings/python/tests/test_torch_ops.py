@@ -12,6 +12,7 @@ from libamp import kernels
 torch = pytest.importorskip("torch")
 from libamp.torch import _torch_ops as ops  # noqa: E402
 from libamp.torch._torch_ops import common, rules  # noqa: E402
+from libamp.torch._torch_ops.lists import _has_torchs_kernel  # noqa: E402
 
 INF, NAN = float("inf"), float("nan")
 LOW, WIDE = [torch.float16, torch.bfloat16], [torch.float32, torch.float64]
@@ -124,6 +125,17 @@ def test_the_result_is_checked_and_not_the_input(dtype):
         x = [torch.ones(3, dtype=dtype), torch.tensor([1.0, INF], dtype=dtype)]
         ops.scale(x, x, by, found_inf=found)
         assert found.item() == 1.0
+
+
+def test_torchs_kernel_unscales_where_it_decides_alike(monkeypatch):
+    kernel, calls = torch._amp_foreach_non_finite_check_and_unscale_, []
+    monkeypatch.setattr(torch, "_amp_foreach_non_finite_check_and_unscale_", lambda *a: calls.append(kernel(*a)))
+    there = _has_torchs_kernel(torch.device("cpu"))  # from torch 2.3 on
+    for dtype, by, used in ((torch.float32, 0.5, there), (torch.float32, 4.0, 0), (torch.float16, 0.5, 0)):
+        x = [torch.ones(3, dtype=dtype), torch.ones(2, dtype=dtype)]
+        ops.scale(x, x, by, found_inf=torch.zeros(1))
+        assert len(calls) == used and x[1][1] == by
+        calls.clear()
 
 
 def test_what_is_reported_lowers_the_first_and_raises_the_flag_alone():

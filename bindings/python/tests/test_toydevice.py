@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import toydevice  # noqa: E402
 import training  # noqa: E402
+from libamp.torch import _torch_ops as ops  # noqa: E402
 from libamp.torch import amp, optimizers  # noqa: E402
 from libamp.torch.contrib.clip_grad import clip_grad_norm_  # noqa: E402
 from test_torch_ops import Both, all_same, compare_lists, compare_steps, exact_roots  # noqa: E402, F401
@@ -46,6 +47,18 @@ def test_lists_have_the_cpus_bits_and_nothing_waits(exact_roots):  # noqa: F811
     both = Both("toy", nothing_waits)
     compare_lists(both)
     compare_steps(both)
+
+
+@on_toy
+def test_unscaling_looks_once_a_list():
+    """No kernel of torch's is there: a product and a largest element for each tensor, and the rest once."""
+    counted = []
+    for n in (10, 30):
+        grads, found = [torch.ones(3, device="toy") for _ in range(n)], torch.zeros(1, device="toy")
+        before = toydevice.ops()
+        ops.scale(grads, grads, 0.5, found_inf=found)
+        counted.append(toydevice.ops() - before)
+    assert counted[1] - counted[0] == 2 * 20 and counted[0] < 2 * 10 + 20
 
 
 # ---- training ----

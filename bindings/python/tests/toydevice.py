@@ -75,6 +75,11 @@ def waits():
     return torch.ops.libamp_toy.waits()
 
 
+def ops():
+    """How many ops the device has run so far."""
+    return torch.ops.libamp_toy.ops()
+
+
 def on_toy(test):
     """The test in a fork, where the device is registered."""
 
