@@ -9,8 +9,9 @@ torch = pytest.importorskip("torch")
 import toydevice  # noqa: E402
 import training  # noqa: E402
 from libamp.torch import _torch_ops as ops  # noqa: E402
-from libamp.torch import amp, optimizers  # noqa: E402
+from libamp.torch import amp, amp_C, optimizers  # noqa: E402
 from libamp.torch.contrib.clip_grad import clip_grad_norm_  # noqa: E402
+from libamp.torch.parallel.LARC import LARC  # noqa: E402
 from test_torch_ops import Both, all_same, compare_lists, compare_steps, exact_roots  # noqa: E402, F401
 from toydevice import on_toy  # noqa: E402
 
@@ -174,6 +175,40 @@ def test_checkpoints_go_on_there_and_on_the_cpu(exact_roots):  # noqa: F811
             return Run(device, level, make).load(file).train(DATA[4:]).masters()
 
         assert all(all_same(whole, masters) for masters in of_each_device(resume))
+
+
+@on_toy
+def test_apexs_names_compute_there_what_they_do_on_the_cpu(exact_roots):  # noqa: F811
+    def made(device, dtype, seed):
+        generator = torch.Generator().manual_seed(seed)
+        return [torch.randn(n, generator=generator).to(device, dtype) for n in (3, 40)]
+
+    def kernels(device):
+        flag = torch.zeros(1, dtype=torch.int32, device=device)
+        x, out = made(device, torch.float32, 0), made(device, torch.float16, 1)
+        amp_C.multi_tensor_scale(65536, flag, [x, out], 0.3)
+        amp_C.multi_tensor_axpby(65536, flag, [x, out, x], 0.5, 2.0, -1)
+        norm, norms = amp_C.multi_tensor_l2norm(65536, flag, [x], True)
+        return [*x, *out, flag.float(), norm, norms]
+
+    def stepped(device, make):
+        params = [torch.nn.Parameter(p) for p in made(device, torch.float16, 0)]
+        optimizer = make(params)
+        for seed in range(1, 4):
+            for param, grad in zip(params, made(device, torch.float16, seed), strict=True):
+                param.grad = grad
+            optimizer.step()
+        return params
+
+    def masters(device):
+        return stepped(device, lambda p: optimizers.FusedAdam(p, lr=0.01, capturable=True, master_weights=True))
+
+    def larc(device):
+        return stepped(device, lambda p: LARC(torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=False)))
+
+    for function in (kernels, masters, larc):
+        mine, theirs = of_each_device(function)
+        assert all_same([one.detach() for one in mine], here(one.detach() for one in theirs))
 
 
 @on_toy
