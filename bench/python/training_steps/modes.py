@@ -41,6 +41,7 @@ EAGER = {
     "O4-torch": Mode("O4", settings=TORCHS_LISTS),
     "O4": Mode("O4"),
     "O5": Mode("O5"),
+    "O5-bf16-outputs": Mode("O5", settings={"cast_model_outputs": BF16}),
     "bf16-masters": Mode(dtype=BF16, by_hand=True),
     "autocast-fp16": Mode(dtype=FP16),
     "O1-torch": Mode("O1", settings=TORCHS_LISTS),
@@ -51,7 +52,8 @@ EAGER = {
     "O5-split": Mode("O5", own_optimizer=True, settings={"master_weights": "split"}, turn=3),
     "fp32": Mode(turn=3),
 }
-NOT_COMPILED = {"O5-fused", "O2-fused", "O5-split", "fp32"}  # they differ from others outside of the model alone
+# They differ from others outside of the model alone.
+NOT_COMPILED = {"O5-bf16-outputs", "O5-fused", "O2-fused", "O5-split", "fp32"}
 MODES = EAGER | {
     f"{name}-compiled": dataclasses.replace(mode, compiled=True, turn=4)
     for name, mode in EAGER.items()

@@ -155,23 +155,27 @@ static bool split(struct amp_py_call *call, struct arguments *arguments)
     return true;
 }
 
-static PyObject *call_original(const amp_py_patched *function, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+/* What it calls runs as it comes. */
+static PyObject *call_alone(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    if (!(function->flags & AMP_PY_WHOLE)) {
-        return amp_py_call_vector(function->original, args, nargsf, kwnames);
-    }
     amp_scope scope;
     amp_status status = amp_scope_enter(NULL, &scope);
     if (status != AMP_OK) {
         return amp_py_raise(status);
     }
-    PyObject *result = amp_py_call_vector(function->original, args, nargsf, kwnames);
+    PyObject *result = amp_py_call_vector(function, args, nargsf, kwnames);
     status = amp_scope_leave(&scope);
     if (status != AMP_OK && result != NULL) {
         Py_DECREF(result);
         return amp_py_raise(status);
     }
     return result;
+}
+
+static PyObject *call_original(const amp_py_patched *function, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    return function->flags & AMP_PY_WHOLE ? call_alone(function->original, args, nargsf, kwnames)
+                                          : amp_py_call_vector(function->original, args, nargsf, kwnames);
 }
 
 static PyObject *call_with_casts(struct amp_py_call *call, const struct arguments *arguments)
@@ -216,6 +220,17 @@ static bool promoted_by_torch(const struct amp_py_call *call, const struct argum
         && amp_py_has_dims(arguments->values[0]) && amp_py_has_dims(arguments->values[1]);
 }
 
+/* What needs FP32 and converts its argument itself, in the registers of a GPU's kernel. NotImplemented: not these. */
+static PyObject *call_in_fp32(const struct amp_py_call *call, const struct arguments *arguments)
+{
+    if (call->function->in_fp32 == NULL || call->op_class != AMP_FP32 || call->into || arguments->n == 0
+        || !(amp_py_bit(arguments->types[0]) & AMP_PY_LOW) || !amp_py_is_on_cuda(arguments->values[0])
+        || call->policy->report != NULL || amp_is_observing(call->policy->amp)) {
+        return Py_NewRef(Py_NotImplemented);
+    }
+    return call_alone(call->function->in_fp32, arguments->values, (size_t)arguments->n, arguments->names);
+}
+
 PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     const amp_py_patched *function = (const amp_py_patched *)self;
@@ -253,7 +268,12 @@ PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t narg
         return target < 0 ? NULL : call_original(function, args, nargsf, kwnames);
     }
     call.target = target;
-    return call_with_casts(&call, &arguments);
+    PyObject *result = call_in_fp32(&call, &arguments);
+    if (result == Py_NotImplemented) {
+        Py_DECREF(result);
+        result = call_with_casts(&call, &arguments);
+    }
+    return result;
 }
 
 /* ---- from Python ---- */

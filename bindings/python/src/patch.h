@@ -27,6 +27,7 @@ typedef struct {
     PyObject_HEAD
     amp_py_vectorcall vectorcall;
     PyObject *original;
+    PyObject *in_fp32; /* the same in FP32, from 16 bits on CUDA, without a cast before it; or NULL */
     PyObject *place; /* "torch.nn.functional:softmax": where pickle finds it, patched or not */
     PyObject *op;    /* the name that the lists know, as a str */
     const char *op_text;

@@ -28,6 +28,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
 {
     const amp_py_patched *self = (const amp_py_patched *)object;
     Py_VISIT(self->original);
+    Py_VISIT(self->in_fp32);
     Py_VISIT(Py_TYPE(object));
     return 0;
 }
@@ -36,6 +37,7 @@ static int clear(PyObject *object)
 {
     amp_py_patched *self = (amp_py_patched *)object;
     Py_CLEAR(self->original);
+    Py_CLEAR(self->in_fp32);
     return 0;
 }
 
@@ -173,9 +175,9 @@ static PyType_Spec method_spec = { "libamp._core.PatchedMethod", sizeof(amp_py_p
 static PyObject *patched(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *original, *place, *op;
+    PyObject *original, *place, *op, *in_fp32 = Py_None;
     int op_class, flags, binds;
-    if (!PyArg_ParseTuple(args, "OUUiip", &original, &place, &op, &op_class, &flags, &binds)) {
+    if (!PyArg_ParseTuple(args, "OUUiip|O", &original, &place, &op, &op_class, &flags, &binds, &in_fp32)) {
         return NULL;
     }
     if (!PyCallable_Check(original) || amp_py_is_patched(original)) {
@@ -192,6 +194,7 @@ static PyObject *patched(PyObject *module, PyObject *args)
     }
     self->vectorcall = amp_py_patched_call;
     self->original = Py_NewRef(original);
+    self->in_fp32 = in_fp32 == Py_None ? NULL : Py_NewRef(in_fp32);
     self->place = Py_NewRef(place);
     self->op = Py_NewRef(op);
     self->op_text = text;
@@ -203,7 +206,8 @@ static PyObject *patched(PyObject *module, PyObject *args)
 
 static PyMethodDef functions[] = {
     { "patched", patched, METH_VARARGS,
-      "patched(original, place, op, op_class, flags, binds): a function that asks the policy and calls the original." },
+      "patched(original, place, op, op_class, flags, binds, in_fp32=None): a function that asks the policy and calls the "
+      "original, or in_fp32 where the original would need casts to FP32 on CUDA; its NotImplemented asks for the casts." },
     { NULL, NULL, 0, NULL },
 };
 

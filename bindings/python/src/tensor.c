@@ -22,7 +22,7 @@ static struct {
     struct reader {
         getter get; /* NULL: by name */
         void *closure;
-    } dtype, version, requires_grad, layout, ndim;
+    } dtype, version, requires_grad, layout, ndim, is_cuda;
     struct function {
         PyObject *object;
         PyCFunction call; /* NULL: by PyObject_CallNoArgs */
@@ -43,6 +43,7 @@ static int intern_names(void)
         { &amp_py_names.device, "device" },     { &amp_py_names.requires_grad, "requires_grad" },
         { &amp_py_names.layout, "layout" },     { &amp_py_names.base, "_base" },
         { &amp_py_names.local_tensor, "_local_tensor" }, { &amp_py_names.ndim, "ndim" },
+        { &amp_py_names.is_cuda, "is_cuda" },
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         *names[i].name = PyUnicode_InternFromString(names[i].text);
@@ -149,6 +150,7 @@ static int look_up(PyObject *module)
     torch.requires_grad = find_reader(tensor, "requires_grad");
     torch.layout = find_reader(tensor, "layout");
     torch.ndim = find_reader(tensor, "ndim");
+    torch.is_cuda = find_reader(tensor, "is_cuda");
     torch.tensor = (PyTypeObject *)tensor; /* last: says that all is there */
     return 0;
 }
@@ -232,6 +234,19 @@ bool amp_py_has_dims(PyObject *tensor)
     Py_XDECREF(layout);
     PyErr_Clear();
     return some;
+}
+
+bool amp_py_is_on_cuda(PyObject *tensor)
+{
+    PyTypeObject *type = Py_TYPE(tensor);
+    if (type != torch.tensor && type != torch.parameter) {
+        return false;
+    }
+    PyObject *is_cuda = read_property(&torch.is_cuda, amp_py_names.is_cuda, tensor);
+    const bool on_cuda = is_cuda == Py_True;
+    Py_XDECREF(is_cuda);
+    PyErr_Clear();
+    return on_cuda;
 }
 
 uint64_t amp_py_version(PyObject *tensor)

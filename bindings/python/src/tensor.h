@@ -12,7 +12,7 @@
 /* Names that are looked up often. */
 extern struct amp_py_names {
     PyObject *grad, *dtype, *version, *shape, *stride, *data_ptr, *device, *requires_grad, *layout, *local_tensor,
-        *base, *ndim;
+        *base, *ndim, *is_cuda;
 } amp_py_names;
 
 /* Imports torch and looks up what is needed of it; again: nothing. -1 with an exception: there is no torch. */
@@ -31,6 +31,8 @@ bool amp_py_requires_grad(PyObject *tensor);
 bool amp_py_has_16_bits(PyObject *tensor);
 /* Strided, with one dimension at least (in vmap: beside the mapped ones)? No exception. */
 bool amp_py_has_dims(PyObject *tensor);
+/* A plain tensor (no subclass) in the memory of a device that torch calls CUDA? No exception. */
+bool amp_py_is_on_cuda(PyObject *tensor);
 /* A method of torch.Tensor that is a C function with these METH_ flags, or NULL; after amp_py_torch. */
 PyCFunction amp_py_method(const char *name, int flags);
 /* Does autograd record on this thread? */

@@ -21,8 +21,15 @@ import test_amp_cuda as same  # noqa: E402
 from libamp import kernels  # noqa: E402
 from libamp.torch import _devices, amp  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 pytestmark = pytest.mark.plain_half
+LOSSES = {
+    "cross_entropy": lambda x, y: nn.functional.cross_entropy(x, y),
+    "log_softmax": lambda x, y: nn.functional.nll_loss(x.log_softmax(1), y),
+    "softmax": lambda x, y: torch.softmax(x, 1).square().sum(),
+    "sum": lambda x, y: x.sum(0).square().sum(),
+}
 SCRIPTS = sorted((pathlib.Path(__file__).parent / "gpu_scripts").glob("*.py"))
 LEVELS = ["O0", "O1", "O2", "O4", "O5"]
 MAKE = dict(same.MAKE)
@@ -69,6 +76,34 @@ def _train(make, level, device):
 def assert_close(values, others, level):
     for value, other in zip(values, others, strict=True):
         torch.testing.assert_close(value.float(), other.float(), rtol=TOLERANCE[level], atol=TOLERANCE[level])
+
+
+class _Casts(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.to = []
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        if op is torch.ops.aten._to_copy.default:
+            self.to.append(kwargs.get("dtype"))
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("level, dtype", [("O1", torch.float16), ("O4", torch.bfloat16)])
+@pytest.mark.parametrize("name", LOSSES)
+def test_fp32_inside_a_kernel_is_fp32_of_a_cast(name, level, dtype):
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 1000, device="cuda").to(dtype), torch.randint(0, 1000, (64,), device="cuda")
+    ours, expected = x.clone().requires_grad_(), x.clone().requires_grad_()
+    LOSSES[name](expected.float(), y).backward()
+    _start("_sgd", level, "cuda")
+    with _Casts() as casts:
+        loss = LOSSES[name](ours, y)
+    assert casts.to == [] and loss.dtype is torch.float32
+    torch.testing.assert_close(loss, LOSSES[name](x.float(), y), rtol=1e-5, atol=1e-6)
+    loss.backward()
+    assert ours.grad.dtype is dtype
+    torch.testing.assert_close(ours.grad, expected.grad, rtol=2 * torch.finfo(dtype).eps, atol=1e-7)
 
 
 @pytest.mark.parametrize("torch_ops", ["0", "1"], ids=["plugin", "torch's operators"])

@@ -23,6 +23,7 @@ import torch
 from ... import _core
 from . import autocast_rules, guards, registry
 from .compiling import Graphs, apart
+from .in_fp32 import in_fp32
 from .sweep import Sweep
 
 LISTS = {"apex": 1, "torch": 2}
@@ -128,7 +129,8 @@ def patched(original: Any, place: str, name: str, op: str, op_class: int = _BY_L
     path = f"{place}.{name}" if ":" in place else f"{place}:{name}"
     if op_class == _BY_LIST and isinstance(original, types.FunctionType):
         flags |= _core.WHOLE
-    made = _core.patched(original, path, op, op_class, flags, hasattr(type(original), "__get__"))
+    fused = in_fp32(place, name, original) if op_class == _BY_LIST else None
+    made = _core.patched(original, path, op, op_class, flags, hasattr(type(original), "__get__"), fused)
     _known[place, name, op_class] = made
     return made
 
