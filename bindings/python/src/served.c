@@ -56,6 +56,13 @@ amp_device amp_py_unserved(amp_device device)
 
 /* ---- what libamp asks for ---- */
 
+static void forget_error(void)
+{
+    for (int i = 0; i < 3; i++) {
+        Py_CLEAR(error[i]);
+    }
+}
+
 static void keep_error(char *text, size_t size)
 {
     PyObject *fresh[3];
@@ -66,10 +73,8 @@ static void keep_error(char *text, size_t size)
     strncpy(text, utf8 ? utf8 : "an exception", size - 1);
     text[size - 1] = '\0';
     Py_XDECREF(words);
-    for (int i = 0; i < 3; i++) {
-        Py_XDECREF(error[i]);
-        error[i] = fresh[i];
-    }
+    forget_error();
+    memcpy(error, fresh, sizeof error);
 }
 
 bool amp_py_served_error(void)
@@ -153,6 +158,8 @@ static amp_status serve_lists(void *self, const amp_served_lists *call, char *te
         step_of(call));
     if (done == NULL) {
         keep_error(text, size);
+    } else { /* one that nobody asked for, as of a block that was freed */
+        forget_error();
     }
     const amp_status status = done ? AMP_OK : AMP_ERR_HOST_FAILED;
     Py_XDECREF(done);

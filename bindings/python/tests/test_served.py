@@ -276,6 +276,36 @@ def test_what_needs_the_plugin_says_so_and_the_banner_names_the_device(capsys):
             amp.compress_activations(model)
 
 
+def test_what_was_seen_in_inference_mode_is_written_later():
+    found = []
+    for where in (built_in, torch_ops):
+        with where():
+            model = net()
+            optimizer = sgd(model.parameters())
+            amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+            with torch.no_grad():
+                model[0].weight.mul_(0.5)
+            with torch.inference_mode():
+                model.eval()(batch(0))
+                amp.state_dict(), model.state_dict(), list(amp.master_params(optimizer))
+            model.train()
+            list(steps(model, optimizer, range(2)))
+            found.append(values(model, optimizer))
+    same(*found)
+
+
+def test_a_failure_is_torchs_own(monkeypatch):
+    with torch_ops():
+        model = net()
+        optimizer = sgd(model.parameters())
+        amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+        monkeypatch.setattr(_served.ops, "scale", lambda *args, **named: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            list(steps(model, optimizer, range(1)))
+        monkeypatch.undo()
+        list(steps(model, optimizer, range(2)))
+
+
 def test_observing_counts_there():
     """Statistics of gradients and operands are the CPU's."""
     found = []

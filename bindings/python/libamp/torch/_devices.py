@@ -89,7 +89,7 @@ class Copy:
         self._host: torch.Tensor | None = None
         self._there: torch.Tensor | None = None
         if event is not None or device.type == "cpu":
-            self._host = torch.empty(size, dtype=torch.uint8, pin_memory=event is not None)
+            self._host = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=event is not None)
 
     def start(self, source: torch.Tensor) -> None:
         """source: contiguous, of `size` bytes."""

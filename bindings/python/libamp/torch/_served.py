@@ -8,6 +8,7 @@ nothing, and version counters of the script's tensors do not move.
 """
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +93,20 @@ def _factor(on: Device, factor: tuple[int, float, int]) -> Any:
     return ops.factor_of(on.floats(address), value, _HOW[how]) if address else value
 
 
+def _outside_inference(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensors that are made in inference mode could not be written to outside of it, and those here are kept."""
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        if not torch.is_inference_mode_enabled():
+            return function(*args)
+        with torch.inference_mode(False), torch.no_grad():
+            return function(*args)
+
+    return run
+
+
+@_outside_inference
 def lists(
     index: int,
     kind: int,
@@ -219,6 +234,7 @@ def _is_capturing(on: Device) -> bool:
     return on.device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
 
 
+@_outside_inference
 @torch.no_grad()
 def memory(
     index: int, kind: int, dst: int, src: int, size: int, made: int, value: int, end: dict[str, Any] | None
