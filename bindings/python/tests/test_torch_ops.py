@@ -294,10 +294,8 @@ RULES = [
 ]
 
 
-@pytest.fixture
-def exact_roots(monkeypatch):
+def take_exact_roots(setattr_):
     """torch's square root on the CPU is MKL's, off by an ulp now and then; GPUs' are IEEE's, as these."""
-
     torchs = torch._foreach_sqrt
 
     def roots(tensors):
@@ -305,8 +303,13 @@ def exact_roots(monkeypatch):
             return torchs(tensors)
         return [tensor.double().sqrt().to(tensor.dtype) for tensor in tensors]
 
-    monkeypatch.setattr(torch, "_foreach_sqrt", roots)
-    monkeypatch.setattr(torch, "_foreach_sqrt_", lambda tensors: torch._foreach_copy_(tensors, roots(tensors)))
+    setattr_(torch, "_foreach_sqrt", roots)
+    setattr_(torch, "_foreach_sqrt_", lambda tensors: torch._foreach_copy_(tensors, roots(tensors)))
+
+
+@pytest.fixture
+def exact_roots(monkeypatch):
+    take_exact_roots(monkeypatch.setattr)
 
 
 class Steps:

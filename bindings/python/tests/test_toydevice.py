@@ -12,7 +12,7 @@ from libamp.torch import _torch_ops as ops  # noqa: E402
 from libamp.torch import amp, amp_C, optimizers  # noqa: E402
 from libamp.torch.contrib.clip_grad import clip_grad_norm_  # noqa: E402
 from libamp.torch.parallel.LARC import LARC  # noqa: E402
-from test_torch_ops import Both, all_same, compare_lists, compare_steps, exact_roots  # noqa: E402, F401
+from test_torch_ops import Both, all_same, compare_lists, compare_steps, take_exact_roots  # noqa: E402
 from toydevice import on_toy  # noqa: E402
 
 
@@ -44,7 +44,7 @@ def nothing_waits():
 
 
 @on_toy
-def test_lists_have_the_cpus_bits_and_nothing_waits(exact_roots):  # noqa: F811
+def test_lists_have_the_cpus_bits_and_nothing_waits():
     both = Both("toy", nothing_waits)
     compare_lists(both)
     compare_steps(both)
@@ -146,7 +146,7 @@ def assert_trains_as_on_the_cpu(level, make, **settings):
 
 @pytest.mark.parametrize("level", training.LEVELS)
 @on_toy
-def test_levels_train_as_on_the_cpu(level, exact_roots):  # noqa: F811
+def test_levels_train_as_on_the_cpu(level):
     for make in (momentum, FUSED["adam"]):
         assert_trains_as_on_the_cpu(level, make)
     if level == "O1":
@@ -155,13 +155,13 @@ def test_levels_train_as_on_the_cpu(level, exact_roots):  # noqa: F811
 
 @pytest.mark.parametrize("name", [name for name in FUSED if name != "adam"])
 @on_toy
-def test_fused_optimizers_train_as_on_the_cpu(name, exact_roots):  # noqa: F811
+def test_fused_optimizers_train_as_on_the_cpu(name):
     for level in ("O0", "O2", "O5"):
         assert_trains_as_on_the_cpu(level, FUSED[name])
 
 
 @on_toy
-def test_checkpoints_go_on_there_and_on_the_cpu(exact_roots):  # noqa: F811
+def test_checkpoints_go_on_there_and_on_the_cpu():
     for level, make in (("O2", momentum), ("O5", FUSED["adam"])):
 
         def begin(device, level=level, make=make):
@@ -178,7 +178,7 @@ def test_checkpoints_go_on_there_and_on_the_cpu(exact_roots):  # noqa: F811
 
 
 @on_toy
-def test_apexs_names_compute_there_what_they_do_on_the_cpu(exact_roots):  # noqa: F811
+def test_apexs_names_compute_there_what_they_do_on_the_cpu():
     def made(device, dtype, seed):
         generator = torch.Generator().manual_seed(seed)
         return [torch.randn(n, generator=generator).to(device, dtype) for n in (3, 40)]
@@ -291,3 +291,6 @@ def test_clipping_and_what_needs_the_plugin():
     amp.shutdown()
     with pytest.raises(RuntimeError, match=r"compress_activations needs .*plugin"):
         amp.compress_activations(model)
+
+
+toydevice.start(lambda: take_exact_roots(setattr))

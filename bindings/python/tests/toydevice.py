@@ -6,19 +6,23 @@ import contextlib
 import functools
 import gc
 import hashlib
+import json
 import os
 import pathlib
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import traceback
 import types
+import warnings
 
 import pytest
 import torch
 import torch._dynamo  # optimizers import it: once, and not in each fork
+from half import half_on_cpu
 
 SOURCE = pathlib.Path(__file__).with_name("toydevice.cpp")
 NAME = "toy"
@@ -80,39 +84,75 @@ def ops():
     return torch.ops.libamp_toy.ops()
 
 
+# ---- tests of it ----
+
+_tests = {}  # by name
+_nursery = None  # the connection to it
+
+
 def on_toy(test):
-    """The test in a fork, where the device is registered."""
+    """The test in a fork, where the device is registered. Its arguments are JSON's."""
+    _tests[test.__name__] = test
 
     @functools.wraps(test)
-    def forked(*args, **named):
+    def ask(**named):
         try:
             build()
         except RuntimeError as reason:
             pytest.skip(str(reason))
-        mine, its = os.pipe()
+        print(json.dumps([test.__name__, named]), file=_nursery, flush=True)
+        if (answer := json.loads(_nursery.readline())) != "":
+            pytest.fail(answer, pytrace=False)
+
+    return ask
+
+
+def start(prepare):
+    """At the end of a file of tests: they will fork from a process in which nothing ran. torch's autograd counts the
+    devices at its first backward, and would know none that comes later. prepare() is called in each fork."""
+    global _nursery
+    mine, its = socket.socketpair()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks among threads
+        child = os.fork()
+    if child == 0:
+        mine.close()
+        _serve(its.makefile("rw"), prepare)
+    its.close()
+    _nursery = mine.makefile("rw")
+
+
+def _serve(connection, prepare):
+    gc.freeze()  # libamp looks for averages among all objects, of which torch._dynamo has many
+    for line in connection:
+        name, named = json.loads(line)
+        read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            text = ""
-            try:
-                gc.freeze()  # libamp looks for averages among all objects, of which torch._dynamo has many
-                register()
-                test(*args, **named)
-            except BaseException:
-                text = traceback.format_exc()
-            os.write(its, text.encode()[-60000:] + b"\0")
-            os._exit(0)
-        os.close(its)
-        text = b""
-        while not text.endswith(b"\0"):
-            if not select.select([mine], [], [], LIMIT)[0]:
+            _run(write, prepare, _tests[name], named)
+        os.close(write)
+        answer = b""
+        while True:
+            if not select.select([read], [], [], LIMIT)[0]:
                 os.kill(child, signal.SIGKILL)
-            if not (part := os.read(mine, 65536)):
-                text += f"ended without an answer, or did not in {LIMIT} s".encode()
+            if not (part := os.read(read, 65536)):
                 break
-            text += part
-        os.close(mine)
+            answer += part
+        os.close(read)
         os.waitpid(child, 0)
-        if text != b"\0":
-            pytest.fail(text.rstrip(b"\0").decode(), pytrace=False)
+        text = "" if answer == b"fine" else answer.decode() or f"ended without an answer, or has none in {LIMIT} s"
+        print(json.dumps(text), file=connection, flush=True)
+    os._exit(0)
 
-    return pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")(forked)
+
+def _run(answer, prepare, test, named):
+    text = "fine"
+    try:
+        register()
+        prepare()
+        with half_on_cpu():
+            test(**named)
+    except BaseException:
+        text = traceback.format_exc()
+    os.write(answer, text.encode()[-60000:])
+    os._exit(0)
