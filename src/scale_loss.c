@@ -140,7 +140,7 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     for (size_t i = 0; i < bracket->n_optimizers && status == AMP_OK; i++) {
         amp__wiring_look_for_stayed(bracket->optimizers[i]);
         status = amp__report_unseen_steps(bracket->optimizers[i]);
-        if (status == AMP_OK)
+        if (status == AMP_OK && amp__may_be_low(&context->properties))
             status = amp__masters_found(bracket->optimizers[i]->params, bracket->optimizers[i]->n_params);
     }
     if (status == AMP_OK) status = bracket->home->begin(bracket, loss != NULL);

@@ -240,6 +240,7 @@ static amp_status remember(const struct amp__plan *plan, float inverse) {
         if (!(plan->what[i] & TO_MASTER)) continue;
         param->gradient.handle = grad;
         param->gradient.zero = false;
+        if (plan->what[i] & HELD) continue; /* the host's next handle is another one, over the master gradient */
         param->gradient.version = amp__grad_version(param, grad);
     }
     return AMP_OK;

@@ -60,17 +60,17 @@ PyObject *amp_py_Context_set_ranks(PyObject *self, PyObject *args)
 /* Apex: gradients of 16-bit parameters that a bracket finds are dropped, for the masters' gradients have them. */
 static int drop_stale(const struct amp_py_optimizer *optimizer)
 {
-    for (size_t i = 0; i < optimizer->n && !optimizer->delayed; i++) {
+    for (size_t i = 0; i < optimizer->n && optimizer->has_masters && !optimizer->delayed; i++) {
         const struct amp_py_param *param = optimizer->params[i];
         if (param->master == NULL) {
             continue;
         }
-        PyObject *stale = PyObject_GetAttr(param->tensor, amp_py_names.grad);
+        PyObject *stale = amp_py_grad(param->tensor);
         if (stale == NULL) {
             return -1;
         }
         Py_DECREF(stale);
-        if (stale != Py_None && PyObject_SetAttr(param->tensor, amp_py_names.grad, Py_None)) {
+        if (stale != Py_None && amp_py_set_grad(param->tensor, Py_None)) {
             return -1;
         }
     }
@@ -99,11 +99,23 @@ static int list_optimizers(Bracket *bracket, amp_py_Context *context, PyObject *
     return 0;
 }
 
+enum { NOTED = 4 }; /* brackets */
+
 /* At a static scale of 1 without masters the library sets no gradients aside, and has none to give back: those that
- * there were keep what backward adds, as without amp. Those that there were not can be taken away again for nothing. */
-static int note_bare(Bracket *bracket)
+ * there were keep what backward adds, as without amp. Those that there were not can be taken away again for nothing.
+ * After the first brackets no parameter is looked at for it: zero_grad tells whether there is a gradient. */
+static int note_bare(Bracket *bracket, amp_py_Context *context)
 {
     size_t n = 0;
+    for (size_t i = 0; i < bracket->n; i++) {
+        struct amp_py_optimizer *optimizer = bracket->optimizers[i];
+        optimizer->emptied = optimizer->cleared && !optimizer->has_masters;
+        optimizer->cleared = false;
+    }
+    if (context->noted >= NOTED) {
+        return 0;
+    }
+    context->noted++;
     for (size_t i = 0; i < bracket->n; i++) {
         n += bracket->optimizers[i]->has_masters ? 0 : bracket->optimizers[i]->n;
     }
@@ -113,9 +125,9 @@ static int note_bare(Bracket *bracket)
         return -1;
     }
     for (size_t i = 0; i < bracket->n; i++) {
-        const struct amp_py_optimizer *optimizer = bracket->optimizers[i];
+        struct amp_py_optimizer *optimizer = bracket->optimizers[i];
         for (size_t j = 0; j < optimizer->n && !optimizer->has_masters; j++) {
-            PyObject *grad = PyObject_GetAttr(optimizer->params[j]->tensor, amp_py_names.grad);
+            PyObject *grad = amp_py_grad(optimizer->params[j]->tensor);
             if (grad == NULL) {
                 return -1;
             }
@@ -123,7 +135,9 @@ static int note_bare(Bracket *bracket)
             if (grad == Py_None) {
                 bracket->bare[bracket->n_bare++] = optimizer->params[j];
             }
+            optimizer->keeps |= grad != Py_None && optimizer->emptied;
         }
+        optimizer->emptied = false; /* what was looked at is known better */
     }
     return 0;
 }
@@ -131,8 +145,16 @@ static int note_bare(Bracket *bracket)
 static int strip_bare(const Bracket *bracket)
 {
     for (size_t i = 0; i < bracket->n_bare; i++) {
-        if (PyObject_SetAttr(bracket->bare[i]->tensor, amp_py_names.grad, Py_None)) {
+        if (amp_py_set_grad(bracket->bare[i]->tensor, Py_None)) {
             return -1;
+        }
+    }
+    for (size_t i = 0; i < bracket->n; i++) {
+        const struct amp_py_optimizer *optimizer = bracket->optimizers[i];
+        for (size_t j = 0; j < optimizer->n && optimizer->emptied && !optimizer->keeps; j++) {
+            if (amp_py_set_grad(optimizer->params[j]->tensor, Py_None)) {
+                return -1;
+            }
         }
     }
     return 0;
@@ -147,7 +169,7 @@ static int set_view_apart(Bracket *bracket, const amp_py_Context *context, struc
     }
     bracket->views = grown;
     PyObject *values = PyObject_CallMethod(context->storage, "values_of", "O", grad);
-    if (values == NULL || PyObject_SetAttr(param->tensor, amp_py_names.grad, values)) {
+    if (values == NULL || amp_py_set_grad(param->tensor, values)) {
         Py_XDECREF(values);
         return -1;
     }
@@ -166,7 +188,7 @@ static int set_views_apart(Bracket *bracket, const amp_py_Context *context)
             if (param->master || param->scaled) {
                 continue;
             }
-            PyObject *grad = PyObject_GetAttr(param->tensor, amp_py_names.grad);
+            PyObject *grad = amp_py_grad(param->tensor);
             PyObject *base = grad == NULL || grad == Py_None ? Py_XNewRef(grad)
                 : PyObject_GetAttr(grad, amp_py_names.base);
             const int bad = base == NULL || (base != Py_None && set_view_apart(bracket, context, param, grad));
@@ -251,7 +273,7 @@ PyObject *amp_py_Context_begin(PyObject *self, PyObject *args)
             return NULL;
         }
     }
-    if (context->scales_by_one ? note_bare(bracket) : set_views_apart(bracket, context)) {
+    if (context->scales_by_one ? note_bare(bracket, context) : set_views_apart(bracket, context)) {
         rejoin_views(bracket, context);
         Py_DECREF(bracket);
         return NULL;
@@ -279,10 +301,11 @@ static amp_py_Context *open_context(Bracket *bracket)
     return bracket->context;
 }
 
-static void set_delayed(struct amp_py_optimizer *optimizer, bool delayed)
+static void set_delayed(const amp_py_Context *context, struct amp_py_optimizer *optimizer, bool delayed)
 {
+    const bool changes = optimizer->delayed != delayed || context->n_optimizers > 1;
     optimizer->delayed = delayed;
-    for (size_t i = 0; i < optimizer->n; i++) {
+    for (size_t i = 0; i < optimizer->n && changes; i++) {
         optimizer->params[i]->scaled = delayed;
     }
 }
@@ -304,17 +327,18 @@ static PyObject *finish(Bracket *bracket, bool cancel)
     context->alone = cancel && !context->tells_of_cancels;
     const amp_status status = cancel ? amp_scale_loss_cancel(&bracket->scaled) : amp_scale_loss_end(&bracket->scaled);
     context->ending = context->alone = false;
-    amp_py_drop_held(context);
     const bool delays = !cancel && status == AMP_OK && (bracket->flags & AMP_DELAY_UNSCALE);
     const bool unscaled = !cancel && !delays && (status == AMP_OK || status == AMP_ERR_TOO_MANY_SKIPS);
     int bad = delays || unscaled ? 0 : strip_bare(bracket);
     bad |= join_views(bracket, context);
     for (size_t i = 0; i < bracket->n; i++) {
         if (!cancel) {
-            set_delayed(bracket->optimizers[i], delays);
+            set_delayed(context, bracket->optimizers[i], delays);
         }
         bad |= unscaled && !bad ? amp_py_show_gradients(context, bracket->optimizers[i]) : 0;
+        bracket->optimizers[i]->emptied = false;
     }
+    amp_py_drop_held(context);
     bracket->context = NULL;
     context->brackets--;
     PyObject *result = NULL;
@@ -324,7 +348,7 @@ static PyObject *finish(Bracket *bracket, bool cancel)
         amp_py_context_raise(context, status);
     }
     for (size_t i = 0; i < bracket->n && cancel; i++) { /* last, for libamp's words are of its last call */
-        set_delayed(bracket->optimizers[i], still_delayed(bracket->optimizers[i]));
+        set_delayed(context, bracket->optimizers[i], still_delayed(bracket->optimizers[i]));
     }
     Py_DECREF(context);
     return result;
@@ -389,15 +413,20 @@ int amp_py_add_bracket(PyObject *module)
 
 /* ---- the step ---- */
 
-PyObject *amp_py_Context_step_begin(PyObject *self, PyObject *index)
+PyObject *amp_py_Context_step_begin(PyObject *self, PyObject *args)
 {
     amp_py_Context *context = amp_py_live(self);
-    struct amp_py_optimizer *optimizer = context ? amp_py_optimizer_at(context, index) : NULL;
+    PyObject *index;
+    int settled = 0;
+    if (context == NULL || !PyArg_ParseTuple(args, "O|p:step_begin", &index, &settled)) {
+        return NULL;
+    }
+    struct amp_py_optimizer *optimizer = amp_py_optimizer_at(context, index);
     amp_step_info info = AMP_STEP_INFO_INIT;
     if (optimizer == NULL) {
         return NULL;
     }
-    if (optimizer->has_masters && amp_py_settle(context)) {
+    if (optimizer->has_masters && !settled && amp_py_settle(context)) {
         return NULL;
     }
     const amp_status status = amp_step_begin(&optimizer->amp, &info);
@@ -445,6 +474,7 @@ PyObject *amp_py_Context_zero_grad(PyObject *self, PyObject *index)
     if (optimizer == NULL || amp_py_clear_masters(optimizer, true)) {
         return NULL;
     }
+    optimizer->cleared = true;
     Py_RETURN_NONE;
 }
 

@@ -285,8 +285,9 @@ static PyMethodDef methods[] = {
     { "set_ranks", amp_py_Context_set_ranks, METH_VARARGS,
       "set_ranks(reduce, tells_of_cancels): reduce(reduction, values) is asked at each end; None: this rank decides "
       "alone." },
-    { "step_begin", amp_py_Context_step_begin, METH_O,
-      "step_begin(optimizer): False step, True skip, or a tensor on the device: 0 step, else skip." },
+    { "step_begin", amp_py_Context_step_begin, METH_VARARGS,
+      "step_begin(optimizer, settled=False): False step, True skip, or a tensor on the device: 0 step, else skip. "
+      "settled: follow() was called just now." },
     { "step_end", amp_py_Context_step_end, METH_O, "step_end(optimizer): the masters go into the parameters." },
     { "zero_grad", amp_py_Context_zero_grad, METH_O, "zero_grad(optimizer): no gradients where there are masters." },
     { "masters", amp_py_Context_masters, METH_O, "masters(optimizer): (parameter, master or None) each." },

@@ -17,7 +17,9 @@ struct amp_py_order {
 /* A parameter or buffer that the context knows. */
 struct amp_py_param {
     PyObject *tensor;
+    size_t number;      /* in the context */
     PyObject *master;   /* the torch.nn.Parameter that the optimizer has in its place; NULL: none */
+    bool frozen;        /* it has a master and was not trained, when it was settled last */
     bool scaled;        /* a bracket has left its gradient scaled, where backward puts it */
     PyObject *gradient; /* over the block of the master's gradient; NULL: not made yet */
     PyObject *held;     /* what the hook grad told of last, so that it lives until it is looked at */
@@ -36,6 +38,9 @@ struct amp_py_optimizer {
     size_t n;
     bool delayed; /* gradients carry a scale: the last bracket left them scaled */
     bool has_masters;
+    bool cleared; /* its zero_grad has run since the last bracket: there are no gradients; without masters alone */
+    bool emptied; /* the same, of the begin of the bracket that is open */
+    bool keeps;   /* its zero_grad was seen to leave gradients */
     bool steps;   /* its step is running and was not skipped */
 };
 
@@ -65,6 +70,9 @@ typedef struct {
     bool permutes; /* the elements of some parameter do not lie row-major */
     size_t inside;      /* scopes of this context, on all threads */
     size_t brackets;    /* open ones */
+    unsigned noted;     /* so many, at a scale of 1 without masters, have looked which gradients there were */
+    bool holds;         /* some parameter's `held` is not NULL */
+    size_t found;       /* the number of the parameter that was looked up last */
     uint64_t looks;     /* at parameters that are not trained: see hook_version */
     PyObject *error[3]; /* what a hook raised first */
 } amp_py_Context;
@@ -76,7 +84,7 @@ amp_context *amp_py_context(PyObject *object);
 /* A float in a GPU's memory as a tensor over it; NULL with an exception. */
 PyObject *amp_py_number(const amp_py_Context *context, const float *address, amp_device device);
 void amp_py_host(amp_py_Context *context, amp_host *host);
-struct amp_py_param *amp_py_find(const amp_py_Context *context, const void *tensor);
+struct amp_py_param *amp_py_find(amp_py_Context *context, const void *tensor);
 /* Keeps the exception that is set, if it is the first, and clears it. */
 void amp_py_keep_error(amp_py_Context *context);
 /* The exception that a hook raised, else the status'. Returns NULL. */
@@ -124,7 +132,7 @@ extern PyTypeObject *amp_py_bracket_type;
 int amp_py_add_bracket(PyObject *module);
 PyObject *amp_py_Context_begin(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_set_ranks(PyObject *self, PyObject *args);
-PyObject *amp_py_Context_step_begin(PyObject *self, PyObject *index);
+PyObject *amp_py_Context_step_begin(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_step_end(PyObject *self, PyObject *index);
 PyObject *amp_py_Context_zero_grad(PyObject *self, PyObject *index);
 PyObject *amp_py_Context_masters(PyObject *self, PyObject *index);

@@ -77,6 +77,7 @@ static struct amp_py_param *intern_param(amp_py_Context *context, PyObject *tens
         return NULL;
     }
     param->tensor = Py_NewRef(tensor);
+    param->number = context->n_params;
     context->params[context->n_params++] = param;
     size_t at = ((uintptr_t)tensor >> 4) & (context->table_size - 1);
     while (context->table[at]) {

@@ -9,14 +9,22 @@
 
 /* ---- the context's parameters by address ---- */
 
-struct amp_py_param *amp_py_find(const amp_py_Context *context, const void *tensor)
+/* libamp goes through parameters in their order, and asks for each more than once. */
+struct amp_py_param *amp_py_find(amp_py_Context *context, const void *tensor)
 {
-    const size_t mask = context->table_size - 1;
+    const size_t mask = context->table_size - 1, end = context->found + 2;
+    for (size_t i = context->found; i < end && i < context->n_params; i++) {
+        if (context->params[i]->tensor == tensor) {
+            context->found = i;
+            return context->params[i];
+        }
+    }
     if (context->table_size == 0) {
         return NULL;
     }
     for (size_t i = ((uintptr_t)tensor >> 4) & mask; context->table[i]; i = (i + 1) & mask) {
         if (context->table[i]->tensor == tensor) {
+            context->found = context->table[i]->number;
             return context->table[i];
         }
     }
@@ -136,8 +144,8 @@ static amp_dtype hook_dtype(void *self, void *tensor)
 }
 
 /* Writes through .data bump no version. A parameter with a master that is not trained is written so by the rule (a
- * momentum encoder's): it has another version each time, so that it is looked at. One that got other memory (`p.data =
- * x`), as a forward has found, was written. */
+ * momentum encoder's): it has another version each time, so that the next step looks at it. One that got other memory
+ * (`p.data = x`), as a forward has found, was written. */
 static uint64_t hook_version(void *self, void *tensor)
 {
     amp_py_Context *context = self;
@@ -145,7 +153,7 @@ static uint64_t hook_version(void *self, void *tensor)
     if (param == NULL) {
         return amp_py_version(tensor);
     }
-    if (param->master && !amp_py_requires_grad(tensor)) {
+    if (param->frozen) {
         return UINT64_MAX - context->looks++;
     }
     return amp_py_version(tensor) + ((uint64_t)param->moves << 40);
@@ -184,7 +192,7 @@ static amp_status hook_grad(void *self, void *tensor, void **grad)
 {
     amp_py_Context *context = self;
     struct amp_py_param *param = amp_py_find(context, tensor);
-    PyObject *found = PyObject_GetAttr(gradient_holder(context, param, tensor), amp_py_names.grad);
+    PyObject *found = amp_py_grad(gradient_holder(context, param, tensor));
     if (found == NULL) {
         return fail(context);
     }
@@ -192,6 +200,7 @@ static amp_status hook_grad(void *self, void *tensor, void **grad)
     if (param) {
         PyObject *before = param->held;
         param->held = found;
+        context->holds = true;
         Py_XDECREF(before);
         context->looked_at = param;
     } else {
@@ -206,13 +215,13 @@ static amp_status hook_set_grad(void *self, void *tensor, void *grad)
     struct amp_py_param *param = amp_py_find(context, tensor);
     PyObject *holder = gradient_holder(context, param, tensor);
     PyObject *new = grad ? grad : Py_None;
-    PyObject *old = PyObject_GetAttr(holder, amp_py_names.grad); /* libamp's from here on */
+    PyObject *old = amp_py_grad(holder); /* libamp's from here on */
     int bad = old == NULL;
     if (!bad && param && param->master) {
-        bad = (holder == tensor && PyObject_SetAttr(tensor, amp_py_names.grad, Py_None))
-            || PyObject_SetAttr(param->master, amp_py_names.grad, new);
+        bad = (holder == tensor && amp_py_set_grad(tensor, Py_None))
+            || amp_py_set_grad(param->master, new);
     } else if (!bad) {
-        bad = PyObject_SetAttr(tensor, amp_py_names.grad, new);
+        bad = amp_py_set_grad(tensor, new);
     }
     if (bad) {
         Py_XDECREF(old);
@@ -231,9 +240,10 @@ static amp_status hook_set_grad(void *self, void *tensor, void *grad)
 void amp_py_drop_held(amp_py_Context *context)
 {
     context->looked_at = NULL;
-    for (size_t i = 0; i < context->n_params; i++) {
+    for (size_t i = 0; i < context->n_params && context->holds; i++) {
         Py_CLEAR(context->params[i]->held);
     }
+    context->holds = false;
 }
 
 /* ---- storage ---- */

@@ -59,6 +59,7 @@ int amp_py_make_masters(amp_py_Context *context, struct amp_py_optimizer *optimi
         bad = param->master == NULL;
         param->seen = bad ? 0 : amp_py_version(param->master);
         param->address = amp_py_address(param->tensor);
+        param->frozen = !amp_py_requires_grad(param->tensor);
     }
     free(masters);
     return bad ? -1 : 0;
@@ -85,12 +86,12 @@ static int make_gradients(amp_py_Context *context, struct amp_py_optimizer *opti
 int amp_py_show_gradients(amp_py_Context *context, struct amp_py_optimizer *optimizer)
 {
     bool made = false;
-    for (size_t i = 0; i < optimizer->n; i++) {
+    for (size_t i = 0; i < optimizer->n && optimizer->has_masters; i++) {
         const struct amp_py_param *param = optimizer->params[i];
         if (param->master == NULL) {
             continue;
         }
-        PyObject *fresh = PyObject_GetAttr(param->tensor, amp_py_names.grad);
+        PyObject *fresh = param->held ? Py_NewRef(param->held) : amp_py_grad(param->tensor);
         if (fresh == NULL) {
             return -1;
         }
@@ -114,11 +115,11 @@ int amp_py_show_gradients(amp_py_Context *context, struct amp_py_optimizer *opti
 /* No gradients at the masters; and none of backward's at their parameters. */
 int amp_py_clear_masters(struct amp_py_optimizer *optimizer, bool params_too)
 {
-    for (size_t i = 0; i < optimizer->n; i++) {
+    for (size_t i = 0; i < optimizer->n && optimizer->has_masters; i++) {
         const struct amp_py_param *param = optimizer->params[i];
         if (param->master
-            && (PyObject_SetAttr(param->master, amp_py_names.grad, Py_None)
-                || (params_too && PyObject_SetAttr(param->tensor, amp_py_names.grad, Py_None)))) {
+            && (amp_py_set_grad(param->master, Py_None)
+                || (params_too && amp_py_set_grad(param->tensor, Py_None)))) {
             return -1;
         }
     }
@@ -195,7 +196,7 @@ static int settle_order(amp_py_Context *context, struct amp_py_param *param)
 
 int amp_py_settle_masters(amp_py_Context *context, const struct amp_py_optimizer *optimizer)
 {
-    for (size_t i = 0; i < optimizer->n; i++) {
+    for (size_t i = 0; i < optimizer->n && optimizer->has_masters; i++) {
         const struct amp_py_param *param = optimizer->params[i];
         if (param->master && amp_py_address(param->master) != param->data && bring_home(context, param)) {
             return -1;
@@ -211,6 +212,7 @@ int amp_py_settle(amp_py_Context *context)
         if (amp_py_address(param->tensor) != param->address && settle_order(context, param)) {
             return -1;
         }
+        param->frozen = param->master && !amp_py_requires_grad(param->tensor);
     }
     for (size_t i = 0; i < context->n_optimizers; i++) {
         if (amp_py_settle_masters(context, context->optimizers[i])) {

@@ -21,8 +21,9 @@ static struct {
     PyObject *to, *strided, *jagged; /* jagged: NULL before torch 2.1 */
     struct reader {
         getter get; /* NULL: by name */
+        setter set; /* the same */
         void *closure;
-    } dtype, version, requires_grad, layout, ndim, is_cuda;
+    } dtype, version, requires_grad, layout, ndim, is_cuda, grad;
     struct function {
         PyObject *object;
         PyCFunction call; /* NULL: by PyObject_CallNoArgs */
@@ -86,7 +87,7 @@ static void *find_entry(PyObject *tensor_class, const char *name, int table, siz
 static struct reader find_reader(PyObject *tensor_class, const char *name)
 {
     const PyGetSetDef *entry = find_entry(tensor_class, name, Py_tp_getset, sizeof *entry);
-    return entry ? (struct reader){ entry->get, entry->closure } : (struct reader){ NULL, NULL };
+    return entry ? (struct reader){ entry->get, entry->set, entry->closure } : (struct reader){ NULL, NULL, NULL };
 }
 
 PyCFunction amp_py_method(const char *name, int flags)
@@ -151,6 +152,7 @@ static int look_up(PyObject *module)
     torch.layout = find_reader(tensor, "layout");
     torch.ndim = find_reader(tensor, "ndim");
     torch.is_cuda = find_reader(tensor, "is_cuda");
+    torch.grad = find_reader(tensor, "grad");
     torch.tensor = (PyTypeObject *)tensor; /* last: says that all is there */
     return 0;
 }
@@ -247,6 +249,17 @@ bool amp_py_is_on_cuda(PyObject *tensor)
     Py_XDECREF(is_cuda);
     PyErr_Clear();
     return on_cuda;
+}
+
+PyObject *amp_py_grad(PyObject *tensor) { return read_property(&torch.grad, amp_py_names.grad, tensor); }
+
+int amp_py_set_grad(PyObject *tensor, PyObject *grad)
+{
+    PyTypeObject *type = Py_TYPE(tensor);
+    if ((type == torch.tensor || type == torch.parameter) && torch.grad.set) {
+        return torch.grad.set(tensor, grad, torch.grad.closure);
+    }
+    return PyObject_SetAttr(tensor, amp_py_names.grad, grad);
 }
 
 uint64_t amp_py_version(PyObject *tensor)

@@ -40,6 +40,9 @@ bool amp_py_grad_enabled(void);
 /* Elements, for amp_host.view, of a DTensor those of this rank; shape and strides hold until the thread's next view. -1
  * with an exception. */
 int amp_py_look(PyObject *tensor, amp_tensor_view *view);
+/* `grad`, a new reference, or NULL with an exception; and its setter. */
+PyObject *amp_py_grad(PyObject *tensor);
+int amp_py_set_grad(PyObject *tensor, PyObject *grad);
 /* `_version`; 0 for tensors without one (inference mode). No exception. */
 uint64_t amp_py_version(PyObject *tensor);
 /* The address of the first element, or NULL with an exception. */

@@ -170,9 +170,10 @@ def scale_loss(
     """`with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()`
 
     Afterwards the gradients are unscaled (FP32, in the masters where there are masters) and the next step of each
-    optimizer steps or skips. If the block raises, gradients are as they were before it (at a static scale of 1 without
-    masters: None where they were None). optimizers: one, a list or a tuple. delay_unscale: leave the gradients scaled,
-    in .grad, for a later block with the same loss_id, where backward adds to them and DDP reduces the sum.
+    optimizer steps or skips. If the block raises, gradients are as they were before it. (At a static scale of 1 without
+    masters: None where they were None, after the first four blocks only where optimizer.zero_grad has made them None.)
+    optimizers: one, a list or a tuple. delay_unscale: leave the gradients scaled, in .grad, for a later block with the
+    same loss_id, where backward adds to them and DDP reduces the sum.
     delay_overflow_check: unscale, and leave the decision to a later block. model is not used, as in Apex.
     """
     return ScaledLoss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)

@@ -132,7 +132,7 @@ def _begin(optimizer: Any, stash: AmpStash) -> Any:
     """False: it steps; True: it skips; a tensor: the GPU decides."""
     context: Any = stash.session.context
     stash.session.follow()
-    found_inf = context.step_begin(stash.index)
+    found_inf = context.step_begin(stash.index, bool(stash.session.masters))
     try:
         return graphs.settle(optimizer, found_inf)
     except BaseException:
