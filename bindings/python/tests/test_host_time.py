@@ -113,3 +113,22 @@ def test_our_optimizers_call_little_for_a_parameter(make):
     )
     growth = collections.Counter(many) - collections.Counter(few)
     assert sum(growth.values()) <= 27 * 12, growth
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_gradients_of_a_late_block_that_raises(clears):
+    """They go where zero_grad had taken those before away; else they stay with what backward added."""
+    model, optimizer = _start(3, "O4")
+    for _ in range(WARM):
+        _iterate(model, optimizer)
+    if clears:
+        optimizer.zero_grad()
+    params = list(model.parameters())
+    before = [param.grad for param in params]
+    with pytest.raises(ZeroDivisionError), amp.scale_loss(torch.ones((), requires_grad=True) * 1.0, optimizer):
+        for param in params:
+            param.grad = torch.ones_like(param) if param.grad is None else param.grad.add_(1.0)
+        raise ZeroDivisionError
+    after = [param.grad for param in params]
+    amp.shutdown()
+    assert all(a is b for a, b in zip(after, before, strict=True)) and (after[0] is None) is clears
