@@ -105,7 +105,7 @@ int amp_py_show_gradients(amp_py_Context *context, struct amp_py_optimizer *opti
                 return -1;
             }
         }
-        if (param->gradient && PyObject_SetAttr(param->master, amp_py_names.grad, param->gradient)) {
+        if (param->gradient && amp_py_set_grad(param->master, param->gradient)) {
             return -1;
         }
     }
