@@ -58,6 +58,35 @@ def test_the_count_of_steps_stays_one_tensor(make):
     address = step.data_ptr()
     train(optimizer, params, range(1, 4))
     assert optimizer.param_groups[0]["step"].data_ptr() == address and int(step) == 4
+    assert isinstance(optimizer.state_dict()["param_groups"][0]["step"], torch.Tensor)
+
+
+FLAGGED = {
+    "adam": lambda p: fused.FusedAdam(p, lr=LR, weight_decay=0.1),
+    "clipped adam": lambda p: fused.FusedAdam(p, lr=LR, max_grad_norm=0.5),
+    "sgd": lambda p: fused.FusedSGD(p, lr=LR, momentum=0.9),
+    "dampened sgd": lambda p: fused.FusedSGD(p, lr=LR, momentum=0.9, dampening=0.1),
+    "lamb": lambda p: fused.FusedLAMB(p, lr=LR),
+    "novograd": lambda p: fused.FusedNovoGrad(p, lr=LR),
+    "largest novograd": lambda p: fused.FusedNovoGrad(p, lr=LR, norm_type=0),
+    "adagrad": lambda p: fused.FusedAdagrad(p, lr=LR),
+}
+
+
+@pytest.mark.parametrize("name", FLAGGED)
+def test_a_step_that_skips_by_the_flag_is_none(name):
+    """As amp has it where a GPU decides; the first step is the host's where it is another than the later ones."""
+    clean, params = ([nn.Parameter(v) for v in values(torch.float32)] for _ in range(2))
+    peer, optimizer = FLAGGED[name](clean), FLAGGED[name](params)
+    train(peer, clean, (0, 2, 3))
+    train(optimizer, params, (0,))
+    assert not any(optimizer._begins(group) for group in optimizer.param_groups)
+    for step, flag in ((1, 1.0), (2, 0.0), (3, 0.0)):
+        optimizer.found_inf = torch.tensor(flag)
+        train(optimizer, params, (step,))
+        del optimizer.found_inf
+    assert all(torch.equal(a, b) for a, b in zip(params, clean, strict=True))
+    assert optimizer.state_dict()["param_groups"][0].get("step", 3) == 3
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -236,8 +236,9 @@ class FusedOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """With counts that are numbers, as Apex has them, unless the caller asked for tensors (capturable)."""
         state = super().state_dict()
+        asked = getattr(self, "capturable", not vars(type(self)).get("_skips_by_flag", False))
         for group in state["param_groups"]:
-            if isinstance(group.get("step"), torch.Tensor) and not getattr(self, "capturable", False):
+            if isinstance(group.get("step"), torch.Tensor) and not asked:
                 group["step"] = int(group["step"])
         return state
 

@@ -125,7 +125,7 @@ def inf_norm_step(
     """NovoGrad with the maximum norm, which libamp has no kernel for: n = beta2 * n + (1 - beta2) * max|g|, in FP32.
     found_inf: on the GPU; not 0: nothing is written."""
     beta1, beta2 = group["betas"]
-    steps = steps.double() if isinstance(steps, torch.Tensor) else steps
+    steps = steps.double().reshape(()) if isinstance(steps, torch.Tensor) else steps
     keep = 1 - beta1 if group["grad_averaging"] else 1.0
     corr1 = 1 - beta1 ** (steps + 1) if group["bias_correction"] else 1.0
     corr2 = (1 - beta2 ** (steps + 1)) ** 0.5 if group["bias_correction"] else 1.0
