@@ -11,9 +11,10 @@ except ModuleNotFoundError:  # no torch
     LACKS_HALF, MISSING, half_on_cpu = False, "", contextlib.nullcontext
 
 
-# pytest-xdist's --dist loadfile begins with the files that have the most tests; these have few, and take longest.
-LONGEST = ["test_run", "test_apex_scripts", "test_apex_shim", "test_findings", "test_examples", "test_o1",
-           "test_amp_compile", "test_bench"]
+# pytest-xdist's --dist loadfile begins with the files that have the most tests; these have few, and take longest. But
+# for the first: torch's engine of backward knows the devices that were registered before its first run.
+LONGEST = ["test_toydevice", "test_run", "test_apex_scripts", "test_apex_shim", "test_findings", "test_examples",
+           "test_o1", "test_amp_compile", "test_bench"]
 
 
 def pytest_collection_modifyitems(items):

@@ -15,24 +15,26 @@ from .. import _core
 from .._environment import switch
 
 _RAN = ("cpu", "cuda")  # kinds of devices on which this was run; docs/python.md, Devices
-_DLPACK = {"cpu": 1, "cuda": 2}  # kDLCPU, kDLCUDA
+_CUDA, _OTHER = 2, 12  # kDLCUDA, kDLExtDev
 
 
 def read_switch() -> bool:
     """LIBAMP_TORCH_OPS, at import and at each initialize."""
-    return _core.torch_ops(switch("LIBAMP_TORCH_OPS"))
+    global _everywhere
+    _everywhere = _core.torch_ops(switch("LIBAMP_TORCH_OPS"))
+    return _everywhere
 
 
-read_switch()
+_everywhere = read_switch()  # torch.compile traces what asks for the CPU's
 
 
 def is_served(device: torch.device) -> bool:
     """Is libamp's work on this device done by torch's operators?"""
-    if device.type == "meta":
-        return False
+    if device.type in ("cpu", "meta"):
+        return _everywhere and device.type == "cpu"
     if device.type == "cuda" and torch.version.hip is not None:
         return True
-    return _core.is_served(_DLPACK.get(device.type, 12), device.index or 0)
+    return _core.is_served(_CUDA if device.type == "cuda" else _OTHER, device.index or 0)
 
 
 def need_kernels(what: str, device: torch.device, instead: str) -> None:

@@ -2,7 +2,7 @@
 """
 The end of a bracket where the loss scaler lives on a served device: src/scaler/rules.h, line by line, by torch's
 operators on the structure's own words (amp_served_scaler of amp_serve.h). Nothing is asked of the device.
-tests/test_torch_ops.py replays both.
+tests/test_served.py replays both.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Words:
     """The structure's members as tensors without dimensions."""
 
     def __init__(self, on: Any, address: int) -> None:
-        floats, integers, longs = on.floats(address, _WORDS), on.integers(address, _WORDS, 32), None
+        floats, integers = on.floats(address, _WORDS), on.integers(address, _WORDS, 32)
         longs = on.integers(address, _WORDS // 2, 64)
         self.of: _State = {name: floats[at] for name, at in _FLOATS.items()}
         self.of.update({name: integers[at] for name, at in _INTEGERS.items()})

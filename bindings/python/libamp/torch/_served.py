@@ -27,7 +27,29 @@ _Span = tuple[int, int, int]  # address, elements, amp_dtype
 _FLOATS = {1: (2, 32), 2: (2, 16), 3: (4, 16), 4: (2, 64)}  # amp_dtype -> DLPack's code and bits
 _DTYPES = {2: torch.float16, 3: torch.bfloat16}
 _HOW = ("as_it_is", "inverse", "clip")
-_CACHED = 1 << 16  # tensors over addresses, of each device
+
+
+class _Room:
+    """The tensors of the last two calls of one kind: most of the next one's are among them."""
+
+    def __init__(self) -> None:
+        self._now: dict[_Span, torch.Tensor] = {}
+        self._last: dict[_Span, torch.Tensor] = {}
+        self._before: dict[_Span, torch.Tensor] = {}
+
+    def begin(self) -> _Room:
+        self._now, self._last, self._before = {}, self._now, self._last
+        return self
+
+    def find(self, span: _Span) -> torch.Tensor | None:
+        found = self._now.get(span)
+        if found is None:
+            found = self._last.get(span)
+        return self._before.get(span) if found is None else found
+
+    def keep(self, span: _Span, tensor: torch.Tensor) -> torch.Tensor:
+        self._now[span] = tensor
+        return tensor
 
 
 class Device:
@@ -35,35 +57,33 @@ class Device:
 
     def __init__(self, device: torch.device, dl_type: int, dl_id: int) -> None:
         self.device, self._dlpack = device, (dl_type, dl_id)
-        self._tensors: dict[_Span, torch.Tensor] = {}
+        self._rooms: dict[int, _Room] = {}  # by kind of call
         self.blocks: dict[int, torch.Tensor] = {}  # by address
         self.scalers: dict[int, Words] = {}  # by address
 
     def memory(self, address: int, size: int, code: int, bits: int) -> torch.Tensor:
         return dlpack.from_dlpack(_core.memory_at(address, size, code, bits, *self._dlpack))
 
-    def at(self, span: _Span | None) -> torch.Tensor | None:
-        """The elements of a span, in one dimension."""
-        if span is None:
-            return None
-        found = self._tensors.get(span)
-        if found is None:
-            if len(self._tensors) >= _CACHED:
-                self._tensors.clear()
-            address, size, dtype = span
-            if size:
-                found = self.memory(address, size, *_FLOATS[dtype])
-            else:
-                found = torch.empty(0, dtype=_DTYPES.get(dtype, torch.float32), device=self.device)
-            self._tensors[span] = found
-        return found
+    def _make(self, span: _Span) -> torch.Tensor:
+        address, size, dtype = span
+        if size:
+            return self.memory(address, size, *_FLOATS[dtype])
+        return torch.empty(0, dtype=_DTYPES.get(dtype, torch.float32), device=self.device)
 
-    def all_at(self, spans: list[_Span | None] | None) -> list[Any]:
-        get, at = self._tensors.get, self.at
-        return [found if (found := get(span)) is not None else at(span) for span in spans or ()]  # type: ignore
+    def room(self, kind: int) -> Callable[[list[_Span | None] | None], list[Any]]:
+        """For one call: the elements of spans, each in one dimension."""
+        room = self._rooms.setdefault(kind, _Room()).begin()
+
+        def at(span: _Span | None) -> torch.Tensor | None:
+            if span is None:
+                return None
+            found = room.find(span)
+            return room.keep(span, self._make(span) if found is None else found)
+
+        return lambda spans: [at(span) for span in spans or ()]
 
     def floats(self, address: int, size: int = 1) -> torch.Tensor | None:
-        return self.at((address, size, 1)) if address else None
+        return self.memory(address, size, 2, 32) if address and size else None
 
     def bytes(self, address: int, size: int) -> torch.Tensor:
         return self.memory(address, size, 1, 8)
@@ -124,10 +144,11 @@ def lists(
 ) -> None:
     """amp_server.lists."""
     on = _devices[index]
+    all_at = on.room(kind)
     if step is not None:
-        _step(on, step)
+        _step(on, all_at, step)
         return
-    dst, src, third = (on.all_at(each) for each in spans)
+    dst, src, third = (all_at(each) for each in spans)
     found: dict[str, Any] = {
         "found_inf": on.floats(found_inf), "first": on.integers(first, 1, 32) if first else None, "base": base
     }
@@ -175,15 +196,15 @@ def _rule(step: dict[str, Any]) -> Rule:
     return Rule(_RULES[step["kind"]], **{name: step[name] for name in _NUMBERS}, **flags)
 
 
-def _step(on: Device, step: dict[str, Any]) -> None:
+def _step(on: Device, all_at: Callable[[Any], list[Any]], step: dict[str, Any]) -> None:
     n = len(step["param"])
-    grads, low = ([on.at(span) if span and span[0] else None for span in step[name] or ()] for name in ("grad", "low"))
+    grads, low = (all_at([span if span and span[0] else None for span in step[name] or ()]) for name in ("grad", "low"))
     found_inf, inv_scale, grad_norm = (on.floats(step[name]) for name in ("found_inf", "inv_scale", "grad_norm"))
     rule = _rule(step)
-    moments = {name: on.all_at(step["moments"][k]) for k, name in enumerate(MOMENTS[rule.kind])}
+    moments = {name: all_at(step["moments"][k]) for k, name in enumerate(MOMENTS[rule.kind])}
     ops.optimizer_step(
         rule,
-        on.all_at(step["param"]),
+        all_at(step["param"]),
         grads,
         {name: tensors for name, tensors in moments.items() if tensors},
         steps=on.integers(step["steps"], step["n_steps"], 64) if step["steps"] else step["step"] - 1,
