@@ -207,7 +207,8 @@ static PyObject *patched(PyObject *module, PyObject *args)
 static PyMethodDef functions[] = {
     { "patched", patched, METH_VARARGS,
       "patched(original, place, op, op_class, flags, binds, in_fp32=None): a function that asks the policy and calls "
-      "the original, or in_fp32 where the original would need casts to FP32 on CUDA; its NotImplemented asks for them." },
+      "the original, or in_fp32 where the original would need casts to FP32 on CUDA; its NotImplemented asks for "
+      "them." },
     { NULL, NULL, 0, NULL },
 };
 
