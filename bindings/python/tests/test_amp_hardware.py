@@ -5,6 +5,7 @@ holds here too: who stepped and each scale are the same, and nothing waits, whic
 import contextlib
 import copy
 import io
+import os
 import pathlib
 import re
 import subprocess
@@ -26,8 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 pytestmark = pytest.mark.plain_half
 LOSSES = {
     "cross_entropy": lambda x, y: nn.functional.cross_entropy(x, y),
-    "log_softmax": lambda x, y: nn.functional.nll_loss(x.log_softmax(1), y),
-    "softmax": lambda x, y: torch.softmax(x, 1).square().sum(),
+    "log_softmax": lambda x, y: nn.functional.nll_loss(nn.functional.log_softmax(x, 1), y),
+    "softmax": lambda x, y: nn.functional.softmax(x, 1).square().sum(),
     "sum": lambda x, y: x.sum(0).square().sum(),
 }
 SCRIPTS = sorted((pathlib.Path(__file__).parent / "gpu_scripts").glob("*.py"))
@@ -65,8 +66,10 @@ def _start(make, level, device, loss_scale="dynamic", **settings):
 def _train(make, level, device):
     model, optimizer = _start(make, level, device)
     stepped = []
+    # After a skip was heard of the GPU is asked, and torch sees it where its own operators do it.
+    asks = (6, 7) if os.environ.get("LIBAMP_TORCH_OPS") == "1" else (7,)
     for i, x in enumerate(x.to(device) for x in same._inputs()):
-        alone = device == "cuda" and i > 2 and i != 7 and make in WAITS_NOT
+        alone = device == "cuda" and i > 2 and i not in asks and make in WAITS_NOT
         with nothing_waits() if alone else contextlib.nullcontext():
             same._iterate(model, optimizer, x)
         stepped.append(amp.stepped(optimizer))
@@ -99,7 +102,8 @@ def test_fp32_inside_a_kernel_is_fp32_of_a_cast(name, level, dtype):
     _start("_sgd", level, "cuda")
     with _Casts() as casts:
         loss = LOSSES[name](ours, y)
-    assert casts.to == [] and loss.dtype is torch.float32
+    assert loss.dtype is torch.float32
+    assert len(casts.to) == (name != "sum" and dtype is torch.bfloat16)  # torch's own, where its kernel cannot
     torch.testing.assert_close(loss, LOSSES[name](x.float(), y), rtol=1e-5, atol=1e-6)
     loss.backward()
     assert ours.grad.dtype is dtype

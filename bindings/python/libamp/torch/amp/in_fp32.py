@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ops of the FP32 lists whose kernels on CUDA read 16 bits and compute in FP32 by themselves: no FP32 copy of the
 argument is written and read again, and none of its gradient. What they compute is what the copy would give, but for
-the order in which a kernel adds.
+the order in which a kernel adds. torch's kernels of softmax do so with FP16 alone: of BF16 torch makes the copy.
 
 torch.autocast does the same for those that take a dtype. Its cross_entropy computes log_softmax in 16 bits; here it is
 FP32, as the lists say. Each function takes what its original takes, and returns NotImplemented for what needs the cast.
