@@ -13,7 +13,7 @@ LOW = [torch.float16, torch.bfloat16]
 OPS = [
     ("torch.nn.functional", F, "softmax", {"dim": -1}), ("torch.nn.functional", F, "log_softmax", {"dim": 0}),
     ("torch.nn.functional", F, "softmin", {"dim": -1}), ("torch", torch, "softmax", {"dim": 1}),
-    ("torch", torch, "log_softmax", {"dim": 1}), ("torch", torch, "sum", {}), ("torch", torch, "prod", {"dim": 0}),
+    ("torch", torch, "log_softmax", {"dim": 1}), ("torch", torch, "sum", {}),
     ("torch:Tensor", torch.Tensor, "sum", {"dim": (0, 1)}), ("torch:Tensor", torch.Tensor, "softmax", {"dim": -1}),
 ]
 
@@ -69,6 +69,10 @@ def test_what_needs_the_cast_says_so():
     assert ours(x, target, label_smoothing=0.1) is NotImplemented
     assert ours(x, target, None, False) is NotImplemented
     assert ours(x[0, 0], target) is NotImplemented
+    assert ours(x[0, :1], target[:1]) is NotImplemented  # of as many: probabilities, says torch
+    assert ours(x, target, label_smoothing=None) is NotImplemented
+    assert ours(x, target, torch.ones(7, dtype=torch.int64)) is NotImplemented
+    assert ours(x, None) is NotImplemented and ours(x, [0, 1, 2, 3]) is NotImplemented
     assert in_fp32("torch", "softmax", torch.softmax)(x, 1, torch.float16) is NotImplemented
     assert in_fp32("torch", "norm", torch.norm) is None
-    assert in_fp32("torch", "cumsum", torch.cumsum) is None
+    assert in_fp32("torch", "cumsum", torch.cumsum) is None and in_fp32("torch", "prod", torch.prod) is None

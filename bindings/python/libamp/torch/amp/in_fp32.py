@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-_TAKE_DTYPE = ("softmax", "log_softmax", "softmin", "sum", "prod")  # cumsum and cumprod go back in 16 bits
+_TAKE_DTYPE = ("softmax", "log_softmax", "softmin", "sum")  # derivatives of prod, cumsum and cumprod would round
 
 
 def _by_dtype(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,9 +42,11 @@ def _cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Any:
     """Of classes; probabilities and smoothed labels are left to torch's."""
-    if size_average is not None or reduce is not None or label_smoothing or target.is_floating_point():
+    if size_average is not None or reduce is not None or label_smoothing != 0 or input.dim() == 0:
         return NotImplemented
-    if input.dim() == 0:
+    if not isinstance(target, torch.Tensor) or target.is_floating_point() or target.shape == input.shape:
+        return NotImplemented
+    if weight is not None and not (isinstance(weight, torch.Tensor) and weight.is_floating_point()):
         return NotImplemented
     logs = torch.log_softmax(input, 1 if input.dim() > 1 else 0, dtype=torch.float32)
     weight = weight if weight is None else weight.float()
