@@ -51,6 +51,11 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="write the lines to FILE too")
     parser.add_argument("--check", action="store_true", help="status 1 if a ratio is below its goal")
     arguments = parser.parse_args()
+    if arguments.json:
+        try:
+            pathlib.Path(arguments.json).touch()
+        except OSError as error:
+            parser.error(f"--json: {error}")
 
     import torch
 

@@ -51,6 +51,8 @@ def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
     unknown = [name for name in arguments.models if name not in report.EVERY]
     if unknown:
         parser.error(f"no model is named {unknown[0]}: {', '.join(report.EVERY)}")
+    if arguments.rounds < 1 or arguments.seconds < 0 or (arguments.layers is not None and arguments.layers < 1):
+        parser.error("--rounds and --layers are 1 at least, --seconds 0 (no limit)")
     arguments.models = arguments.models or list(report.EVERY)
     return arguments
 

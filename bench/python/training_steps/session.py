@@ -39,6 +39,9 @@ def chosen(patterns: list[str], compiled: bool) -> list[str]:
     """Names of modes, in the order of MODES; without patterns all, the compiled ones where they are wanted."""
     if not patterns:
         return list(MODES if compiled else EAGER)
+    nothing = [pattern for pattern in patterns if not fnmatch.filter(MODES, pattern)]
+    if nothing:
+        raise SystemExit(f"no mode is named {nothing[0]}: {', '.join(MODES)}")
     return [name for name in MODES if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
 
 
