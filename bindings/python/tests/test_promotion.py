@@ -213,6 +213,92 @@ def test_the_class_in_the_list_is_what_it_was():
         amp.shutdown()
 
 
+# ---- amp.explain ----
+
+
+@contextlib.contextmanager
+def initialized(*handles, level="O1", **more):
+    """A model whose amp.initialize is in force; the registrations end with it."""
+    model = torch.nn.Linear(2, 2)
+    amp.initialize(model, opt_level=level, verbosity=0, **more)
+    try:
+        yield model
+    finally:
+        amp.shutdown()
+        for handle in handles:
+            handle.remove()
+
+
+TO_TORCH, UNREPLACED, WRITTEN = "torch's own promotion", "without dimensions widens nothing", "one that is written"
+
+
+@pytest.mark.parametrize("lists", ["apex", "torch"])
+def test_explain_says_who_casts(lists):
+    """By the casts that are made."""
+    a, b = PAIR
+    with initialized(lists=lists) as model:
+        names = words("add mul div __sub__ __gt__ add_ mul_ __iadd__ __isub__ sub true_divide multiply less sub_")
+        for name in names if lists == "apex" else ["addcmul_"]:
+            op, said = getattr(torch.Tensor, name), amp.explain(model, name)
+            own = name in words("add mul div __sub__ __gt__")
+            with Casts() as casts:
+                op(a.clone(), b, b) if name == "addcmul_" else op(a.clone(), b)
+            with Casts() as of_number:
+                op(a.clone(), NUMBER, NUMBER) if name == "addcmul_" else op(a.clone(), NUMBER)
+            assert (TO_TORCH in said) is own and (WRITTEN in said) is (casts.n > 0), (said, casts.n)
+            assert (UNREPLACED in said) is (of_number.n == 0), (said, of_number.n)
+        assert amp.explain(model, "exp_").endswith("; in place on a 16-bit tensor it is an error\n")
+        with pytest.raises(RuntimeError, match="in place"):
+            a.clone().exp_()
+
+
+def test_a_tensor_without_dimensions_by_torchs_rule():
+    """The functions that Apex left out, beside the operator."""
+    a, number = PAIR[0], NUMBER
+    with initialized():
+        assert (a - number).dtype == (number - a).dtype == (a / number).dtype == torch.float32
+        unlisted = [torch.sub, torch.rsub, torch.true_divide, torch.multiply, torch.subtract, torch.divide]
+        for op in (*unlisted, torch.Tensor.sub, torch.Tensor.true_divide, torch.Tensor.multiply):
+            assert op(a, number).dtype == torch.float16, op
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_explain_knows_what_a_script_registered(another):
+    """Also after it took that back, and where another policy was in force all the time."""
+    with policy("O4") if another else contextlib.nullcontext():
+        check_registrations()
+
+
+def check_registrations():
+    functional = amp.lists.functional_overrides
+    where = functional.FP32_FUNCS.index("gelu")
+    functional.FP32_FUNCS.remove("gelu")
+    handles = [
+        amp.register_half_function(torch, "mul"),
+        amp.register_float_function(torch.Tensor, "__add__"),
+        amp.register_promote_function(torch, "maximum"),
+    ]
+    try:
+        with initialized(*handles) as model, initialized(level="O2") as by_model:
+            assert amp.explain(model, "gelu") == "gelu: leave (torch.nn.functional.gelu, changed in amp.lists)\n"
+            assert torch.nn.functional.gelu(PAIR[0]).dtype == torch.float16
+            first, second = amp.explain(model, "mul").splitlines()
+            assert first == "mul: lower (torch.mul, registered)"
+            assert second.startswith("mul: promote (mul, in the apex lists) elsewhere; ") and TO_TORCH in second
+            assert amp.explain(model, "__add__") == "__add__: fp32 (torch.Tensor.__add__, registered)\n"
+            assert amp.explain(model, "maximum") == "maximum: promote (torch.maximum, registered)\n"
+            for name in ("maximum", "multiply"):
+                with pytest.raises(RuntimeError, match=f'no op named "{name}"'):
+                    amp.explain(by_model, name)
+    finally:
+        functional.FP32_FUNCS.insert(where, "gelu")
+    with initialized() as model:
+        assert all(" in the apex lists)" in amp.explain(model, name) for name in ("gelu", "mul", "__add__"))
+        assert torch.nn.functional.gelu(PAIR[0]).dtype == torch.float32
+        with pytest.raises(RuntimeError, match='no op named "maximum"'):
+            amp.explain(model, "maximum")
+
+
 # ---- who looks on ----
 
 

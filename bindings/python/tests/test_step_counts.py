@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 F = torch.nn.functional
 if tuple(int(number) for number in torch.__version__.split(".")[:2]) < (2, 5):
     pytest.skip("autocast's lists for CPUs were others before torch 2.5", allow_module_level=True)
+from libamp import _core  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from libamp.torch.amp import registry, telling  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -238,9 +239,46 @@ def test_the_table_of_docs_has_the_prices_and_explain_says_them():
         amp.shutdown()
 
 
+@pytest.mark.parametrize("lists", LISTS)
+def test_explain_names_autocast_where_it_has_a_kernel(lists):
+    """Of the ops that are FP32 in both lists."""
+    has, schemas = torch._C._dispatch_has_kernel_for_dispatch_key, torch._C._jit_get_all_schemas()
+    ruled = {"CUDA": set(), "CPU": set()}
+    for each in schemas:
+        op = f"{each.name}.{each.overload_name}".rstrip(".")
+        if op.startswith("aten::") and torch._C._dispatch_has_kernel(op):
+            for device, names in ruled.items():
+                names |= {each.name.removeprefix("aten::")} if has(op, f"Autocast{device}") else set()
+    apexs, torchs = ({name for name, _, fp16, _ in _core.list_ops(number) if fp16 == 2} for number in (1, 2))
+    through = {"__pow__": "pow", "__rpow__": "pow", "linalg_norm": "linalg_vector_norm"}
+    model = amp.initialize(torch.nn.Linear(2, 2), opt_level="O4", verbosity=0, lists=lists)
+    try:
+        for name in sorted((apexs & torchs) - {"cross_entropy", *telling.PRICES}):
+            said, rule = amp.explain(model, name), through.get(name, name)
+            assert (", as under torch.autocast on CUDA devices\n" in said) is (rule in ruled["CUDA"]), said
+            leaves = "; on CUDA devices torch.autocast has no rule for it" in said
+            assert leaves is (rule not in ruled["CUDA"]), said
+            on_cpus = leaves and rule in ruled["CPU"]
+            assert ("as under torch.autocast on CPUs" in said) is on_cpus, said
+        assert "on CPUs; on CUDA" in amp.explain(model, "avg_pool3d")
+        assert "no rule" in amp.explain(model, "matrix_power")
+        assert "log_softmax in the type that arrives" in amp.explain(model, "cross_entropy")
+    finally:
+        amp.shutdown()
+
+
 def test_the_names_are_those_of_the_lists():
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     overloads = {"pow": "pow.Tensor_Scalar"}
     for name in (*CUDA_ONLY, *APEX_ONLY):
         op = f"aten::{overloads.get(name, name)}"
         assert has(op, "AutocastCUDA") is (name in CUDA_ONLY) and not has(op, "AutocastCPU"), name
+
+
+def test_what_autocast_leaves_on_cpus():
+    """As the last row of the table has it."""
+    h = torch.ones(2, 16, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        for name in ("layer_norm", "pow", "exp", "softmax", "normalize"):
+            assert PRICED[name](h).dtype == torch.bfloat16, name
+        assert h.norm().dtype == h.sum().dtype == torch.bfloat16

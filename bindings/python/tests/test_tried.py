@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 torch = pytest.importorskip("torch")
+from libamp import _check  # noqa: E402
 from libamp.torch import _tried, amp, parallel  # noqa: E402
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -34,6 +35,19 @@ def test_health_names_a_torch_that_was_not_tried(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.99.0")
     said = amp.health(model)
     assert said == f"{_tried.outside('2.99.0')}\n{tried}" and "this is 2.99.0" in said
+
+
+def test_the_report_of_a_check_begins_with_it_too(monkeypatch, capsys):
+    model = amp.initialize(torch.nn.Linear(2, 2), opt_level="O4", verbosity=0)
+    try:
+        _check._tell()
+        tried = capsys.readouterr().err
+        monkeypatch.setattr(torch, "__version__", "2.99.0")
+        _check._tell()
+        assert tried.startswith("libamp.run: amp.initialize 1 of ") and amp.health(model).endswith("\nsound\n")
+        assert capsys.readouterr().err == f"{_tried.outside('2.99.0')}\n{tried}"
+    finally:
+        amp.shutdown()
 
 
 def test_several_gpus_are_experimental_once(untold):

@@ -349,6 +349,20 @@ def _restore() -> None:
     _sites.clear()
 
 
+def classes_of(name: str) -> tuple[list[tuple[str, int, str]], int]:
+    """Of the replaced functions of this name: (path, class, source) where a script gave the class; how many obey the
+    list. torch's own modules behind the public ones do not count beside these."""
+    with _lock:
+        given = {id(site.patched): site.registration for site in _sites.values() if site.registration is not None}
+        sites = [(place, site) for (place, named), site in _sites.items() if named == name]
+    behind = {place for place, _ in _BEHIND.values()}
+    sites = [each for each in sites if each[0] not in behind] or sites
+    found = [(place, each) for place, site in sites if (each := given.get(id(site.patched))) is not None]
+    paths = [f"{place.partition('#')[0].replace(':', '.')}.{name}" for place, _ in found]
+    told = [(path, each.op_class, each.source) for path, (_, each) in zip(paths, found, strict=True)]
+    return told, len(sites) - len(found)
+
+
 def installed() -> bool:
     """Does any context patch?"""
     return bool(_contexts)

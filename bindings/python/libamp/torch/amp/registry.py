@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ... import _core
@@ -22,8 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Registration:
     """What a registrar returns: `remove()` takes it back, from the next initialize on."""
 
-    def __init__(self, module: Any, name: str, op_class: int) -> None:
-        self.module, self.name, self.op_class = module, name, op_class
+    def __init__(self, module: Any, name: str, op_class: int, source: str = "registered") -> None:
+        self.module, self.name, self.op_class, self.source = module, name, op_class, source
         self.removed = False
 
     def remove(self) -> None:
@@ -34,6 +34,7 @@ class Registration:
 
 
 _registered: list[Registration] = []
+_edited: dict[tuple[int, str], Registration] = {}  # the changes in amp.lists, as of the last look
 
 
 def _decorate(function: Any, op_class: int) -> Any:
@@ -95,9 +96,24 @@ def register_promote_function(module: Any, name: str) -> Registration:
     return _register(module, name, PROMOTE)
 
 
+def _edits() -> Iterable[Registration]:
+    """The changes that a script made in amp.lists. One that it took back is removed, as by its handle."""
+    found: dict[tuple[int, str], Registration] = {}
+    for module, name, op_class in changes():
+        key = id(module), name
+        known = _edited.get(key)
+        same = known is not None and known.op_class == op_class
+        found[key] = known if known and same else Registration(module, name, op_class, "changed in amp.lists")
+    for key, known in _edited.items():
+        known.removed = key not in found
+    _edited.clear()
+    _edited.update(found)
+    return found.values()
+
+
 def wanted(lists: str) -> list[Registration]:
     """Those in force, one for each name, the last one; before them the changes that a script made in amp.lists."""
-    edited = [Registration(*change) for change in changes()] if lists == "apex" else []
+    edited = _edits() if lists == "apex" else []
     return list({(id(each.module), each.name): each for each in (*edited, *_registered)}.values())
 
 

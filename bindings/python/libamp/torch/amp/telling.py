@@ -2,6 +2,7 @@
 """What is asked of an initialize: what it does, whether it is sound, what was found."""
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from ... import _core, _findings, _html
 from .. import _tried
+from . import patching
 from .patching import LISTS, TORCH_PROMOTES
 from .session import Session, live
 
@@ -23,6 +25,12 @@ PRICES = {
     "normalize": (-1, -2),
 }
 _FP32 = 2
+_CLASSES = ("by list", "lower", "fp32", "promote", "promote-sequence", "banned", "leave")  # the library's words
+# Functions whose autocast rule is that of an op with another name.
+_RULES = {"__pow__": "pow", "__rpow__": "pow", "linalg_norm": "linalg_vector_norm"}
+# torch's other names for ops of TORCH_PROMOTES: Apex's lists do not have them.
+_OTHER_NAMES = ("multiply", "subtract", "divide", "not_equal", "less", "less_equal", "greater", "greater_equal")
+_TORCHS_OWN = "torch promotes, and a tensor without dimensions widens nothing"
 
 
 def _sessions_of(what: Any, asked: str) -> list[Session]:
@@ -67,11 +75,10 @@ def explain(what: Any = None, op: str | None = None) -> str:
 
 
 def _explained(session: Session, op: str | None) -> tuple[str, str]:
-    # "described" is a word for hosts that describe their ops to the library
-    said = session.context.explain(op).rstrip("\n").removesuffix(", not described")
     if op is not None:
-        said += _beside_autocast(said)
+        said = "\n".join(_op_lines(session, op))
         return said + "\n", _html.lines(said)
+    said = session.context.explain().rstrip("\n")
     head = ("parameters", "of type", "elements", "masters")
     rows = [
         (n, dtype, elements, "float32" if mastered else "")
@@ -81,18 +88,71 @@ def _explained(session: Session, op: str | None) -> tuple[str, str]:
     return "\n".join([said, *plain]) + "\n", _html.lines(said) + (_html.table("", head, rows) if rows else "")
 
 
-def _beside_autocast(said: str) -> str:
-    """Of an op in Apex's lists: what torch.autocast does with it on CUDA devices."""
-    if not said.endswith(", in the apex lists)"):
+def _op_lines(session: Session, op: str) -> list[str]:
+    """Where a script gave the op a class: that. For all other places: its class by the list."""
+    name = op.rpartition("::")[2].partition(".")[0] if "::" in op else op.rpartition(" ")[2].rpartition(".")[2]
+    given, others = patching.classes_of(name) if session.patches else ([], 0)
+    lines = [f"{op}: {_CLASSES[op_class]} ({path}, {source})" for path, op_class, source in given]
+    if given and not others:
+        return lines
+    try:
+        said = session.context.explain(op).rstrip("\n")
+    except _core.ArgumentError:  # no list has it
+        if session.patches and name in _OTHER_NAMES:
+            lines.append(f"{op}: leave (in no list); {_TORCHS_OWN}")
+        if not lines:
+            raise
+        return lines
+    # "described" is a word for hosts that describe their ops to the library
+    said = said.removesuffix(", not described")
+    return [*lines, said + (" elsewhere" if given else "") + _remark(said, name, others > 0)]
+
+
+def _remark(said: str, name: str, replaced: bool) -> str:
+    """Of an op by its list: what the class alone does not say."""
+    if not said.endswith(" lists)"):
         return ""
+    in_place = name.startswith("__i") if name.endswith("__") else name.endswith("_")  # __iadd__, add_
+    if in_place and replaced:
+        error = "; in place on a 16-bit tensor it is an error"
+        cast = "; in place: other tensors are cast to the type of the one that is written"
+        return error if ": fp32 (" in said else cast
     op = said.rpartition("(")[2].partition(",")[0]
+    if said.endswith(", in the apex lists)") and (own := _apexs_own(op, replaced)):
+        return own
+    return _beside_autocast(op) if ": fp32 (" in said else ""
+
+
+def _apexs_own(op: str, replaced: bool) -> str:
+    """Of an op in Apex's lists that torch.autocast does not cast."""
+    if op in TORCH_PROMOTES and not replaced:
+        return f"; not replaced, as Apex left it out: {_TORCHS_OWN}"
     if op in TORCH_PROMOTES:
         return "; two tensors with dimensions are left to torch's own promotion, which makes no copy"
     if op in PRICES:
         casts, size = PRICES[op]
         return f"; torch.autocast leaves it: here {casts:+d} casts a call, {size:+d} bytes an element for backward"
-    apexs, torchs = ({name: fp16 for name, _, fp16, _ in _core.list_ops(number)} for number in LISTS.values())
-    return ", as under torch.autocast on CUDA devices" if apexs.get(op) == torchs.get(op) == _FP32 else ""
+    return ""
+
+
+def _beside_autocast(op: str) -> str:
+    """Of an op in FP32: what torch.autocast does with it on CUDA devices."""
+    if not any(name == op and fp16 == _FP32 for name, _, fp16, _ in _core.list_ops(LISTS["torch"])):
+        return ""
+    if op == "cross_entropy":
+        return "; on CUDA devices torch.autocast computes its log_softmax in the type that arrives"
+    rule = _RULES.get(op, op)
+    if rule in _with_a_rule("CUDA"):
+        return ", as under torch.autocast on CUDA devices"
+    on_cpus = ", as under torch.autocast on CPUs" if rule in _with_a_rule("CPU") else ""
+    return f"{on_cpus}; on CUDA devices torch.autocast has no rule for it and leaves the type that arrives"
+
+
+@functools.cache
+def _with_a_rule(device: str) -> frozenset[str]:
+    """torch's ops that have a kernel for autocast on this kind of device."""
+    names = torch._C._dispatch_get_registrations_for_dispatch_key(f"Autocast{device}")
+    return frozenset(name.removeprefix("aten::").partition(".")[0] for name in names if name.startswith("aten::"))
 
 
 def _kinds(session: Session) -> dict[tuple[str, bool], tuple[int, int]]:
