@@ -17,7 +17,7 @@
 #define MAJOR TEXT_OF(CUBLAS_VER_MAJOR)
 
 /* The one that this file was built with first. */
-static const char *const files[] = { "libcublasLt.so." MAJOR, "libcublasLt.so.13", "libcublasLt.so.12" };
+static const char *const files[] = { ("libcublasLt.so." MAJOR), "libcublasLt.so.13", "libcublasLt.so.12" };
 
 /* From 12.4, the oldest whose toolkit libamp builds with, to the newest major version whose header was compared. */
 enum { OLDEST = 120400, NEWEST_MAJOR = CUBLAS_VER_MAJOR > 13 ? CUBLAS_VER_MAJOR : 13 };
