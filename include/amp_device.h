@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The list functions of amp_kernels.h and amp_optim.h for tensors in the memory of a device. CUDA is the only kind of
- * device so far; the work is done by the backend "cuda", which is loaded by the first amp_device_list_open.
+ * The list functions of amp_kernels.h and amp_optim.h for tensors in the memory of a device. Those of CUDA are the
+ * backend "cuda"'s, which the first amp_device_list_open loads; others are served by the host (amp_serve.h).
  *
  * All of it is asynchronous and runs on the caller's stream: nothing here waits for the device, and no result comes to
  * the host. Scales, norms, found_inf and step counts are in the device's memory too, so that what one call finds the
@@ -37,9 +37,10 @@ extern "C" {
  */
 typedef struct amp_device_list amp_device_list;
 
-/* A list for a device: type 2 (kDLCUDA), id as CUDA counts. AMP_ERR_BACKEND, AMP_ERR_NO_DEVICE: no backend, no such
- * device, or none that the backend has code for; AMP_ERR_UNSUPPORTED: another type; AMP_ERR_NO_MEMORY. The caller's
- * current device stays what it is, here and in all calls. Ended with amp_device_list_close. */
+/* A list for a device: type 2 (kDLCUDA), id as CUDA counts, or AMP_DEVICE_SERVED. AMP_ERR_BACKEND, AMP_ERR_NO_DEVICE:
+ * no backend, no such device, or none that the backend has code for; AMP_ERR_UNSUPPORTED: another type;
+ * AMP_ERR_NO_MEMORY. The caller's current device stays what it is, here and in all calls. Ended with
+ * amp_device_list_close. */
 AMP_API AMP_MUST_CHECK amp_status amp_device_list_open(amp_device device, amp_device_list **list);
 
 /* Waits for the work on the stream of the list's last call, which must still be there and not be captured, and frees

@@ -32,7 +32,9 @@ enum {
     AMP_SERVE_SCALE = 2,     /* dst = src * factors[0] */
     AMP_SERVE_AXPBY = 3,     /* dst = factors[0] * spans[1] + factors[1] * spans[2] */
     AMP_SERVE_CHECK = 4,     /* spans[0] * factors[0] * factors[1] is checked; norm and norms are of it */
-    AMP_SERVE_OPTIM = 5,     /* a step: `rule` and `tensors`, as amp_device_optim has them */
+    AMP_SERVE_OPTIM = 5,     /* a step: `rule` and `tensors`, as amp_device_optim has them, but for one thing: an entry
+                                whose gradient has no data (data NULL, size 0) is a parameter without one; nothing of
+                                it is written, and its steps[i] stays */
     AMP_SERVE_RECONCILE = 6, /* dst, FP32, becomes src where dst rounded to `low` is not src; all of it where norms[i]
                                 is 0 */
     AMP_SERVE_ADD = 7,       /* as AXPBY; a result is reported only where spans[2] was finite */

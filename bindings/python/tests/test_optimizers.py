@@ -401,3 +401,49 @@ def test_max_grad_norm_of_the_first_fused_adam():
     assert float(large[0]) == 30.0
     with pytest.raises(RuntimeError, match="max_grad_norm"):
         fused.FusedAdam(params, capturable=True, max_grad_norm=1.0)
+
+
+TORCHS = {
+    "AdamW": (torch.optim.AdamW, fused.FusedAdam, {"lr": 0.01, "weight_decay": 0.1}),
+    "Adagrad": (torch.optim.Adagrad, fused.FusedAdagrad, {"lr": 0.01}),
+    "SGD": (torch.optim.SGD, fused.FusedSGD, {"lr": 0.01, "momentum": 0.9}),
+}
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_what_torchs_optimizer_saved_goes_on(name):
+    theirs, ours, numbers = TORCHS[name]
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(7, 3)), torch.nn.Parameter(torch.randn(5))]
+    twins = [torch.nn.Parameter(param.detach().clone()) for param in params]
+    plain, own = theirs(params, **numbers), ours(twins, **numbers)
+    for i in range(9):
+        for param, twin in zip(params, twins, strict=True):
+            param.grad = twin.grad = torch.randn_like(param)
+        plain.step()
+        if i > 3:
+            own.step()
+        if i == 3:
+            own.load_state_dict(copy.deepcopy(plain.state_dict()))
+            for param, twin in zip(params, twins, strict=True):
+                twin.data.copy_(param.data)
+    for param, twin in zip(params, twins, strict=True):
+        torch.testing.assert_close(twin, param, rtol=1e-5, atol=1e-6)
+    again = ours(twins, **numbers)
+    again.load_state_dict(own.state_dict())
+    assert all("step" not in state for state in again.state.values())
+    assert again.param_groups[0].get("step") == (9 if name == "AdamW" else None)
+
+
+def test_what_torchs_optimizer_saved_and_cannot_go_on_is_refused():
+    params = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))]
+    own = fused.FusedAdam(params)
+    for settings, both, words in (({"amsgrad": True}, True, "amsgrad"), ({}, False, "1 to 2")):
+        plain = torch.optim.AdamW(params, **settings)
+        for i in range(2):
+            params[0].grad, params[1].grad = torch.ones(3), torch.ones(3) if both or i else None
+            plain.step()
+        before = own.state_dict()
+        with pytest.raises(RuntimeError, match=words):
+            own.load_state_dict(plain.state_dict())
+        assert own.state_dict() == before

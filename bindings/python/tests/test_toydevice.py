@@ -89,7 +89,7 @@ class Run:
         self.device = device
         model = training.net().to(device)
         self.model, self.optimizer = amp.initialize(
-            model, make(model.parameters()), opt_level=level, verbosity=0, **settings
+            model, make(model.parameters()), opt_level=level, **{"verbosity": 0, **settings}
         )
         self.trace = []
 
@@ -291,6 +291,23 @@ def test_clipping_and_what_needs_the_plugin():
     amp.shutdown()
     with pytest.raises(RuntimeError, match=r"compress_activations needs .*plugin"):
         amp.compress_activations(model)
+
+
+@on_toy
+def test_a_run_that_only_skips_is_told_of():
+    """No event of the toy's says that a word has come: the device is asked now and then."""
+    for make in (FUSED["adam"], lambda params: torch.optim.AdamW(params, lr=0.01, fused=True)):
+        run = Run("toy", "O2", make, max_skips=20, verbosity=1)
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), pytest.raises(RuntimeError, match="64 steps in a row were skipped"):
+            for _ in range(150):
+                run.optimizer.zero_grad()
+                loss = run.model(DATA[0][0].to("toy")).float().mean() * float("nan")
+                with amp.scale_loss(loss, run.optimizer) as scaled_loss:
+                    scaled_loss.backward()
+                run.optimizer.step()
+        assert "overflow" in said.getvalue()
+        amp.shutdown()
 
 
 toydevice.start(lambda: take_exact_roots(setattr))

@@ -93,10 +93,15 @@ run_as_it_is(inspect.unwrap(told).__code__)
 
 
 class Skips:
-    """An optimizer's steps that a GPU decided on: heard of when the word has come, for which nobody waits."""
+    """An optimizer's steps that a GPU decided on: heard of when the word has come, for which nobody waits. Where no
+    event tells that it has come, the device is asked after so many steps."""
+
+    _ASKED_AFTER = 64
 
     def __init__(self) -> None:
         self._coming: deque[Copy] = deque()
+        self._unheard = 0  # steps
+        self.told = 0  # skips of the loss scaler
 
     def send(self, found_inf: torch.Tensor) -> None:
         """A step was made, or not."""
@@ -106,9 +111,14 @@ class Skips:
         if copy.tells:
             copy.start(found_inf)
             self._coming.append(copy)
+        else:
+            self._unheard += 1
 
     def any(self) -> bool:
-        """Was one of those skipped whose word has come since?"""
+        """Was one of those skipped whose word has come since? True too where it is time to ask."""
+        if self._unheard >= self._ASKED_AFTER and not is_capturing():
+            self._unheard = 0
+            return True
         skipped = False
         while self._coming and not is_capturing() and self._coming[0].arrived():
             skipped = bool(self._coming.popleft().wait().view(torch.float32)) or skipped
@@ -121,7 +131,9 @@ def hear(stash: Any) -> None:
         return
     session = stash.session
     record = session.context.record(stash.loss_id)
-    if session.verbosity > 0 and (record["skipped"] <= 10 or record["skipped"] & (record["skipped"] - 1) == 0):
+    before, stash.skips.told = stash.skips.told, record["skipped"]
+    shown = record["skipped"] <= 10 or record["skipped"].bit_length() > before.bit_length()
+    if session.verbosity > 0 and record["skipped"] != before and shown:
         maybe_print(overflow(stash.loss_id, record["scale_after"]), True)
     session.context.check()
 

@@ -150,6 +150,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     _kernels: tuple[str, ...] = ()  # amp_C's, which classes derived from Apex's call by these names
     _moments: tuple[str, ...] = ()  # of one element for each of the parameter's
+    _counts = True  # steps, in its groups
     _attributes: tuple[str, ...] = ("set_grad_none",)  # that a pickle keeps
 
     def __init__(self, params: Any, defaults: dict[str, Any], set_grad_none: bool) -> None:
@@ -266,9 +267,32 @@ class FusedOptimizer(torch.optim.Optimizer):
         for name in self._moments:
             state[name] = torch.zeros_like(param, dtype=torch.float32)
 
+    def _step_of(self, group: dict[str, Any], states: dict[int, Any]) -> int | None:
+        """Of a group that one of torch's optimizers saved; None: the group itself has it, or nothing has."""
+        mine = [states[index] for index in group["params"] if index in states]
+        counts = {int(state["step"]) for state in mine if "step" in state}
+        other = [name for name in ("amsgrad", "maximize", "lr_decay") if group.get(name) and name not in self.defaults]
+        if other:
+            raise RuntimeError(f"{type(self).__name__} has no {other[0]}, which the saved state was made with")
+        if "step" in group or not counts:
+            return None
+        if len(counts) > 1:
+            raise RuntimeError(
+                f"{type(self).__name__} counts steps by group, and parameters of one saved group have had "
+                f"{min(counts)} to {max(counts)}: put those of one count into a group of their own"
+            )
+        return counts.pop()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """torch brings floating state to the parameter's type; moments stay FP32, as they were saved."""
+        """torch brings floating state to the parameter's type; moments stay FP32, as they were saved. One of torch's
+        own optimizers counts the steps of each parameter: the group has them here."""
+        steps = [self._step_of(group, state_dict["state"]) for group in state_dict["param_groups"]]
         super().load_state_dict(state_dict)
+        for group, step in zip(self.param_groups, steps, strict=True):
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+            if step is not None and self._counts:
+                group["step"] = step
         saved = [index for group in state_dict["param_groups"] for index in group["params"]]
         params = [param for group in self.param_groups for param in group["params"]]
         for index, param in zip(saved, params, strict=True):
@@ -276,6 +300,9 @@ class FusedOptimizer(torch.optim.Optimizer):
                 if isinstance(value, torch.Tensor) and value.is_floating_point():
                     place = torch.empty_like(param, dtype=torch.float32) if value.shape == param.shape else None
                     self.state[param][name] = _fp32_at(value, param, place)
+        for group, step in zip(self.param_groups, steps, strict=True):
+            for param in group["params"] if step is not None else ():
+                self.state.get(param, {}).pop("step", None)
 
 
 def _fp32_at(value: torch.Tensor, param: torch.Tensor, place: torch.Tensor | None) -> torch.Tensor:

@@ -11,6 +11,7 @@ class FusedAdagrad(FusedOptimizer):
 
     _skips_by_flag = True
     _kernels = ("multi_tensor_adagrad",)
+    _counts = False
     _moments = ("sum",)
     _attributes = ("set_grad_none", "adagrad_w_mode")
 
