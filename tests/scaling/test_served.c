@@ -101,8 +101,12 @@ static amp_status memory(void *self, amp_served_memory *call, char *text, size_t
     return AMP_OK;
 }
 
+static bool is_serving; /* tests may share a process, and a server is for its life */
+
 static void serve(void) {
     amp_server server = AMP_SERVER_INIT;
+    if (is_serving) return;
+    is_serving = true;
     server.self = &fails, server.lists = lists, server.memory = memory;
     ck_ok(amp_serve(&server));
 }
@@ -181,7 +185,7 @@ TEST(there_is_one_server) {
     amp_server server = AMP_SERVER_INIT;
     amp_device_list *list = NULL;
     const amp_device device = { AMP_DEVICE_SERVED, DEVICE };
-    ck_fails(AMP_ERR_BACKEND, amp_device_list_open(device, &list));
+    if (!is_serving) ck_fails(AMP_ERR_BACKEND, amp_device_list_open(device, &list));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_serve(NULL));
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_serve(&server));
     server.lists = lists;
@@ -207,6 +211,7 @@ TEST(its_words_and_its_limits_are_told) {
     fails = true;
     ck_fails(AMP_ERR_HOST_FAILED, amp_device_cast(list, &x, &half, &wide, 1));
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "out of order"));
+    fails = false;
     amp_device_list_close(list);
 }
 
