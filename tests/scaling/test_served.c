@@ -168,6 +168,7 @@ TEST_TIMES(a_training_there_is_the_cpus, 4) {
     float scales[2][8];
     amp_record records[2];
     serve();
+    n_lists = n_ends = 0;
     train(levels[_i], false, here, scales[0], &records[0]);
     ck_assert_uint_eq(n_lists, 0);
     train(levels[_i], true, there, scales[1], &records[1]);
