@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 SCRIPTS = pathlib.Path(__file__).parents[3] / "examples" / "python" / "apex_scripts"
 RUN = ["-m", "libamp.run"]
+slow = pytest.mark.skipif(os.environ.get("AMP_SLOW") != "true", reason="slow: another test of its kind is the sample")
 
 
 def run(script, *args, ranks=1):
@@ -57,7 +58,7 @@ def test_they_do_not_know_who_answers():
         assert "libamp" not in text
 
 
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+@pytest.mark.parametrize("level", [pytest.param("O0", marks=slow), "O1", "O2", pytest.param("O3", marks=slow)])
 def test_imagenet_learns_at_each_level(level, tmp_path):
     saved = tmp_path / "last.pt"
     out = run("imagenet.py", "--opt-level", level, "--epochs", 2, "--checkpoint", saved)
@@ -70,6 +71,7 @@ def test_imagenet_learns_at_each_level(level, tmp_path):
     assert (scaler["loss_scale"], scaler["unskipped"]) == ((65536.0, 36) if dynamic else (1.0, 0))
 
 
+@slow  # test_bert_resumed_is_bert_uninterrupted is its sample
 def test_imagenet_resumed_is_imagenet_uninterrupted(tmp_path):
     first, whole, resumed = tmp_path / "first.pt", tmp_path / "whole.pt", tmp_path / "resumed.pt"
     common = ["--opt-level", "O2", "--loss-scale", "128.0", "--keep-batchnorm-fp32", "True", "--epochs", 2]

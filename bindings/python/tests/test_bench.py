@@ -53,7 +53,7 @@ def run(*arguments):
     return forks.run(FOLDER / "run.py", *arguments)
 
 
-SLOW = {"compile"}  # inductor: a minute
+SLOW = {"compile", "cpu_train"}  # inductor: a minute; the sample of cpu_train is train
 NOT_GROUPS = {"run", "harness", "sides"} | (SLOW if os.environ.get("AMP_SLOW") != "true" else set())
 NOT_GROUPS |= set() if torch.cuda.is_available() else {"activations_gpu"}
 GROUPS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in NOT_GROUPS)

@@ -20,6 +20,7 @@ def run(script, *args):
     return result.stdout
 
 
+@pytest.mark.skipif(os.environ.get("AMP_SLOW") != "true", reason="slow: half a minute; the other examples are run")
 def test_resnet_has_one_row_for_each_experiment():
     names = ["fp32", "by-hand", "O1", "O2", "O3", "O4", "O5", "O2-ddp-syncbn", "torch-fp16", "torch-bf16"]
     out = run("resnet.py", "--epochs", 1)
