@@ -287,10 +287,11 @@ class FusedOptimizer(torch.optim.Optimizer):
         """torch brings floating state to the parameter's type; moments stay FP32, as they were saved. One of torch's
         own optimizers counts the steps of each parameter: the group has them here."""
         steps = [self._step_of(group, state_dict["state"]) for group in state_dict["param_groups"]]
+        had = [self.defaults.keys() & group.keys() for group in self.param_groups]
         super().load_state_dict(state_dict)
-        for group, step in zip(self.param_groups, steps, strict=True):
-            for name, value in self.defaults.items():
-                group.setdefault(name, value)
+        for group, names, step in zip(self.param_groups, had, steps, strict=True):
+            for name in sorted(names - group.keys()):
+                group[name] = self.defaults[name]
             if step is not None and self._counts:
                 group["step"] = step
         saved = [index for group in state_dict["param_groups"] for index in group["params"]]
