@@ -3,6 +3,7 @@
 #include "kernels.h"
 
 #include "call.h"
+#include "rule.h"
 #include "served.h"
 
 /* ---- Rules by name ----------------------------------------------------------------------------------------------- */
@@ -13,30 +14,6 @@ static const struct rule_name { const char *name; amp_optim_kind kind; const cha
 #define RULE(constant, value, name, title, rule, ...) { #name, AMP_OPTIM_##constant, { __VA_ARGS__ } },
     AMP_OPTIM_MAP(RULE)
 #undef RULE
-};
-
-static const struct { const char *name; size_t offset; } numbers[] = {
-    { "lr", offsetof(amp_optim, lr) },
-    { "weight_decay", offsetof(amp_optim, weight_decay) },
-    { "momentum", offsetof(amp_optim, momentum) },
-    { "dampening", offsetof(amp_optim, dampening) },
-    { "beta1", offsetof(amp_optim, beta1) },
-    { "beta2", offsetof(amp_optim, beta2) },
-    { "eps", offsetof(amp_optim, eps) },
-    { "max_grad_norm", offsetof(amp_optim, max_grad_norm) },
-    { "trust_coefficient", offsetof(amp_optim, trust_coefficient) },
-};
-
-static const struct { const char *name; uint32_t flag; } flags[] = {
-    { "nesterov", AMP_OPTIM_NESTEROV },
-    { "decay_after_momentum", AMP_OPTIM_DECAY_AFTER_MOMENTUM },
-    { "bias_correction", AMP_OPTIM_BIAS_CORRECTION },
-    { "amsgrad", AMP_OPTIM_AMSGRAD },
-    { "decoupled", AMP_OPTIM_DECOUPLED },
-    { "grad_averaging", AMP_OPTIM_GRAD_AVERAGING },
-    { "nvlamb", AMP_OPTIM_NVLAMB },
-    { "init_zero", AMP_OPTIM_INIT_ZERO },
-    { "clip", AMP_OPTIM_CLIP },
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
@@ -74,32 +51,6 @@ typedef struct step_call {
     PyObject *steps_keep;
 } step_call;
 
-/* A number or a flag of the rule. 1: there is none of this name. */
-static int set_rule(step_call *step, PyObject *name, PyObject *value)
-{
-    for (size_t i = 0; i < LENGTH(numbers); i++) {
-        if (IS(name, numbers[i].name)) {
-            *(double *)((char *)&step->optim + numbers[i].offset) = PyFloat_AsDouble(value);
-            return PyErr_Occurred() ? -1 : 0;
-        }
-    }
-    for (size_t i = 0; i < LENGTH(flags); i++) {
-        if (IS(name, flags[i].name)) {
-            int on = PyObject_IsTrue(value);
-            step->optim.flags = on > 0 ? step->optim.flags | flags[i].flag : step->optim.flags & ~flags[i].flag;
-            return on < 0 ? -1 : 0;
-        }
-    }
-    if (IS(name, "betas")) {
-        PyObject *pair = PySequence_Tuple(value);
-        int good = pair && PyArg_ParseTuple(pair, "dd;betas must be a pair of numbers", &step->optim.beta1,
-                                            &step->optim.beta2);
-        Py_XDECREF(pair);
-        return good ? 0 : -1;
-    }
-    return 1;
-}
-
 static int read_keywords(step_call *step, PyObject *keywords)
 {
     const struct { const char *name; PyObject **value; } own[] = {
@@ -116,7 +67,7 @@ static int read_keywords(step_call *step, PyObject *keywords)
     PyObject *name, *value;
     Py_ssize_t position = 0;
     while (keywords && PyDict_Next(keywords, &position, &name, &value)) {
-        int state = set_rule(step, name, value);
+        int state = amp_py_rule_set(&step->optim, name, value);
         for (size_t i = 0; state == 1 && i < LENGTH(own); i++) {
             if (IS(name, own[i].name)) {
                 *own[i].value = value;

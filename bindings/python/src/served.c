@@ -3,6 +3,7 @@
 
 #include "amp_serve.h"
 #include "dlpack.h"
+#include "rule.h"
 
 #include <string.h>
 
@@ -127,10 +128,9 @@ static PyObject *step_of(const amp_served_lists *call)
         Py_XDECREF(moment);
     }
     return Py_BuildValue(
-        "{sisIsdsdsdsdsdsdsdsdsd sNsNsNsNsNsKsKsNsNsNsNsd}", "kind", (int)rule->kind, "flags", (unsigned)rule->flags,
-        "lr", rule->lr, "weight_decay", rule->weight_decay, "momentum", rule->momentum, "dampening", rule->dampening,
-        "beta1", rule->beta1, "beta2", rule->beta2, "eps", rule->eps, "max_grad_norm", rule->max_grad_norm,
-        "trust_coefficient", rule->trust_coefficient, "grad", spans_of(t->grad, t->n), "param",
+        "{sssNsNsNsNsNsNsKsKsNsNsNsNsd}", "rule", amp_py_rule_name(rule->kind), "numbers",
+        amp_py_rule_numbers(rule), "grad",
+        spans_of(t->grad, t->n), "param",
         spans_of(t->param, t->n), "low", spans_of(t->low, t->n), "moments", moments, "steps", address_of(t->steps),
         "n_steps", (unsigned long long)(t->n_steps ? t->n_steps : t->n), "step", (unsigned long long)t->step,
         "found_inf", address_of(t->found_inf), "inv_scale", address_of(t->inv_scale), "grad_norm",
@@ -362,6 +362,8 @@ static PyObject *memory_at(PyObject *module, PyObject *args)
 int amp_py_add_served(PyObject *module)
 {
     static PyMethodDef functions[] = {
+        { "optim_rules", amp_py_optim_rules, METH_NOARGS,
+          "optim_rules(): name of a rule -> (names of its moments, its numbers and flags by default)." },
         { "torch_ops", torch_ops, METH_VARARGS,
           "torch_ops(on=...)\n--\n\nIs the work of all devices done by torch's operators? As it was set last." },
         { "is_served", is_served, METH_VARARGS,

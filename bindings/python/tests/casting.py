@@ -12,6 +12,17 @@ from libamp.torch.amp import patching  # noqa: E402
 LOW = {"O1": torch.float16, "O4": torch.bfloat16}
 
 
+class Logged(torch.Tensor):
+    """A subclass that keeps the names of what was called on it."""
+
+    calls: list = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.calls.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
 @contextlib.contextmanager
 def policy(level="O1", params=(), lists="apex", enter=False, **how):
     """A context at this level, its functions installed; `enter`: as inside a model's forward."""

@@ -23,6 +23,7 @@ from libamp import kernels  # noqa: E402
 from libamp.torch import _devices, amp  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from training import nothing_waits  # noqa: E402
 
 pytestmark = pytest.mark.plain_half
 LOSSES = {
@@ -45,15 +46,6 @@ def _ends():
     torch.cuda.set_sync_debug_mode("default")
     amp.shutdown()
     _devices.read_switch()
-
-
-@contextlib.contextmanager
-def nothing_waits():
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def _start(make, level, device, loss_scale="dynamic", **settings):

@@ -5,7 +5,7 @@ import contextlib
 
 import casting
 import pytest
-from casting import LOW, Maker, by_hand, cast, function, policy, words
+from casting import LOW, Logged, Maker, by_hand, cast, function, policy, words
 
 torch = casting.torch
 TYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -350,15 +350,6 @@ def test_other_devices_and_layers_of_tensors():
             assert torch.mm(fake, fake).dtype == torch.float16
         grad = torch.func.grad(lambda x: torch.mm(x, x).sum())(torch.ones(2, 2))
         assert grad.dtype == torch.float32
-
-
-class Logged(torch.Tensor):
-    calls: list = []  # noqa: RUF012
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        cls.calls.append(func.__name__)
-        return super().__torch_function__(func, types, args, kwargs or {})
 
 
 @pytest.mark.plain_half

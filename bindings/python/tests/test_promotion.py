@@ -8,7 +8,7 @@ import random
 
 import casting
 import pytest
-from casting import by_hand, cast, policy, words
+from casting import Logged, by_hand, cast, policy, words
 
 torch = casting.torch
 from libamp import _core  # noqa: E402
@@ -367,15 +367,6 @@ def test_functorch(installed, op):
         total = (lambda a, b, each=each: each(a, b).sum() for each in (function, explicit))
         got, expected = (torch.func.grad(each)(a, b) for each in total)
         assert described(got) == described(expected)
-
-
-class Logged(torch.Tensor):
-    calls: list = []  # noqa: RUF012
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        cls.calls.append(func.__name__)
-        return super().__torch_function__(func, types, args, kwargs or {})
 
 
 @pytest.mark.plain_half

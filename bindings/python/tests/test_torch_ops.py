@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """libamp's list kernels by torch's own ops, beside the C kernels: bits, and what is reported. test_toydevice.py has
 them on a device, and that nothing waits."""
-import contextlib
 import itertools
 import math
 import random
@@ -13,6 +12,7 @@ torch = pytest.importorskip("torch")
 from libamp.torch import _torch_ops as ops  # noqa: E402
 from libamp.torch._torch_ops import common, rules  # noqa: E402
 from libamp.torch._torch_ops.lists import _has_torchs_kernel  # noqa: E402
+from training import nothing_waits  # noqa: E402
 
 INF, NAN = float("inf"), float("nan")
 LOW, WIDE = [torch.float16, torch.bfloat16], [torch.float32, torch.float64]
@@ -156,7 +156,7 @@ def test_add_reports_what_the_older_gradient_did_not_bring():
 
     def add(x, y):
         out = y.clone()
-        report = found_by(lambda f: ops.add([out], 1.0, [x], 1.0, [out], **f))
+        report = found_by(lambda f: ops.axpby([out], 1.0, [x], 1.0, [out], **f, y_was_reported=True))
         assert same(out, x + y)
         return report
 
@@ -166,7 +166,7 @@ def test_add_reports_what_the_older_gradient_did_not_bring():
     assert add(big, big) == (1.0, 10)
     assert add(torch.tensor([NAN, 1.0]), inf) == (1.0, 10)
     low = torch.full((2,), 6e4, dtype=torch.float16)
-    assert found_by(lambda f: ops.add([low], 1.0, [low], 1.0, [low], **f)) == (1.0, 10)
+    assert found_by(lambda f: ops.axpby([low], 1.0, [low], 1.0, [low], **f, y_was_reported=True)) == (1.0, 10)
 
 
 @pytest.mark.parametrize("low", LOW)
@@ -436,7 +436,7 @@ def compare_lists(both):
         for by in (torch.tensor([0.3]), 4.0, 0.5):
             both(ops.scale, empty(types), src, by, **report)
         both(ops.axpby, empty(types), torch.tensor([0.3]), src, 1.0, y, **report)
-        both(ops.add, empty(types), torch.tensor([0.3]), src, 1.0, y, **report)
+        both(ops.axpby, empty(types), torch.tensor([0.3]), src, 1.0, y, y_was_reported=True, **report)
         both(ops.round_through, empty([torch.float32]), exact, torch.float16, **report)
         for special in (0.0, 0.1):  # the order of sums in double: an ulp when they are rounded
             both(ops.check, lists(4, types, special), torch.tensor([0.3]), 1.0, ulps=1, norm=torch.zeros(1),
@@ -483,14 +483,6 @@ def compare_steps(both):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 def test_a_gpu_has_the_cpus_bits_and_nothing_waits(exact_roots):
-    @contextlib.contextmanager
-    def nothing_waits():
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
     common.double_of(torch.device("cuda", torch.cuda.current_device()))
     both = Both(torch.device("cuda", torch.cuda.current_device()), nothing_waits)
     compare_lists(both)

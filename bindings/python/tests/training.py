@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small training that tests share: a network, its data, and one backward of it."""
+import contextlib
+
 import torch
 from libamp.torch import amp
 from torch import nn
@@ -30,3 +32,13 @@ def fp32_weights(model):
 
 def far(ours, theirs):
     return max((a - b).abs().max().item() for a, b in zip(ours, theirs))
+
+
+@contextlib.contextmanager
+def nothing_waits():
+    """Nothing that torch sees waits for a GPU."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

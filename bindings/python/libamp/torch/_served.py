@@ -163,10 +163,8 @@ def lists(
         ops.scale(dst, src, _factor(on, factors[0]), **found)
     elif kind in (3, 4, 7):
         a, b = (_factor(on, each) for each in factors)
-        if kind == 3:
-            ops.axpby(dst, a, src, b, third, **found)
-        elif kind == 7:
-            ops.add(dst, a, src, b, third, **found)
+        if kind in (3, 7):
+            ops.axpby(dst, a, src, b, third, **found, y_was_reported=kind == 7)
         else:
             ops.check(dst, a, b, norm=on.floats(norm), norms=on.floats(norms, n), **found)
     elif kind == 6:
@@ -181,26 +179,11 @@ def lists(
         raise NotImplementedError(f"a call over lists of kind {kind}")
 
 
-_RULES = ("", "sgd", "adam", "adamw", "lamb", "novograd", "adagrad", "larc")  # AMP_OPTIM_...
-_FLAGS = (
-    "nesterov", "decay_after_momentum", "bias_correction", "amsgrad", "decoupled", "grad_averaging", "nvlamb",
-    "init_zero", "clip",
-)
-_NUMBERS = (
-    "lr", "weight_decay", "momentum", "dampening", "beta1", "beta2", "eps", "max_grad_norm", "trust_coefficient",
-)
-
-
-def _rule(step: dict[str, Any]) -> Rule:
-    flags = {name: bool(step["flags"] >> bit & 1) for bit, name in enumerate(_FLAGS)}
-    return Rule(_RULES[step["kind"]], **{name: step[name] for name in _NUMBERS}, **flags)
-
-
 def _step(on: Device, all_at: Callable[[Any], list[Any]], step: dict[str, Any]) -> None:
     n = len(step["param"])
     grads, low = (all_at([span if span and span[0] else None for span in step[name] or ()]) for name in ("grad", "low"))
     found_inf, inv_scale, grad_norm = (on.floats(step[name]) for name in ("found_inf", "inv_scale", "grad_norm"))
-    rule = _rule(step)
+    rule = Rule(step["rule"], **step["numbers"])
     moments = {name: all_at(step["moments"][k]) for k, name in enumerate(MOMENTS[rule.kind])}
     ops.optimizer_step(
         rule,

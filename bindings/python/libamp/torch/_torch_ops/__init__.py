@@ -8,7 +8,7 @@ backend.h), with its words:
     zero(dst)                                  ZERO
     scale(dst, src, by, *found)                SCALE       dst = src * by
     axpby(dst, a, x, b, y, *found)             AXPBY       dst = a * x + b * y
-    add(dst, a, x, b, y, *found)               ADD         axpby that does not report what y brought
+    axpby(..., y_was_reported=True)            ADD         does not report again what y brought
     check(src, scale, factor, norm=, norms=)   CHECK       norms of src * scale * factor; reports too
     clamp(dst, src, limit)                     CLAMP       dst = src, within limit of 0
     round_through(dst, src, low, *found)       ROUND       FP32 rounded through fp16 or bf16
@@ -36,13 +36,12 @@ which is MKL's, within an ulp.
 
 from __future__ import annotations
 
-from .lists import add, axpby, cast, clamp, factor_of, reconcile, round_through, scale, zero
+from .lists import axpby, cast, clamp, factor_of, reconcile, round_through, scale, zero
 from .norms import check
 from .optim import optimizer_step
 from .statistics import statistics
 
 __all__ = [
-    "add",
     "axpby",
     "cast",
     "check",

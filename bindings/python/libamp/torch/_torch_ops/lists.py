@@ -127,7 +127,7 @@ def _products(a: Number, x: Tensors, dtype: Any) -> list[Any]:
 
 
 def _linear(to: list[Any], a: Number, x: Tensors, b: Number, y: Tensors, looks: bool = False) -> list[Any]:
-    """dst = a * x + b * y. Where `looks`: which elements of the sums are add's to report."""
+    """dst = a * x + b * y. Where `looks`: which elements of the sums are to be reported."""
     seen: list[Any] = [None] * len(to)
     for dtype, which, (d, u, v) in groups(lambda d, u, v: wide_of(u.dtype, v.dtype), to, x, y):
         products = _products(a, u, dtype)
@@ -150,36 +150,17 @@ def axpby(
     found_inf: Any = None,
     first: Any = None,
     base: int = 0,
+    y_was_reported: bool = False,
 ) -> None:
-    """dst = a * x + b * y: three operations, each rounded to FP32 (to double if x or y is fp64), then to dst's type."""
+    """dst = a * x + b * y: three operations, each rounded to FP32 (to double if x or y is fp64), then to dst's type.
+    y_was_reported: of y nothing is reported again, only elements where a * x is non-finite, and sums that are where y
+    is finite; not with fp64."""
     a, b = scalar(a), scalar(b)
+    reports = wants_report(found_inf, first)
     for part in batches(dst):
         to = detached(dst[part])
-        _linear(to, a, detached(x[part]), b, detached(y[part]))
-        if wants_report(found_inf, first):
-            report(nonfinite(to), found_inf, first, base + part.start)
-
-
-@torch.no_grad()
-def add(
-    dst: Tensors,
-    a: Number,
-    x: Tensors,
-    b: Number,
-    y: Tensors,
-    *,
-    found_inf: Any = None,
-    first: Any = None,
-    base: int = 0,
-) -> None:
-    """axpby that does not report what y brought, which was reported before: only elements where a * x is non-finite,
-    and sums that are where y is finite. fp64: as axpby."""
-    a, b = scalar(a), scalar(b)
-    looks = wants_report(found_inf, first)
-    for part in batches(dst):
-        to, of, older = detached(dst[part]), detached(x[part]), detached(y[part])
-        seen = _linear(to, a, of, b, older, looks)
-        if looks:
+        seen = _linear(to, a, detached(x[part]), b, detached(y[part]), reports and y_was_reported)
+        if reports:
             shown = [
                 d if one is None else torch.where(one, d, torch.zeros_like(d)) for d, one in zip(to, seen, strict=True)
             ]

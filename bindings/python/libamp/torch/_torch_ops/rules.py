@@ -10,18 +10,12 @@ from typing import Any
 
 import torch
 
+from ... import _core
 from .common import Number, converted, copy, double_of, each, is_one, select, single
 from .norms import norms_of
 
-MOMENTS = {
-    "sgd": ("momentum_buffer",),
-    "adam": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
-    "adamw": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
-    "lamb": ("exp_avg", "exp_avg_sq"),
-    "novograd": ("exp_avg", "exp_avg_sq"),
-    "adagrad": ("sum",),
-    "larc": ("momentum_buffer",),
-}
+_RULES = _core.optim_rules()
+MOMENTS = {name: tuple(moments) for name, (moments, _) in _RULES.items()}
 
 
 @dataclasses.dataclass
@@ -57,41 +51,13 @@ class Rule:
         return MOMENTS[self.kind]
 
 
-# amp_optim_defaults
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "sgd": {},
-    "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "bias_correction": True},
-    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "bias_correction": True},
-    "lamb": {
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "eps": 1e-6,
-        "weight_decay": 0.01,
-        "max_grad_norm": 1.0,
-        "bias_correction": True,
-        "decoupled": True,
-        "grad_averaging": True,
-    },
-    "novograd": {
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "eps": 1e-8,
-        "bias_correction": True,
-        "decoupled": True,
-        "grad_averaging": True,
-    },
-    "adagrad": {"lr": 1e-2, "eps": 1e-10},
-    "larc": {"eps": 1e-8, "trust_coefficient": 0.02, "clip": True},
-}
-
-
 def rule_of(kind: str, *, betas: tuple[float, float] | None = None, **numbers: Any) -> Rule:
     """A rule by its name, with amp_optim_defaults' numbers where none are given."""
-    if kind not in _DEFAULTS:
-        raise ValueError(f"rule: there is no {kind!r}: libamp has {', '.join(_DEFAULTS)}")
+    if kind not in _RULES:
+        raise ValueError(f"rule: there is no {kind!r}: libamp has {', '.join(_RULES)}")
     if betas is not None:
         numbers["beta1"], numbers["beta2"] = betas
-    return Rule(kind, **{**_DEFAULTS[kind], **numbers})
+    return Rule(kind, **{**_RULES[kind][1], **numbers})
 
 
 # ---- numbers of a step: `counts` is how many came before: a number, a list of them, or a tensor of one dimension (a
