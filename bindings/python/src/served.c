@@ -129,9 +129,8 @@ static PyObject *step_of(const amp_served_lists *call)
     }
     return Py_BuildValue(
         "{sssNsNsNsNsNsNsKsKsNsNsNsNsd}", "rule", amp_py_rule_name(rule->kind), "numbers",
-        amp_py_rule_numbers(rule), "grad",
-        spans_of(t->grad, t->n), "param",
-        spans_of(t->param, t->n), "low", spans_of(t->low, t->n), "moments", moments, "steps", address_of(t->steps),
+        amp_py_rule_numbers(rule), "grad", spans_of(t->grad, t->n), "param", spans_of(t->param, t->n), "low",
+        spans_of(t->low, t->n), "moments", moments, "steps", address_of(t->steps),
         "n_steps", (unsigned long long)(t->n_steps ? t->n_steps : t->n), "step", (unsigned long long)t->step,
         "found_inf", address_of(t->found_inf), "inv_scale", address_of(t->inv_scale), "grad_norm",
         address_of(t->grad_norm), "grad_norms", address_of(t->grad_norms), "grad_factor", (double)t->grad_factor);
