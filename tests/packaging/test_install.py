@@ -11,7 +11,9 @@ from support import Tap, compiler, expect, run, scratch
 
 HERE = pathlib.Path(__file__).resolve().parent
 PUBLIC = {"amp.h", "amp_all.h", "amp_api.h", "amp_call.h", "amp_device.h", "amp_diagnostics.h", "amp_gate.h", "amp_kernels.h",
-          "amp_mpi.h", "amp_mpi_average.h", "amp_mpi_params.h", "amp_mpi_pass.h", "amp_mpi_ranks.h", "amp_mpi_shard.h", "amp_nccl.h", "amp_observe.h", "amp_optim.h", "amp_pack.h", "amp_ranks.h", "amp_raw.h", "amp_scaler.h", "amp_serve.h", "amp_state.h", "amp_symbol.h",
+          "amp_mpi.h", "amp_mpi_average.h", "amp_mpi_params.h", "amp_mpi_pass.h", "amp_mpi_ranks.h", "amp_mpi_shard.h",
+          "amp_nccl.h", "amp_observe.h", "amp_optim.h", "amp_pack.h", "amp_ranks.h", "amp_raw.h", "amp_scaler.h",
+          "amp_serve.h", "amp_state.h", "amp_symbol.h",
           "amp_train.h", "amp_types.h", "amp.hpp", "amp_result.hpp",
           "amp_torch.hpp", "amp_torch/dispatch.hpp", "amp_torch/files.hpp", "amp_torch/forward.hpp",
           "amp_torch/grad_scaler.hpp", "amp_torch/host.hpp", "amp_torch/iteration.hpp", "amp_torch/session.hpp",
