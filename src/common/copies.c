@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds other copies of libamp among the loaded objects, by a note that each carries. */
 #include "common/copies.h"
+#include "common/fork.h"
 
 #include <link.h>
 #include <stdint.h>
@@ -62,6 +63,8 @@ static int look_at(struct dl_phdr_info *object, size_t bytes, void *user) {
 
 bool amp__find_copy(struct amp__copies *found) {
     struct search search = { .found = found };
+    /* fork does not free the lock of the loader's list: the child would wait for a thread that only its parent has. */
+    if (amp__fork_is_child()) return false;
     dl_iterate_phdr(look_at, &search);
     return search.own && search.other;
 }

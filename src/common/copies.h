@@ -10,7 +10,7 @@ struct amp__copies {
 };
 
 /* Each copy carries an ELF note, which is visible whatever its symbols are and however it was loaded (not in another
- * namespace of dlmopen). False: this copy is the only one, or the system cannot tell. */
+ * namespace of dlmopen). False: this copy is the only one, or the search is impossible (a forked child). */
 bool amp__find_copy(struct amp__copies *found);
 
 #endif
