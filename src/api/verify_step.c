@@ -111,6 +111,7 @@ static amp_status clear(const struct amp__verification *v) {
     for (size_t i = 0; i < context->n_optimizers; i++) {
         struct amp__optimizer *optimizer = &context->optimizers[i];
         (void)amp__grads_cancel(optimizer->params, optimizer->n_params, true);
+        amp__step_drops_delay(optimizer);
         optimizer->delayed = false;
     }
     (void)amp__places_flush(context);

@@ -112,6 +112,8 @@ void amp__decision_used(struct amp__optimizer *optimizer) {
     optimizer->taken++;
     check_brackets(optimizer);
     optimizer->skip = false;
+    if (optimizer->state == AMP__STEP_DECIDED) amp__step_goes(optimizer, AMP__STEP_IDLE);
+    amp__step_check_state(optimizer);
     optimizer->last_step = ++context->n_steps;
     amp__cache_retire(&context->cache, false); /* the weights moved; not every host's version tells */
     amp__tape_release(context, false);
@@ -122,7 +124,7 @@ static amp_status begin(struct amp__optimizer *optimizer, amp_action *action) {
     if (!optimizer->skips_on_device) AMP_TRY(amp__home_wait(optimizer->context));
     const bool skip = optimizer->skip || amp__has_error(optimizer->context);
     if (!skip) AMP_TRY(swap_in(optimizer));
-    optimizer->stepping++;
+    if (!optimizer->stepping++) amp__step_goes(optimizer, AMP__STEP_RUNNING);
     *action = skip ? AMP_SKIP : amp__home_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
     return AMP_OK;
 }
@@ -137,7 +139,7 @@ amp_status amp__step_over(struct amp__optimizer *optimizer, amp_action action) {
 }
 
 static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
-    optimizer->stepping--;
+    if (!--optimizer->stepping) amp__step_goes(optimizer, AMP__STEP_DECIDED);
     amp_status status = action != AMP_SKIP ? swap_out(optimizer, optimizer->n_params) : AMP_OK;
     /* not only the last of several slots moves */
     if (action != AMP_SKIP) amp__cache_retire(&optimizer->context->cache, false);
@@ -195,6 +197,7 @@ void amp__zero_grad_handler(void *user, struct amp__call *call) {
     if (marked) amp__mark_pop(thread, &anchor);
     amp__grads_forget(optimizer->params, optimizer->n_params);
     optimizer->stayed = NULL;
+    if (!optimizer->in_bracket) amp__step_drops_delay(optimizer);
     optimizer->delayed &= optimizer->in_bracket; /* what was delayed is gone with the gradients */
 }
 
@@ -208,6 +211,7 @@ amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out)
     for (size_t i = 0; i < user->amp->n_optimizers; i++)
         if (user->amp->optimizers[i].user == user) {
             *out = &user->amp->optimizers[i];
+            amp__step_check_state(*out);
             return AMP_OK;
         }
     return amp__fail(AMP_ERR_WRONG_STATE, "the optimizer's amp field names a context that it is no part of");
@@ -242,7 +246,7 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
     tell_old_skip(optimizer);
     const amp_status status = amp_scope_enter(NULL, &optimizer->scope);
     if (status != AMP_OK) {
-        optimizer->stepping--;
+        if (!--optimizer->stepping) amp__step_goes(optimizer, AMP__STEP_DECIDED);
         if (action != AMP_SKIP) (void)swap_out(optimizer, optimizer->n_params);
         return status;
     }

@@ -5,8 +5,11 @@
 
 #include "amp_call.h"
 #include "context/op.h"
+#include "context/step_state.h"
 #include "master/param.h"
 #include "optim/optim.h"
+
+#include <assert.h>
 
 struct amp__optimizer {
     amp_optimizer *user;
@@ -22,6 +25,7 @@ struct amp__optimizer {
     bool holds;   /* AMP_OPTIMIZER_HOLDS_MASTERS */
     bool grads_stay;      /* AMP_OPTIMIZER_GRADS_STAY */
     bool skips_on_device;        /* its step reads the flag on the device: the host need not know what was decided */
+    enum amp__step_state state;
     bool in_bracket;
     bool bracketed; /* ever */
     bool cleared_inside; /* zero_grad was called in the bracket that is open */
@@ -55,5 +59,39 @@ struct amp__optimizer {
     uint32_t unseen_changes;         /* of that sum, from one bracket to the next */
     uint32_t changes_inside;         /* of that sum, between a bracket's begin and its end */
 };
+
+static inline bool amp__step_in_bracket(const struct amp__optimizer *optimizer) {
+    return optimizer->state == AMP__STEP_IN_BRACKET || optimizer->state == AMP__STEP_REOPENED;
+}
+/* Its gradients carry the scale of a bracket that has ended. */
+static inline bool amp__step_is_delayed(const struct amp__optimizer *optimizer) {
+    return optimizer->state == AMP__STEP_DELAYED || optimizer->state == AMP__STEP_REOPENED;
+}
+static inline void amp__step_check_state(const struct amp__optimizer *optimizer) {
+    assert(amp__step_in_bracket(optimizer) == optimizer->in_bracket);
+    assert(amp__step_is_delayed(optimizer) == optimizer->delayed);
+    assert((optimizer->state == AMP__STEP_RUNNING) == (optimizer->stepping != 0));
+    assert(optimizer->state != AMP__STEP_IDLE || (!optimizer->skip && !optimizer->steps_called));
+    (void)optimizer;
+}
+static inline void amp__step_goes(struct amp__optimizer *optimizer, enum amp__step_state to) {
+    assert(amp__step_may_go(optimizer->state, to));
+    optimizer->state = to;
+}
+static inline void amp__step_enters_bracket(struct amp__optimizer *optimizer) {
+    amp__step_goes(optimizer, optimizer->state == AMP__STEP_DELAYED ? AMP__STEP_REOPENED : AMP__STEP_IN_BRACKET);
+}
+static inline void amp__step_leaves_bracket(struct amp__optimizer *optimizer) {
+    amp__step_goes(optimizer, optimizer->state == AMP__STEP_REOPENED ? AMP__STEP_DELAYED : AMP__STEP_DECIDED);
+}
+/* An end that leaves the scale in the gradients. */
+static inline void amp__step_delays(struct amp__optimizer *optimizer) {
+    if (optimizer->state != AMP__STEP_REOPENED) amp__step_goes(optimizer, AMP__STEP_REOPENED);
+}
+/* The gradients carry no scale of an earlier bracket any more. */
+static inline void amp__step_drops_delay(struct amp__optimizer *optimizer) {
+    if (optimizer->state == AMP__STEP_REOPENED) amp__step_goes(optimizer, AMP__STEP_IN_BRACKET);
+    else if (optimizer->state == AMP__STEP_DELAYED) amp__step_goes(optimizer, AMP__STEP_DECIDED);
+}
 
 #endif
