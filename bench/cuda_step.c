@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A training step of a network whose time is its products', in the examples' framework on a GPU: at O1 and O2, wired as
+ * A training step of a network whose time is its products', in the demo's framework on a GPU: at O1 and O2, wired as
  * the demo is (the adapter, libamp's products for 16 bits, its optimizer where there are masters), against the same
  * host in FP32 without libamp, whose products are not tf32's; and O2 against O1.
  */
@@ -70,7 +70,7 @@ static void update(struct training *t) {
     else bench_must(adapter_step(&t->adapter, t->optimizer), "amp_step_begin");
 }
 
-/* As examples/run.c has it; nothing in it waits. */
+/* As demo/run.c has it; nothing in it waits. */
 static void train_step(void *given) {
     struct training *t = given;
     mt_tensor *scores = t->net.forward(&t->net, data.inputs);

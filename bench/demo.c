@@ -59,7 +59,7 @@ static void backward(struct training *t, mt_tensor *loss) {
     bench_must(amp_scale_loss_end(&scaled), "amp_scale_loss_end");
 }
 
-/* As examples/run.c has it. */
+/* As demo/run.c has it. */
 static void train_step(void *data) {
     struct training *t = data;
     mt_tensor *images, *labels;

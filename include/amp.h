@@ -10,7 +10,7 @@
  *         return *out ? AMP_OK : AMP_ERR_HOST_FAILED;
  *     }
  *     static void release(void *self, void *tensor) { tensor_free(tensor); }
- *     ...                                                  view, grad, scale: examples/adapter.c has them all
+ *     ...                                                  view, grad, scale: demo/adapter.c has them all
  *     amp_host host = AMP_HOST_INIT;
  *     host.dtype = dtype_of, host.cast = cast, host.release = release;
  *     host.view = view, host.grad = grad, host.scale = scale;

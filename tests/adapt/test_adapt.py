@@ -113,14 +113,14 @@ def near_but_not_the_same(values):
 
 
 def handles(place, minitape):
-    place.adapt(place.source / "examples" / "host" / "minitape.h", "--table", "mt_ops", "-o", "tape.c")
-    flags = [f"-I{place.source}/examples/host", minitape]
+    place.adapt(place.source / "demo" / "host" / "minitape.h", "--table", "mt_ops", "-o", "tape.c")
+    flags = [f"-I{place.source}/demo/host", minitape]
     # unanswered, it scales nothing that nobody unscales
     finds(tried(place, "tape", *flags), "loss scale static 1", r"AMP_ADAPT tape.c:\d+: the hook swap_data",
           r"AMP_ADAPT tape.c:\d+: describe_params")
     # the adapter that was written by hand says the same of the table
     by_hand, written = [re.sub(r'"\s*\n\s*"', "", text) for text in (
-        (place.source / "examples" / "adapter.c").read_text(encoding="utf-8"), place.read("tape.c"))]
+        (place.source / "demo" / "adapter.c").read_text(encoding="utf-8"), place.read("tape.c"))]
     for name in ("conv2d", "relu", "linear", "max_pool2d", "log_softmax", "cat", "scale"):
         wanted = re.search(rf'"{name}(\([^"]*\) -> \w+)"', by_hand).group(1).replace("int32", "int")
         expect(f'"{name}{wanted}"' in written, f"{name}: not {wanted}")
@@ -134,7 +134,7 @@ def tape(place, minitape):
     param("weight", weight, 1, AMP_MODULE_OTHER);
     param("bias", bias, 1, AMP_MODULE_OTHER);
 """))
-    place.compile("tape", "tape.c", HERE / "tape_main.c", f"-I{place.source}/examples/host", minitape)
+    place.compile("tape", "tape.c", HERE / "tape_main.c", f"-I{place.source}/demo/host", minitape)
     losses = []
     for level, low in (("O0", 0), ("O1", 1), ("O4", 1)):
         said = place.run("tape", ADAPTER_LEVEL=level)

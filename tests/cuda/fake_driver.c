@@ -79,7 +79,7 @@ EXPORT int cuMemAllocManaged(uint64_t *address, size_t bytes, unsigned flags) {
     return memory ? OK : NO_MEMORY;
 }
 
-/* The one made here, or the examples' framework's; not the legacy default stream. */
+/* The one made here, or the demo's framework's; not the legacy default stream. */
 static int is_stream(const void *on) { return on == &stream || (on && on == tools->stream(0)); }
 
 static int work(void (*run)(const void *arguments), uint64_t dst, uint64_t src, size_t bytes, int value,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA that the examples' framework is built with in these tests: its calls of the runtime and its kernels, which
+/* The CUDA that the demo's framework is built with in these tests: its calls of the runtime and its kernels, which
  * run on the fake device that libamp's plugin has, in the order of its one stream. The arithmetic of the kernels is the
  * framework's. */
 #include "minitape_cuda_fake.h"

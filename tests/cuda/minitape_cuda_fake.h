@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fake device as the examples' framework sees it: what was asked of it, and what shall fail. */
+/* The fake device as the demo's framework sees it: what was asked of it, and what shall fail. */
 #ifndef AMP_TESTS_CUDA_MINITAPE_CUDA_FAKE_H
 #define AMP_TESTS_CUDA_MINITAPE_CUDA_FAKE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The demo on a device: its network, its data and its program's training (examples/run.c), by the framework's kernels
+ * The demo on a device: its network, its data and its program's training (demo/run.c), by the framework's kernels
  * and its products, under every level; beside the same training on the CPU. Argument: the digits.
  */
 #include "minitape_cuda_fake.h"

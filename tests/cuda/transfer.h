@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies and fills as work on a fake stream: for the runtime, the driver and the examples' framework. */
+/* Copies and fills as work on a fake stream: for the runtime, the driver and the demo's framework. */
 #ifndef TRANSFER_H
 #define TRANSFER_H
 

@@ -179,7 +179,7 @@ def links(root):
 
 def indexes(root):
     """libamp is on no index: whoever asks one for that name gets nothing, or somebody else's package."""
-    texts = [root / "README.md", root / "NEWS", *(path for folder in ("docs", "bindings", "examples") for kind in ("md", "py", "ipynb", "1", "7")
+    texts = [root / "README.md", root / "NEWS", *(path for folder in ("docs", "bindings", "demo", "examples") for kind in ("md", "py", "ipynb", "1", "7")
                                    for path in (root / folder).rglob(f"*.{kind}"))]
     asking = re.compile(r"pip3? (?:install|download)\b[^\n|`]*?[\s'\"]libamp(?:\[[^\n]*|[=<>~][^\n]*)?(?=[\s'\"`),.;]|$)", re.MULTILINE)
     return [f"{path.relative_to(root)}: {found.group()}" for path in texts

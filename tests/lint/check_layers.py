@@ -75,7 +75,8 @@ SIDE_EFFECT = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
 
 MAX_LINES = 500
 MAX_COLUMNS = 120
-NARROW = ("src/", "include/", "examples/", "bindings/", "bench/", "tests/", "adapters/")  # where no line is longer, of C at least
+# Where no line is longer, of C at least.
+NARROW = ("src/", "include/", "demo/", "examples/", "bindings/", "bench/", "tests/", "adapters/")
 WIDE_FILES = (  # but for tables with a case on each line, and for what guides quote
     "tests/intercept/test_grammar.c", "src/call/gate_table.inc", "tests/hosts/", "tests/badinput/test_messages.c",
 )
@@ -258,11 +259,11 @@ class Lint:
             if path.endswith(".h") and name not in allowed and not (ours or "").startswith("include/"):
                 self.report("public", path, line,
                             f"a public header may include <stddef.h>, <stdint.h> and its kind, not {name}")
-        elif path.startswith(("examples/", "bindings/", "adapters/")):
+        elif path.startswith(("demo/", "examples/", "bindings/", "adapters/")):
             if ours and ours.startswith("src/"):
                 self.report("private", path, line, f"{ours} is private: installed headers only")
-            if path.startswith("examples/host/") and ours and ours.startswith("include/"):
-                self.report("private", path, line, "examples/host is a framework that knows nothing of libamp")
+            if path.startswith("demo/host/") and ours and ours.startswith("include/"):
+                self.report("private", path, line, "demo/host is a framework that knows nothing of libamp")
 
     def check_row(self, path, line, ours):
         room, other = (file[4:].rpartition("/")[0].split("/")[0] for file in (path, ours))

@@ -20,7 +20,7 @@ MANAGERS = {"apt-get", "dnf", "pacman", "zypper", "apk", "sudo"}
 PROJECT = """
 project('mini', 'c', meson_version: '>=1.0')
 if get_option('examples').enabled()
-  subdir('examples')
+  subdir('demo')
 endif
 if get_option('tests').enabled()
   sh = find_program('sh')
@@ -100,11 +100,11 @@ def last_line(output):
 def mini_tree(source, root):
     """The commands themselves, in a folder with a space in its name, around a project that is built in a second."""
     shutil.copytree(source / "tools", root / "tools")
-    (root / "examples").mkdir()
+    (root / "demo").mkdir()
     (root / "meson.build").write_text(PROJECT, encoding="utf-8")
     (root / "meson_options.txt").write_text(OPTIONS, encoding="utf-8")
-    (root / "examples" / "meson.build").write_text("executable('train', 'train.c')\n", encoding="utf-8")
-    (root / "examples" / "train.c").write_text(TRAIN, encoding="utf-8")
+    (root / "demo" / "meson.build").write_text("executable('train', 'train.c')\n", encoding="utf-8")
+    (root / "demo" / "train.c").write_text(TRAIN, encoding="utf-8")
     report = root / "bindings" / "python" / "libamp" / "_report"
     report.mkdir(parents=True)
     (report / "program.py").write_text(REPORT, encoding="utf-8")
@@ -232,7 +232,7 @@ def test_options(tap, machine, test):
 
 def test_broken_build(tap, machine, root, test):
     with tap.test("a tree that does not build is a failure, and the last line says so"):
-        with edited(root / "examples" / "train.c", "#error on purpose\n"):
+        with edited(root / "demo" / "train.c", "#error on purpose\n"):
             said = machine.run(test, status=1)
         expect(last_line(said) == "0 passed, 1 failed, 0 skipped" and "on purpose" in said, said)
     with tap.test("and is one no more when mended"):
