@@ -251,16 +251,16 @@ def products(text):
 
 
 def test_shown(tap):
-    """show.sh is what README.md's figures come from."""
-    readme = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
-    shown = re.search(r"^    \$ (tests/darknet/show\.sh)\n(?:    .*\n)*", readme, re.MULTILINE)
-    with tap.test("README.md's figures come from a script that is there"):
+    """show.sh makes the figures of docs/darknet.md."""
+    page = (FOLDER.parents[1] / "docs" / "darknet.md").read_text(encoding="utf-8")
+    shown = re.search(r"^    \$ (tests/darknet/show\.sh)\n(?:    .*\n)*", page, re.MULTILINE)
+    with tap.test("the figures of docs/darknet.md come from its script"):
         said = run(FOLDER.parents[1] / shown.group(1), 2, 1, "O0", "O4", env={
             "AMP_SHOW_BUILD": str(pathlib.Path(LIBRARY).resolve().parents[2]), "AMP_SHOW_DARKNET": DARKNET})
         weights = [line[2] for line in LINE.findall(said)]
         expect(len(weights) == 3 and weights[0] == weights[1] != weights[2], said)
         expect(re.search(r"^user \d+m\d+\.\d+s$", said, re.MULTILINE), said)
-    with tap.test("and the network is the one that README.md shows"):
+    with tap.test("and the network is the one that the page shows"):
         for line in re.findall(r"libamp_darknet: a network .*", shown.group()):
             expect(line in said, said)
         steps = int(re.search(r"digits.csv (\d+) ", shown.group()).group(1))

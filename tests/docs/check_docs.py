@@ -123,9 +123,18 @@ def code(root):
             wanted = filter(None, map(str.strip, block[head.end():].splitlines()))
             missing = next((line for line in wanted if line not in lines), None)
             complaints += [f"{page.name}: {head.group(1)}: not there, or not in this order: {missing}"] if missing else []
+    name, shown = quick_start(root)
+    if shown != read(root, name).split("*/\n", 2)[2]:
+        complaints.append(f"README.md: its quick start in C is not {name}")
+    named.add(name)
     programs = {f"examples/hosts/{path.name}" for path in (root / "examples" / "hosts").glob("*.c*")}
     return ([] if found > 10 else ["hardly any code was found"]) + complaints + [
         f"hosts.md shows nothing of {name}" for name in sorted(programs - named)]
+
+
+def quick_start(root):
+    """README.md's program, and its file."""
+    return "examples/hosts/scaler.c", re.search(r"^```c\n(.*?)^```$", read(root, "README.md"), re.MULTILINE | re.DOTALL).group(1)
 
 
 def guide(root):
@@ -167,7 +176,7 @@ def anchors(text):
 
 def links(root):
     complaints = []
-    for path in [*(root / "docs").glob("*.md"), root / "CONTRIBUTING.md", root / "README.md"]:
+    for path in [*(root / "docs").rglob("*.md"), root / "CONTRIBUTING.md", root / "README.md"]:
         for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", path.read_text(encoding="utf-8")):
             file = path.parent / target if target else path
             if not file.exists():
@@ -175,6 +184,13 @@ def links(root):
             elif anchor and anchor not in anchors(file.read_text(encoding="utf-8")):
                 complaints.append(f"{path.relative_to(root)}: {target} has no heading {anchor}")
     return complaints
+
+
+def readme(root):
+    """It is two screens; the rest has pages of its own."""
+    text = read(root, "README.md")
+    lines, words = text.count("\n"), len(text.split())
+    return ([] if lines <= 120 else [f"{lines} lines, 120 at most"]) + ([] if words <= 900 else [f"{words} words, 900 at most"])
 
 
 def indexes(root):
@@ -199,6 +215,7 @@ CHECKS = {
     "the guide has at most 600 lines, and what programs print": guide,
     "libamp(7) has the levels and the environment variables": manual,
     "amp-adapt(1) has the options": adapt_manual,
+    "README.md has at most 120 lines and 900 words": readme,
     "links lead somewhere": links,
     "nobody is told to install libamp from an index": indexes,
 }
@@ -220,6 +237,8 @@ def program_runs(root, name, executable):
     ran = subprocess.run([executable], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     shown = re.search(rf"`{name}` prints\n\n((?:    .*\n)+)", read(root, "docs/hosts.md"))
     wanted = re.sub("^    ", "", shown.group(1), flags=re.MULTILINE) if shown else ran.stdout
+    if quick_start(root)[0] == f"examples/hosts/{name}.c":
+        wanted = re.search(r"^It prints `(.+?)`", read(root, "README.md"), re.MULTILINE).group(1) + "\n"
     return [(f"{name} trains", [] if ran.returncode == 0 else [f"status {ran.returncode}", *ran.stdout.splitlines()]),
             (f"{name} prints what the guide says", [] if ran.stdout == wanted else ran.stdout.splitlines())]
 

@@ -1,15 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs the lines of README.md's "Building and installing" as they stand there, around a program of ours. For a Debian that may
+# Runs the lines of "From source" in docs/start/install.md as they are written there, around a program of ours. For a Debian that may
 # be changed: as root, with a network. tools/test runs it in one of its own (tools/bare.sh).
 set -eu
 source=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 cd "$source"
-lines=$(sed -n '/^## Building and installing$/,/^## Doc/s/^    //p' README.md)
+lines=$(sed -n '/^## From source$/,/^Keep /s/^    //p' docs/start/install.md)
 case $lines in
 *'meson install'*'cc program.c'*) ;;
 *)
-    echo "README.md has other lines than this script knows: $lines"
+    echo "docs/start/install.md has other lines than this script knows: $lines"
     exit 1
     ;;
 esac

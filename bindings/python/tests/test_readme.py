@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What README.md says about Python, tried: its snippets as they stand, its commands, its table of torch.amp."""
+"""README.md and docs/start, tried: their snippets as they are written, their commands, the table of torch.amp."""
 
 import os
 import pathlib
@@ -13,8 +13,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 ROOT = pathlib.Path(__file__).parents[3]
-PART = (ROOT / "README.md").read_text().split("## Python\n", 1)[1].split("\n## ", 1)[0]
-SNIPPETS = re.findall(r"```python\n(.*?)```", PART, re.DOTALL)
+README, PYTORCH, FROM_APEX, FROM_TORCH = (
+    (ROOT / name).read_text()
+    for name in ("README.md", "docs/start/pytorch.md", "docs/start/from-apex.md", "docs/start/from-torch-amp.md")
+)
+
+
+def snippet(page):
+    """The only one of a page."""
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return code
+
 
 PRELUDE = """
 import torch
@@ -33,22 +42,12 @@ def python(code):
     return result.stdout
 
 
-def rows(heading):
-    """The cells of the first table behind a heading."""
-    table = PART.split(heading + "\n", 1)[1]
-    lines = [line for line in table.splitlines() if line.startswith("|")][2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
-def test_there_are_two_snippets():
-    assert len(SNIPPETS) == 2
-
-
+@pytest.mark.parametrize("page", [README, PYTORCH], ids=["README", "pytorch"])
 @pytest.mark.parametrize("level", ["O1", "O2", "O5"])
-def test_the_loop_trains(level):
+def test_the_loop_trains(level, page):
     out = python(
         PRELUDE
-        + SNIPPETS[0].replace('"O1"', f'"{level}"')
+        + snippet(page).replace('"O1"', f'"{level}"')
         + "print(all(not torch.equal(a, b.float()) for a, b in zip(before, model.parameters())))\n"
         + "print(loss.item())\n"
     )
@@ -57,22 +56,22 @@ def test_the_loop_trains(level):
 
 
 def test_install_apex_in_a_notebook():
-    code = SNIPPETS[1] + "import libamp.torch.amp\nprint(amp is libamp.torch.amp)\n"
+    code = snippet(FROM_APEX) + "import libamp.torch.amp\nprint(amp is libamp.torch.amp)\n"
     assert python(code) == "True\n"
 
 
 def test_the_parts_it_lists_are_there():
     from libamp import apex_shim
 
-    listed = PART.split("### Coming from Apex", 1)[1].split("Inside an installed", 1)[0]
+    listed = FROM_APEX.split("Inside an installed", 1)[0]
     for part in apex_shim.PARTS:
         assert f"`{part.removeprefix('apex.')}`" in listed or f"`{part}`" in listed, part
 
 
 def test_every_row_of_torch_amp_is_code_that_runs():
     """The right column, in a training: what is a whole call runs as it stands, what is a part of one is used."""
-    cells = [row[1] for row in rows("### Coming from torch.amp")]
-    code = " ".join(cells)
+    lines = [line for line in FROM_TORCH.splitlines() if line.startswith("|")][2:]
+    code = " ".join(line.strip("|").split("|")[1] for line in lines)
     used = set(re.findall(r"amp\.(\w+)", code))
     assert used == {"initialize", "scale_loss", "master_params", "state_dict", "disable_casts"}
     out = python(
@@ -105,13 +104,13 @@ def test_every_command_has_its_option():
     usage = subprocess.run(
         [sys.executable, "-m", "libamp.run", "--help"], capture_output=True, text=True, check=True
     ).stdout
-    for option in set(re.findall(r"`(?:python -m libamp\.run )?(--[a-z-]+)`", PART)):
+    for option in set(re.findall(r"`(?:python -m libamp\.run )?(--[a-z-]+)`", FROM_APEX)):
         assert option in usage, option
 
 
 def test_old_checkpoints_load_as_it_says(tmp_path):
     """A file with an object in it, as scripts of 2020 saved them, in a script that says nothing of weights_only."""
-    setting = re.search(r"`(TORCH_\w+)=1 python -m libamp\.run train\.py`", PART).group(1)
+    setting = re.search(r"`(TORCH_\w+)=1 python -m libamp\.run train\.py`", FROM_APEX).group(1)
     script = tmp_path / "train.py"
     script.write_text(f"""
 import argparse, torch, apex

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Fills README.md's table of measurements from bench/results.
+
+readme_table.py ROOT            prints TAP: is the table in README.md the one that bench/results gives?
+readme_table.py ROOT --write    writes it into README.md
+
+Each row names its result file; a figure that is missing there is an error.
+"""
+import pathlib
+import re
+import sys
+
+BEGIN, END = "<!-- bench: tools/readme_table.py fills this block from bench/results -->\n", "<!-- end -->"
+H100, PROGRAMS = "2026-11-27-nvidia-h100.md", "2026-11-27-programs-cpu.md"
+MODELS = {"GPT-2": "GPT-2 small, 16 x 512 tokens", "BERT": "BERT base, 64 x 128 tokens"}
+LEVELS = {"O1": "autocast-fp16", "O2": "autocast-fp16", "O4": "autocast-bf16", "O5": "autocast-bf16"}
+PROGRAMS_SHOWN = {"darknet": ("darknet, digits", "tests/darknet/show.sh"), "demo": ("the demo, digits", "tools/demo")}
+TRAIN = "bench/python/train.py"
+
+
+def find(text, *cells):
+    """The last row of a Markdown table that starts with these cells, by the names in its table's head."""
+    head, found = [], None
+    for line in text.splitlines():
+        row = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if not row:
+            head = []
+        elif not head:
+            head = row
+        elif tuple(row[: len(cells)]) == cells:
+            found = dict(zip(head, row))
+    if found is None:
+        raise KeyError(f"no row | {' | '.join(cells)} |")
+    return found
+
+
+def number(row, column):
+    return float(row[column].replace(",", ""))
+
+
+def rows(root):
+    """(program, device, peer, command, accuracy, {level: (times as fast, share of the memory or None)})"""
+    results = root / "bench" / "results"
+    h100, programs = ((results / name).read_text(encoding="utf-8") for name in (H100, PROGRAMS))
+    for model, size in MODELS.items():
+        figures = {}
+        for level, peer in LEVELS.items():
+            ours, theirs = find(h100, model, level), find(h100, model, peer)
+            figures[level] = (number(theirs, "GPU ms") / number(ours, "GPU ms"), number(ours, "MiB") / number(theirs, "MiB"))
+        yield size, "H100", "autocast", TRAIN, "", figures
+    steps = re.findall(r"^step +training step, (O\d) .*? ms +([\d.]+) .*the same host in FP32$", h100, re.MULTILINE)
+    yield ("4 linear layers of 4096", "H100", "itself in FP32", "tools/gpu pack", "",
+           {level: (float(ratio), None) for level, ratio in steps})
+    for program, (name, command) in PROGRAMS_SHOWN.items():
+        found = {level: find(programs, program, level) for level in LEVELS if f"| {program} | {level} |" in programs}
+        last = found[max(found)]
+        yield (name, "CPU", "itself in FP32", command, f"{last['accuracy']}, alone {last['accuracy alone']}",
+               {level: (number(row, "seconds alone") / number(row, "seconds"),
+                        None if row["activations"] == "-" else number(row, "activations")) for level, row in found.items()})
+
+
+def block(root):
+    def cell(figures):
+        if figures is None:
+            return ""
+        speed, memory = figures
+        return f"{speed:.2f}x" + ("" if memory is None else f", {memory:.2f}")
+
+    table = [("program", "on", "compared with", *LEVELS, "accuracy", "command"), ("---",) * (5 + len(LEVELS))]
+    table += [(program, device, peer, *(cell(figures.get(level)) for level in LEVELS), accuracy, f"`{command}`")
+              for program, device, peer, command, accuracy, figures in rows(root)]
+    return "".join("|" + "|".join(f" {text} " if text else " " for text in row) + "|\n" for row in table)
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    readme = root / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    new = before + BEGIN + block(root) + END + rest.split(END, 1)[1]
+    if sys.argv[2:] == ["--write"]:
+        readme.write_text(new, encoding="utf-8")
+        return
+    print("ok 1 - README.md's table is bench/results'" if new == text else
+          "not ok 1 - README.md's table is bench/results': tools/readme_table.py . --write")
+    print("1..1")
+
+
+if __name__ == "__main__":
+    main()
