@@ -432,12 +432,12 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
 /* An init_scale that nothing starts from: what runs in fp16 lacks it; elsewhere it is only said. */
 static void check_start(amp_context *context) {
     const struct amp__properties *p = &context->properties;
-    const char *level = amp__level_name(p->level);
+    const struct amp__level *level = amp__level_row(p->level);
     char line[160];
     if (p->unused_init_scale == 0.0f) return;
-    snprintf(line, sizeof line, "level %s: init_scale is %g, and the loss scale stays %g", level,
+    snprintf(line, sizeof line, "level %s: init_scale is %g, and the loss scale stays %g", level->name,
              (double)p->unused_init_scale, (double)p->scaler.init_scale);
-    if (p->low == AMP_FLOAT16 && p->level != AMP_O0) amp__find(context, AMP__START_UNUSED, "", "%s", line);
+    if (p->low == AMP_FLOAT16 && amp__level_is_low(level)) amp__find(context, AMP__START_UNUSED, "", "%s", line);
     else amp__event(context, amp__any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
 

@@ -16,30 +16,33 @@ static amp_losses losses_at(const amp_statistics *s, float scale) {
 
 static double percent(uint64_t part, uint64_t whole) { return whole ? 100.0 * (double)part / (double)whole : 0.0; }
 
-/* Levels of this type that cast ops, or the model. */
-static uint32_t levels_in(amp_dtype low, bool casting_ops, bool retyping) {
-    static const struct {
-        amp_level level;
-        amp_dtype low, model;
-        int patches;
-    } levels[] = {
-#define LEVEL(name, value, text, low, model, patches, ...) { name, low, model, patches },
-        AMP_LEVEL_MAP(LEVEL)
-#undef LEVEL
-    };
+/* ---- levels: by what they do, as bits of 1u << level ---- */
+
+typedef bool level_test(const struct amp__level *row);
+
+static uint32_t levels_in(amp_dtype low, level_test *holds) {
     uint32_t bits = 0;
-    for (size_t i = 0; i < AMP_COUNT(levels); i++)
-        if (levels[i].low == low && ((casting_ops && levels[i].patches) || (retyping && amp__is_low(levels[i].model))))
-            bits |= 1u << levels[i].level;
+    for (amp_level level = 1; level <= AMP__LEVELS; level++) {
+        const struct amp__level *row = amp__level_row(level);
+        if (row->low == low && holds(row)) bits |= 1u << level;
+    }
     return bits;
 }
 
-static uint32_t every_level(void) {
-    uint32_t bits = 0;
-#define LEVEL(name, ...) bits |= 1u << name;
-    AMP_LEVEL_MAP(LEVEL)
-#undef LEVEL
-    return bits;
+static uint32_t fp16_levels(level_test *holds) { return levels_in(AMP_FLOAT16, holds); }
+
+static uint32_t every_level(void) { return ((1u << AMP__LEVELS) - 1) << 1; }
+
+static bool has_unscaled_gradients(const struct amp__level *row) {
+    return amp__level_retypes(row) && row->loss_scale == 1.0f;
+}
+
+static bool has_only_low_weights(const struct amp__level *row) {
+    return amp__level_retypes(row) && !row->master_weights;
+}
+
+static bool has_low_batch_norm(const struct amp__level *row) {
+    return amp__level_retypes(row) && !row->keep_batchnorm_fp32;
 }
 
 /* ---- ops ---- */
@@ -51,7 +54,7 @@ static uint32_t low_levels(const struct amp__seen *seen) {
     const struct amp__op *op = seen->op;
     const bool fp32 = op->listed == AMP_FP32 || op->listed == AMP_BANNED || seen->flows == AMP__FLOWS_WIDE;
     const bool follows = op->listed != AMP_LOWER && op->context->properties.patch_ops && !amp__is_low(seen->dtype);
-    return levels_in(AMP_FLOAT16, !fp32 && !follows, true);
+    return fp16_levels(!fp32 && !follows ? amp__level_is_low : amp__level_retypes);
 }
 
 static bool uses_fp16(const struct amp__properties *p) {
@@ -184,7 +187,7 @@ static void look_for_constants(struct amp__advice_list *list, const struct amp__
 }
 
 static void look_for_shapes(struct amp__advice_list *list, const struct amp__seen *seen) {
-    const uint32_t low = levels_in(AMP_FLOAT16, true, true) | levels_in(AMP_BFLOAT16, true, true);
+    const uint32_t low = fp16_levels(amp__level_is_low) | levels_in(AMP_BFLOAT16, amp__level_is_low);
     const struct amp__about about = { seen, low, 0, 0 };
     if (seen->op->listed == AMP_LOWER && seen->odd)
         amp__advise(list, AMP__ODD_DIMENSIONS, &about, "op %s, %s: a dimension of %lld", seen->op->name, seen->name,
@@ -204,7 +207,7 @@ static void look_at_norm(struct amp__advice_list *list, const struct amp__seen *
         if (each > elements) return; /* seen is none of the input */
         if (!channels || each < channels) channels = each;
     }
-    const struct amp__about about = { seen, levels_in(AMP_FLOAT16, true, true), elements, elements };
+    const struct amp__about about = { seen, fp16_levels(amp__level_is_low), elements, elements };
     if (channels && channels < elements && elements / channels < FEW)
         amp__advise(list, AMP__SMALL_BATCH, &about, "op %s, %s: %llu elements for each of %llu channels",
                     seen->op->name, seen->name, (unsigned long long)(elements / channels),
@@ -238,11 +241,12 @@ enum { SMALL_PART = 20 }; /* one in so many may be lost: fewer are noise beside 
 static void look_for_underflow(struct amp__advice_list *list, const struct amp__seen *seen,
                                const amp_context *context) {
     const uint64_t numbers = numbers_of(&seen->total), zeros = losses_at(&seen->total, 1.0f).zeros;
-    const struct amp__about about = { seen, 1u << AMP_O3, zeros, numbers };
+    const uint32_t levels = fp16_levels(has_unscaled_gradients);
+    const struct amp__about about = { seen, levels, zeros, numbers };
     if (numbers && zeros >= numbers / SMALL_PART + 1)
         amp__advise(list, AMP__UNDERFLOWS, &about, "parameter %s: %.3g %% of its gradient is 0 in fp16 at a loss scale "
                     "of 1", seen->name, percent(zeros, numbers));
-    const struct amp__about all = { seen, 1u << AMP_O3, seen->total.zeros, seen->total.elements };
+    const struct amp__about all = { seen, levels, seen->total.zeros, seen->total.elements };
     if (seen->total.zeros == seen->total.elements && uses_fp16(&context->properties) &&
         amp__scaling_is_trivial(&context->properties))
         amp__advise(list, AMP__UNDERFLOWS, &all, "parameter %s: all of its gradient is 0, in fp16 at a loss scale of 1",
@@ -254,14 +258,14 @@ static void look_at_gradient(struct amp__advice_list *list, const struct amp__se
     look_for_underflow(list, seen, context);
     const uint64_t numbers = numbers_of(&seen->total), zeros = losses_at(&seen->total, ldexpf(1.0f, exponent)).zeros;
     if (!numbers || zeros < numbers / SMALL_PART + 1) return;
-    const struct amp__about about = { seen, levels_in(AMP_FLOAT16, true, true), zeros, numbers };
+    const struct amp__about about = { seen, fp16_levels(amp__level_is_low), zeros, numbers };
     amp__advise(list, AMP__GRADIENTS_SPAN, &about, "parameter %s: %.3g %% of its gradient is 0 in fp16 at 2^%d, the "
                 "greatest scale that %s", seen->name, percent(zeros, numbers), exponent,
                 exponent < 24 ? "others bear" : "is tried by default: see amp_config.max_scale");
 }
 
 static void look_at_scale(struct amp__advice_list *list, int exponent) {
-    const struct amp__about about = { NULL, 1u << AMP_O1 | 1u << AMP_O2, 0, 0 };
+    const struct amp__about about = { NULL, fp16_levels(amp__level_is_dynamic), 0, 0 };
     const float start = amp__survey_default_scale();
     if (ldexpf(1.0f, exponent) < start)
         amp__advise(list, AMP__SCALE_FALLS, &about, "gradients fit fp16 at a loss scale of 2^%d, with a binade to "
@@ -270,7 +274,7 @@ static void look_at_scale(struct amp__advice_list *list, int exponent) {
 
 static void look_at_update(struct amp__advice_list *list, const struct amp__seen *seen) {
     const uint64_t numbers = numbers_of(&seen->total);
-    const struct amp__about about = { seen, 1u << AMP_O3, seen->lost_fp16, numbers };
+    const struct amp__about about = { seen, fp16_levels(has_only_low_weights), seen->lost_fp16, numbers };
     if (numbers && seen->lost_fp16 >= numbers / 10 + 1)
         amp__advise(list, AMP__UPDATES_LOST, &about, "parameter %s: %.3g %% of its updates would not show in fp16, "
                     "%.3g %% in bf16", seen->name, percent(seen->lost_fp16, numbers),
@@ -282,7 +286,7 @@ static void look_at_weight(struct amp__advice_list *list, const struct amp__seen
     const bool norm = seen->param->module_kind == AMP_MODULE_BATCH_NORM;
     const amp_losses lost = losses_at(&seen->total, 1.0f);
     const uint64_t numbers = numbers_of(&seen->total), all = lost.infinities + lost.zeros;
-    const uint32_t levels = norm ? 1u << AMP_O3 : levels_in(AMP_FLOAT16, false, true);
+    const uint32_t levels = fp16_levels(norm ? has_low_batch_norm : amp__level_retypes);
     const struct amp__about about = { seen, levels, all, seen->total.elements };
     if (lost.infinities || (lost.zeros && lost.zeros >= numbers / 2))
         amp__advise(list, AMP__WEIGHTS_UNFIT, &about, "parameter %s: %llu elements are infinite in fp16 and %llu are "

@@ -5,12 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-static const amp_level levels[] = {
-#define LEVEL(name, ...) name,
-    AMP_LEVEL_MAP(LEVEL)
-#undef LEVEL
-};
-
 /* ---- levels ---- */
 
 static int32_t fitness(const struct amp__survey *survey, uint32_t bit, bool casts_ops, uint32_t *n_advice) {
@@ -42,24 +36,30 @@ static bool prefers_bfloat16(const amp_context *context) {
     return amp__gate_pays(context, AMP_FLOAT16) == AMP_OFF;
 }
 
-/* O2 saves the most, and O1 casts single ops; where fp16 does not do, bfloat16 has FP32's range. On a CPU on which fp16
- * is slower than FP32 bfloat16 comes first. */
+/* A 16-bit model with masters saves the most, casts around ops may leave some out; where fp16 does not do, bfloat16 has
+ * FP32's range. On a CPU on which fp16 is slower than FP32 bfloat16 comes first. */
 static amp_level choose(const amp_context *context, const amp_surveyed_level *surveyed, size_t n) {
     static const struct {
-        amp_level level;
+        amp_dtype low;
+        bool masters;
         int32_t at_most; /* of fits */
-    } order[] = { { AMP_O5, 1 }, { AMP_O4, 2 }, { AMP_O2, 1 }, { AMP_O1, 2 }, { AMP_O5, 1 }, { AMP_O4, 1 } };
+    } order[] = { { AMP_BFLOAT16, true, 1 }, { AMP_BFLOAT16, false, 2 }, { AMP_FLOAT16, true, 1 },
+                  { AMP_FLOAT16, false, 2 }, { AMP_BFLOAT16, true, 1 },  { AMP_BFLOAT16, false, 1 } };
     for (size_t i = prefers_bfloat16(context) ? 0 : 2; i < AMP_COUNT(order); i++)
-        for (size_t j = 0; j < n; j++)
-            if (surveyed[j].memory.level == order[i].level && surveyed[j].fits && surveyed[j].fits <= order[i].at_most)
-                return order[i].level;
+        for (size_t j = 0; j < n; j++) {
+            const struct amp__level *row = amp__level_row(surveyed[j].memory.level);
+            if (row->low == order[i].low && (order[i].masters ? row->master_weights : row->patch_ops) &&
+                surveyed[j].fits && surveyed[j].fits <= order[i].at_most)
+                return surveyed[j].memory.level;
+        }
     return AMP_O0;
 }
 
 float amp__survey_default_scale(void) {
     amp_config config = AMP_CONFIG_INIT;
     struct amp__properties p;
-    config.level = AMP_O1;
+    config.level = AMP_O0;
+    config.loss_scale = AMP_DYNAMIC;
     return amp__properties_resolve(&config, &p) == AMP_OK ? p.scaler.init_scale : 1.0f;
 }
 
@@ -90,9 +90,9 @@ static const struct amp__advised *write_kind(const struct amp__advised *first, a
     for (; at && at->kind == first->kind; at = at->next) {
         if (++n > SHOWN) continue;
         amp__text_add(text, "  %.*s [", (int)at->seen_length, at->seen);
-        for (size_t j = 0, some = 0; j < AMP_COUNT(levels); j++)
-            if (at->advice.levels & 1u << levels[j])
-                amp__text_add(text, "%s%s", some++ ? " " : "", amp__level_name(levels[j]));
+        for (amp_level level = 1, some = 0; level <= AMP__LEVELS; level++)
+            if (at->advice.levels & 1u << level)
+                amp__text_add(text, "%s%s", some++ ? " " : "", amp__level_name(level));
         amp__text_add(text, "]\n");
     }
     if (n > SHOWN) amp__text_add(text, "  and %zu more\n", n - SHOWN);
@@ -123,7 +123,7 @@ static void write_text(const struct amp__survey *survey, const amp_survey_result
     write_levels(result, text);
     for (const struct amp__advised *advised = survey->list.first; advised;) advised = write_kind(advised, text);
     amp__text_add(text, "advised: %s", amp__level_name(result->level));
-    if (result->level == AMP_O1 || result->level == AMP_O2)
+    if (amp__level_is_dynamic(amp__level_row(result->level)))
         amp__text_add(text, ", init_scale %.9g", (double)result->init_scale);
     if (prefers_bfloat16(context))
         amp__text_add(text, " (products in fp16 are not faster than FP32's on this CPU: docs/gate.md)");
@@ -161,17 +161,17 @@ static amp_status conclude(struct amp__survey *survey, const amp_context *contex
     amp__survey_rules(&survey->list, context);
     AMP_TRY(survey->list.status);
     survey->advice = amp__alloc(survey->list.n + 1, sizeof *survey->advice);
-    survey->levels = amp__alloc(AMP_COUNT(levels), sizeof *survey->levels);
+    survey->levels = amp__alloc(AMP__LEVELS, sizeof *survey->levels);
     if (!survey->advice || !survey->levels) return amp__fail_memory();
     for (const struct amp__advised *advised = survey->list.first; advised; advised = advised->next)
         survey->advice[n++] = advised->advice;
-    for (size_t i = 0; i < AMP_COUNT(levels); i++)
-        AMP_TRY(describe_level(survey, context, levels[i], &survey->levels[i]));
+    for (amp_level level = 1; level <= AMP__LEVELS; level++)
+        AMP_TRY(describe_level(survey, context, level, &survey->levels[level - 1]));
     *result = (amp_survey_result){
-        .struct_size = sizeof *result, .level = choose(context, survey->levels, AMP_COUNT(levels)),
+        .struct_size = sizeof *result, .level = choose(context, survey->levels, AMP__LEVELS),
         .init_scale = amp__survey_default_scale(),
         .iterations = context->observer->seen_iterations + (context->observer->calls != 0),
-        .advice = survey->advice, .n_advice = n, .levels = survey->levels, .n_levels = AMP_COUNT(levels),
+        .advice = survey->advice, .n_advice = n, .levels = survey->levels, .n_levels = AMP__LEVELS,
     };
     if (amp__survey_scale(context, &exponent)) result->init_scale = ldexpf(1.0f, exponent);
     survey->text = make_text(survey, result, context);

@@ -9,24 +9,24 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct level {
-    const char *name;
-    amp_dtype low, cast_model_type;
-    bool patch_ops, keep_batchnorm_fp32, master_weights;
-    float loss_scale;
-} levels[] = {
+static const struct amp__level levels[] = {
 #define ROW(constant, value, text, ...) [constant] = { &#constant[4], __VA_ARGS__ }, /* "O1" of AMP_O1 */
     AMP_LEVEL_MAP(ROW)
 #undef ROW
 };
-enum { FIRST = 1, LAST = 0 AMP_LEVEL_MAP(AMP__ONE_MORE) };
+enum { FIRST = 1, LAST = AMP__LEVELS };
 _Static_assert(AMP_COUNT(levels) == LAST + 1, "the values of AMP_LEVEL_MAP are 1, 2, 3, ...");
 
 #define NAME(constant, ...) " " #constant
 #define NAMES AMP_LEVEL_MAP(NAME)
 
+const struct amp__level *amp__level_row(amp_level level) {
+    return level >= FIRST && level <= LAST ? &levels[level] : NULL;
+}
+
 const char *amp__level_name(amp_level level) {
-    return level >= FIRST && level <= LAST ? levels[level].name : "unknown level";
+    const struct amp__level *row = amp__level_row(level);
+    return row ? row->name : "unknown level";
 }
 
 AMP_API amp_status amp_level_from_name(const char *name, amp_level *level) {
@@ -69,7 +69,7 @@ static const struct rule {
       "cast_model_type must be FLOAT32, FLOAT16, BFLOAT16 or UNCHANGED" },
 };
 
-static bool holds_for(const struct rule *rule, const struct level *level) {
+static bool holds_for(const struct rule *rule, const struct amp__level *level) {
     return rule->levels == ALL || level->patch_ops == (rule->levels == CASTING);
 }
 
@@ -80,7 +80,7 @@ static amp_status check_overrides(const amp_config *config) {
         [MASTER_WEIGHTS] = config->master_weights,
         [CAST_MODEL_TYPE] = config->cast_model_type,
     };
-    const struct level *level = &levels[config->level];
+    const struct amp__level *level = &levels[config->level];
     for (size_t i = 0; i < AMP_COUNT(rules); i++) {
         const int32_t value = values[rules[i].field];
         const bool allowed = value >= 0 && value < 32 && (rules[i].allowed & BIT(value));
@@ -235,7 +235,7 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
                   (int)config.level, LAST);
     AMP_TRY(check_switches(&config));
     AMP_TRY(check_overrides(&config));
-    const struct level *level = &levels[config.level];
+    const struct amp__level *level = &levels[config.level];
     struct amp__properties p = {
         .level = config.level,
         .enabled = config.enabled != AMP_OFF,

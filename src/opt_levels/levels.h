@@ -29,7 +29,21 @@ struct amp__properties {
     float unused_init_scale; /* amp_config.init_scale where the loss scale is static; 0: not set */
 };
 
-const char *amp__level_name(amp_level level); /* "O1" */
+/* A row of AMP_LEVEL_MAP: what a level does by default. Levels are asked for what they do, not for their names. */
+struct amp__level {
+    const char *name; /* "O1" */
+    amp_dtype low, cast_model_type;
+    bool patch_ops, keep_batchnorm_fp32, master_weights;
+    float loss_scale;
+};
+enum { AMP__LEVELS = 0 AMP_LEVEL_MAP(AMP__ONE_MORE) }; /* from 1 on */
+
+const struct amp__level *amp__level_row(amp_level level); /* NULL: there is none */
+const char *amp__level_name(amp_level level);             /* "O1" */
+
+static inline bool amp__level_retypes(const struct amp__level *row) { return amp__is_low(row->cast_model_type); }
+static inline bool amp__level_is_low(const struct amp__level *row) { return row->patch_ops || amp__level_retypes(row); }
+static inline bool amp__level_is_dynamic(const struct amp__level *row) { return row->loss_scale == AMP_DYNAMIC; }
 
 /* Checks the configuration against the level's rules and fills in every default. */
 /* enabled = OFF: nothing is cast, scaled or wrapped, whatever the level says. */
