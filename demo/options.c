@@ -98,8 +98,10 @@ static void add_level(struct options *options, const char *label, amp_level leve
 }
 
 static void add_all_levels(struct options *options) {
-    static const char *const labels[OPTIONS_LEVELS] = { "FP32", "O0", "O1", "O2", "O3", "O4", "O5" };
-    for (int i = 0; i < OPTIONS_LEVELS; i++) add_level(options, labels[i], i); /* AMP_O0 is 1 */
+#define LABEL(level, ...) &#level[4], /* "O1" of AMP_O1 */
+    static const char *const labels[] = { "FP32", AMP_LEVEL_MAP(LABEL) };
+#undef LABEL
+    for (int i = 0; i < OPTIONS_LEVELS; i++) add_level(options, labels[i], i); /* levels are 1, 2, ... */
 }
 
 /* libamp knows the names of its levels, and what was probably meant. */

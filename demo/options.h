@@ -5,7 +5,8 @@
 
 #include "run.h"
 
-#define OPTIONS_LEVELS 7 /* FP32 and O0 to O5 */
+#define OPTIONS_ONE_MORE(...) +1
+enum { OPTIONS_LEVELS = 1 AMP_LEVEL_MAP(OPTIONS_ONE_MORE) }; /* FP32 and each of libamp's */
 
 /* 0, AMP_DEFAULT: not given, so that the level's own value holds. */
 struct options {

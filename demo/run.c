@@ -217,18 +217,28 @@ static void pass_event(void *self, const amp_event *event) {
 }
 
 static mt_dtype low_type(amp_level level) {
-    if (level == AMP_O4 || level == AMP_O5) return MT_BF16;
-    return level == AMP_O1 || level == AMP_O2 || level == AMP_O3 ? MT_F16 : MT_F32;
+    switch (level) {
+#define LEVEL(level, value, text, low, model, casts_ops, ...)                                                          \
+    case level: return casts_ops || model == low ? (low == AMP_BFLOAT16 ? MT_BF16 : MT_F16) : MT_F32;
+        AMP_LEVEL_MAP(LEVEL)
+#undef LEVEL
+    default: return MT_F32;
+    }
+}
+
+/* Of the level, or as the configuration has it. */
+static int has_masters(const amp_config *config) {
+    amp_config resolved = AMP_CONFIG_INIT;
+    return amp_config_resolve(config, &resolved) == AMP_OK && resolved.master_weights >= AMP_ON;
 }
 
 /* libamp's kernels for what the level makes 16-bit. Where it keeps masters, its optimizer writes them and the
  * parameters in one pass; everywhere else the host's steps. */
 static int add_kernels(struct trainer *t) {
     const amp_config *config = &t->setup->config;
-    const int masters = (config->level == AMP_O2 || config->level == AMP_O5) && config->master_weights != AMP_OFF;
     if (t->setup->host_kernels) return 0;
     kernels_add(&t->adapter, t->setup->fp32_kernels);
-    if (masters) kernels_fuse(&t->adapter, &t->fused, &t->rule);
+    if (has_masters(config)) kernels_fuse(&t->adapter, &t->fused, &t->rule);
     if (!t->setup->gate || t->setup->device != MT_CPU) return 0; /* of a device's tensor cores libamp knows enough */
     const mt_dtype low = low_type(config->level);
     const int status = kernels_measure(&t->net, low, t->setup->batch, t->setup->fp32_kernels);

@@ -96,6 +96,8 @@ class Module:
             kind = self.spelled(entry["type"])
             yield from documented(entry)
             yield f"  {kind}, parameter :: {entry['name']} = {self.literal(kind, entry['value'])}"
+        levels = ", ".join(f'"{value["name"][4:]}"' for value in enums if value["type"] == {"name": "amp_level"})
+        yield from ["  !> The names of all levels.", f"  character(*), parameter :: AMP_LEVELS(*) = [{levels}]"]
         for struct in self.api["structs"]:
             yield from self.structure(struct)
         yield from ["", "  interface"]

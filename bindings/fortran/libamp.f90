@@ -61,6 +61,18 @@ module libamp
 
 contains
 
+  !> Are parameters 16 bits wide at this level, as at "O2"?
+  logical function amp_retypes(level)
+    character(*), intent(in) :: level
+    character(len(level) + 1, c_char), target :: name
+    type(amp_config), target :: config, resolved
+    name = level // c_null_char
+    amp_retypes = .false.
+    if (amp_level_from_name(c_loc(name), c_loc(config%level)) /= AMP_OK) return
+    if (amp_config_resolve(c_loc(config), c_loc(resolved)) /= AMP_OK) return
+    amp_retypes = any(resolved%cast_model_type == [AMP_FLOAT16, AMP_BFLOAT16])
+  end function amp_retypes
+
   ! ---- description ----
 
   !> A procedure that the policy may see. `slot` is where the program keeps its address, c_funloc(procedure), and calls

@@ -93,6 +93,9 @@ def module(api):
     for function in api["functions"]:
         yield from [*documented(function, "    "), f"    pub fn {function['name']}{signature(function)};"]
     yield "}"
+    levels = [value["name"] for value in named if value["type"] == {"name": "amp_level"}]
+    yield from ["", "/// Gives all levels to a macro.", "#[macro_export]", "macro_rules! amp_levels {",
+                f"    ($with:ident) => {{ $with! {{ {', '.join(f'{name[4:]} = {name}' for name in levels)} }} }};", "}"]
 
 
 def main():

@@ -29,7 +29,7 @@ program digits
   call amp%add_parameter("first.bias", b1, db1)
   call amp%add_parameter("second.weight", w2, dw2)
   call amp%add_parameter("second.bias", b2, db2)
-  call amp%initialize(level, emulate=all(level /= ["O0", "O1", "O4"])) ! 16-bit parameters in FP32 storage
+  call amp%initialize(level, emulate=amp_retypes(level)) ! 16-bit parameters in FP32 storage
   do epoch = 1, epochs
     do first = 1, n_train, batch
       last = min(first + batch - 1, n_train)

@@ -89,12 +89,16 @@ contains
   subroutine begin(level, scale)
     character(*), intent(in) :: level
     real(c_float), intent(in) :: scale
-    type(amp_config) :: config
+    character(len(level) + 1, c_char), target :: name
+    type(amp_config), target :: config, resolved
     w = [1, 2, 3, 4]
     dw = 0
-    if (level /= "O3") config%init_scale = scale ! its loss scale is 1
+    name = level // c_null_char
+    call expect(amp_level_from_name(c_loc(name), c_loc(config%level)) == AMP_OK, level // " is a level")
+    call expect(amp_config_resolve(c_loc(config), c_loc(resolved)) == AMP_OK, level // ": its configuration")
+    if (resolved%loss_scale < 0) config%init_scale = scale ! AMP_DYNAMIC is below 0
     call describe(amp, w, dw)
-    call amp%initialize(level, emulate=level /= "O0", config=config)
+    call amp%initialize(level, emulate=amp_retypes(level) .or. resolved%patch_ops == AMP_ON, config=config)
   end subroutine begin
 
   subroutine backward(seed)
@@ -169,11 +173,10 @@ contains
 
   !> fp16 has 11 significant bits, bfloat16 8.
   subroutine a_step_at_each_level()
-    character(2), parameter :: levels(6) = ["O0", "O1", "O2", "O3", "O4", "O5"]
     real(c_float) :: y(n)
     integer :: i, j
-    do i = 1, size(levels)
-      call begin(levels(i), 1024.0_c_float)
+    do i = 1, size(AMP_LEVELS)
+      call begin(AMP_LEVELS(i), 1024.0_c_float)
       call through(slot, y, spread(1.0_c_float, 1, n), w)
       do j = 1, 2
         dw = 0
@@ -182,8 +185,8 @@ contains
         call amp%bracket_end()
         call step()
       end do
-      call expect(all(abs(w - [0.9, 1.8, 2.7, 3.6]) < [1, 2, 3, 4] / 128.0), levels(i) // ": two steps")
-      call expect(index(amp%health(), new_line("a") // "sound" // new_line("a")) > 0, levels(i) // ": soundly wired")
+      call expect(all(abs(w - [0.9, 1.8, 2.7, 3.6]) < [1, 2, 3, 4] / 128.0), AMP_LEVELS(i) // ": two steps")
+      call expect(index(amp%health(), new_line("a") // "sound" // new_line("a")) > 0, AMP_LEVELS(i) // ": soundly wired")
       call amp%shutdown()
     end do
   end subroutine a_step_at_each_level

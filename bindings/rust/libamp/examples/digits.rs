@@ -120,7 +120,7 @@ fn build(level: Level) -> libamp::Result<(Context, Network)> {
                   layer(&mut model, "second", HIDDEN, DIGITS, &mut seed)];
     let sgd = model.optimizer(&[layers[0].w, layers[0].b, layers[1].w, layers[1].b]);
     // Levels that keep 16-bit parameters do so in FP32 storage here.
-    let amp = model.initialize(&Config::new(level).emulate(![Level::O0, Level::O1, Level::O4].contains(&level)))?;
+    let amp = model.initialize(&Config::new(level).emulate(level.retypes()))?;
     Ok((amp, Network { layers, sgd }))
 }
 

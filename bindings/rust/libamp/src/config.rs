@@ -8,13 +8,20 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level(sys::amp_level);
 
+macro_rules! levels {
+    ($($name:ident = $value:ident),+) => { impl Level { $(pub const $name: Level = Level(sys::$value);)+ } };
+}
+sys::amp_levels!(levels);
+
 impl Level {
-    pub const O0: Level = Level(sys::AMP_O0);
-    pub const O1: Level = Level(sys::AMP_O1);
-    pub const O2: Level = Level(sys::AMP_O2);
-    pub const O3: Level = Level(sys::AMP_O3);
-    pub const O4: Level = Level(sys::AMP_O4);
-    pub const O5: Level = Level(sys::AMP_O5);
+    /// Are parameters 16 bits wide at this level, as at O2?
+    pub fn retypes(self) -> bool {
+        let config = Config::new(self);
+        let mut resolved = sys::amp_config::init();
+        // SAFETY: both live as long as the call
+        let status = unsafe { sys::amp_config_resolve(&config.raw, &mut resolved) };
+        status == sys::AMP_OK && [sys::AMP_FLOAT16, sys::AMP_BFLOAT16].contains(&resolved.cast_model_type)
+    }
 }
 
 impl FromStr for Level {
