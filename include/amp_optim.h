@@ -113,8 +113,7 @@ typedef struct amp_optim {
  * 1e-2, eps 1e-10. (Apex has no default lr for SGD.) rule->struct_size is set before. */
 AMP_API AMP_MUST_CHECK amp_status amp_optim_defaults(amp_optim_kind kind, amp_optim *rule);
 
-/* ---- Plain
- * calls --------------------------------------------------------------------------------------------------- */
+/* ---- Plain calls ------------------------------------------------------------------------------------------------- */
 
 /*
  * Tensor i is grad[i], param[i], low[i], moments[k][i], steps[i]; all spans of a tensor have one size, but NovoGrad's
@@ -179,8 +178,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_join_list(const amp_span *dst, const amp_s
 AMP_API AMP_MUST_CHECK amp_status amp_check_list(const amp_span *src, size_t n, float scale, float factor, float *norm,
                                                  float *norms, float *found_inf);
 
-/* ---- An optimizer that libamp
- * steps ------------------------------------------------------------------------------- */
+/* ---- An optimizer that libamp steps ------------------------------------------------------------------------------ */
 
 /*
  * Put it into amp_optimizer.fused before amp_initialize, with the parameters as ever and no steps. Copied; moments are

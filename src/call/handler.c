@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens in a wrapped op and in a wrapped forward (design.md 5): the operands are gathered, it is decided what
+ * What happens in a wrapped op and in a wrapped forward: the operands are gathered, it is decided what
  * becomes of them (struct decided), enter puts casts in their places, the function runs, leave hands on what it made.
  * Where the set of the operands' types decides, and the cache has all casts, a shorter way does the same.
  */

@@ -11,7 +11,7 @@
  * (registry.c). Wrapping is a transaction: amp__patch_add validates and prepares, amp__patch_commit swaps all slots and
  * cannot fail, amp__patch_undo takes a transaction's clients away again; the last client of a slot restores it.
  *
- * Whose call it is (design.md 5). A client with match_self takes the calls whose self argument is its own, whatever the
+ * Whose call it is. A client with match_self takes the calls whose self argument is its own, whatever the
  * scope. Any other call goes by the thread's scope (common/thread.h): inside a wrapped op or a host hook nobody takes
  * it; in a scope its context does, if it is a client; without a scope the only client does, if there is only one. The
  * scope also decides between several clients with one self. A call that nobody takes runs the original untouched and

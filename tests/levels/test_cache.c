@@ -73,7 +73,7 @@ static const struct {
     { COUNTED, AMP_DEFAULT, { CAST, EVALUATE, KEPT } },
     { COUNTED, AMP_DEFAULT, { EVALUATE, CAST, RECORD, CAST } }, /* pytorch#65766: the gradient would be lost */
     { COUNTED, AMP_DEFAULT, { EVALUATE, CAST, KEPT, KEPT, KEPT, KEPT } }, /* sglang-omni#2262: 322 casts a step */
-    { COUNTED, AMP_DEFAULT, { EVALUATE, CAST, STEP, CAST } }, /* Apex kept stale casts here, apex.md 2.5 */
+    { COUNTED, AMP_DEFAULT, { EVALUATE, CAST, STEP, CAST } }, /* Apex kept stale casts here */
     { COUNTED, AMP_OFF, { CAST, CAST } },
     /* without versions only in the outermost forward or scope, and a write inside of it needs a word */
     { NO_VERSION, AMP_DEFAULT, { CAST, WRITE, CAST } },

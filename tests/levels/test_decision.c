@@ -80,7 +80,7 @@ TEST(sequences_do_not_look_at_single_tensors) {
     ck_assert_int_eq(amp__decide(&p, AMP_PROMOTE_SEQUENCE, operands, 2).target, AMP_DTYPE_DEFAULT);
 }
 
-/* apex.md 2.2: Apex's casts take doubles too; torch's do not (peers.md A). */
+/* Apex's casts take doubles too; torch's do not. */
 TEST_TIMES(torch_leaves_fp64_alone, 2) {
     const struct amp__operand operands[] = { { AMP_FLOAT64, false, false }, { AMP_FLOAT64, false, false } };
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_TORCH);
@@ -98,7 +98,7 @@ TEST(three_types_promote) {
     ck_assert_int_eq(amp__decide(&p, AMP_PROMOTE, operands, 3).target, AMP_FLOAT64);
 }
 
-/* ---- in place: the others follow self (apex.md 2.3) ---- */
+/* ---- in place: the others follow self ---- */
 
 TEST_TIMES(in_place_keeps_the_type_of_self, 32) {
     static const amp_class classes[] = { AMP_LOWER, AMP_PROMOTE };

@@ -9,7 +9,7 @@ static const struct {
     amp_level level;
     amp_dtype outputs, given, inner, returned;
 } rows[] = {
-    { AMP_O0, 0, AMP_FLOAT16, AMP_FLOAT32, AMP_FLOAT32 }, /* apex.md 4.1: O0 casts inputs and outputs to fp32 */
+    { AMP_O0, 0, AMP_FLOAT16, AMP_FLOAT32, AMP_FLOAT32 }, /* Apex's O0 casts inputs and outputs to fp32 */
     { AMP_O1, 0, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT32 }, /* by linear; fp16 hidden times fp32 gamma: promoted */
     { AMP_O1, AMP_BFLOAT16, AMP_FLOAT32, AMP_FLOAT16, AMP_BFLOAT16 },
     { AMP_O2, 0, AMP_FLOAT32, AMP_FLOAT16, AMP_FLOAT32 },

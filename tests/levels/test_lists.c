@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cast lists against apex.md 2.1 and peers.md A, transcribed here once more, and what both have of torch.amp's
- * lists of today; and the names they match. */
+/* The cast lists against those of Apex and torch.autocast, transcribed here once more, and what both have of
+ * torch.amp's lists of today; and the names they match. */
 #include "checks.h"
 #include "../support/levels.h"
 #include "opt_levels/lists.h"
@@ -112,7 +112,7 @@ DIFFERENCE_TIMES(both_in_fp32_where_16_bits_have_no_kernels, 2) {
 }
 TEST(torch_for_fp16) { check_groups(AMP_LISTS_TORCH, AMP_FLOAT16, torch, sizeof torch / sizeof torch[0]); }
 
-TEST(torch_on_bf16_runs_bce_in_fp32) { /* peers.md A: on CPU it is simply fp32 */
+TEST(torch_on_bf16_runs_bce_in_fp32) { /* torch's list for the CPU */
     ck_assert_int_eq(amp__list_class(AMP_LISTS_TORCH, AMP_BFLOAT16, "binary_cross_entropy"), AMP_FP32);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a level means and what may be overridden: apex.md 1.3 and 1.4, one test per cell. */
+/* What a level means and what may be overridden: Apex's tables, one test per cell. */
 #include "../support/levels.h"
 #include "checks.h"
 #include "opt_levels/levels.h"
@@ -62,7 +62,7 @@ TEST(init_scale_follows_a_small_ceiling) {
     ck_assert_float_eq(properties.scaler.init_scale, 8.0f);
 }
 
-/* ---- overrides: apex.md 1.4 ---- */
+/* ---- overrides ---- */
 
 /* levels: bit per AMP_Ox that accepts the override. */
 #define L(n) (1u << AMP_O##n)

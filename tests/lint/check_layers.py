@@ -87,6 +87,9 @@ CODE_SUFFIXES = C_SUFFIXES | {".py", ".sh", ".S"}
 MESON_FILES = {"meson.build", "meson_options.txt"}
 SKIPPED_FOLDERS = {".git", "build", "subprojects", "__pycache__", "shared"}
 
+# A page that a comment or a message sends its reader to.
+PAPER = re.compile(r"(?<![\w*{}-])(?:[\w.-]+/)*([a-z][\w-]*\.md)\b")
+
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
 COMMENT_OR_LITERAL = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
 
@@ -116,6 +119,7 @@ class Lint:
         self.found = []  # (rule, path, line, message)
         self.dlfcn = {}  # library or plugin -> files
         self.needs = {}  # of NO_CIRCLES, without suffix -> what it includes or imports
+        self.papers = {pathlib.PurePath(path).name for path in self.files() if path.endswith(".md")}
         self.checked = 0
 
     def report(self, rule, path, line, message):
@@ -141,6 +145,7 @@ class Lint:
             self.checked += 1
             self.check_spdx(path, text)
             self.check_length(path, text)
+            self.check_cited(path, text)
             self.check_loose(path)
             if suffix in C_SUFFIXES:
                 self.check_c(path, text)
@@ -171,6 +176,12 @@ class Lint:
         for number, line in enumerate(text.splitlines() if narrow else (), 1):
             if len(line) > MAX_COLUMNS:
                 self.report("width", path, number, f"{len(line)} columns, {MAX_COLUMNS} at most")
+
+    def check_cited(self, path, text):
+        for match in PAPER.finditer(text) if not path.startswith("tests/lint/") else ():
+            if match.group(1) not in self.papers:
+                line = text.count("\n", 0, match.start()) + 1
+                self.report("cited", path, line, f"{match.group()} is not in this tree: cite what a reader has")
 
     def check_loose(self, path):
         if path.startswith("src/") and path.count("/") == 1 and path[4:] not in LOOSE:

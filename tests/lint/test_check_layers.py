@@ -10,7 +10,8 @@ SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n"
 SCRIPT = "# SPDX-License-Identifier: Apache-2.0\n"
 CLEAN = {
     "include/amp.h": "#include <stddef.h>\n#include <stdint.h>\n",
-    "include/amp_kernels.h": '#include "amp.h"\n',
+    "docs/numerics.md": "",
+    "include/amp_kernels.h": '/* docs/numerics.md */\n#include "amp.h"\n',
     "src/common/common.h": '#include "amp.h"\n',
     "src/kernels/kernels.h": '#include "common/common.h"\n',
     "src/host/host.h": '#include "common/common.h"\n',
@@ -48,6 +49,7 @@ PLANTED = [  # what, rule, file, text
     ("raw includes bracket", "layers", "src/raw/a.c", '#include "bracket/bracket.h"\n'),
     ("amp_mpi.h includes more than it may", "public", "include/amp_mpi.h", "#include <mpi.h>\n#include <unistd.h>\n"),
     ("mpi.h elsewhere", "public", "include/amp_call.h", "#include <mpi.h>\n"),
+    ("a page that is not there", "cited", "tests/a.c", "/* design.md 5 */\n"),
     ("a loose file", "loose", "src/loose.c", "int x;\n"),
     ("an include through ..", "layers", "src/common/a.c", '#include "../host/host.h"\n'),
     ("an include in angle brackets", "layers", "src/common/a.c", "#  include <host/host.h>\n"),

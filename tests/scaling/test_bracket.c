@@ -68,7 +68,7 @@ TEST_TIMES(micro_batches_add_up_below_the_low_types_range, 2) { /* the host's 16
     ck_assert_float_eq(seen_grad(&rig, 0), 0x1p-28f);
 }
 
-DIFFERENCE(static_scale_one_with_masters_keeps_the_sum) { /* Apex lost it for FP32 parameters, apex.md 3.5 */
+DIFFERENCE(static_scale_one_with_masters_keeps_the_sum) { /* Apex lost it for FP32 parameters */
     RIG_START(rig, AMP_O5, 0);
     for (int i = 0; i < 3; i++) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
@@ -123,7 +123,7 @@ TEST_TIMES(delayed_gradients_are_unscaled_by_the_last_bracket, 2) {
     ck_assert_float_eq(seen_grad(&rig, 0), 1.5f);
 }
 
-DIFFERENCE(delay_keeps_what_stood_there_apart) { /* Apex would unscale it too, apex.md 3.5 */
+DIFFERENCE(delay_keeps_what_stood_there_apart) { /* Apex would unscale it too */
     START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
     add_grad(rig.net.weight, 2.0);
     for (int i = 0; i < 2; i++) (void)bracket_with(&rig, i ? 0 : AMP_DELAY_UNSCALE, 1.0);

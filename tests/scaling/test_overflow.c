@@ -109,7 +109,7 @@ DIFFERENCE_TIMES(fixed_buffers_hold_what_stood_there_before, 2) {
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 2.0);
 }
 
-TEST(a_skipped_step_forgets_all_brackets_since_the_last) { /* design.md 6: many hosts have no zero_grad */
+TEST(a_skipped_step_forgets_all_brackets_since_the_last) { /* many hosts have no zero_grad */
     START_AT_SCALE(rig, AMP_O1, FAKE_NO_SET_GRAD, 128.0f);
     fake_fill(rig.net.weight->grad, 2.0);
     ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
