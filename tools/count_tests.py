@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what `meson test` ran in a build folder, or pytest: count_tests.py BUILD, or --junit FILE
+"""Counts what `meson test` ran in a build folder, or pytest: count_tests.py {BUILD | --junit FILE} [LIST STAGE]
 
-A TAP test counts each of its points, any other test counts as one. A test that tested nothing has failed. Writes the
-skips with their reasons and the failures, for people, and as the last line "passed failed skipped".
+A TAP test counts each of its points, any other test counts as one. A test that tested nothing has failed. With LIST a
+skip that none of its rows allows in this stage has failed too (skips.py). Writes the skips with their reasons and the
+failures, for people, and as the last line "passed failed skipped".
 """
 import itertools
 import json
@@ -12,8 +13,11 @@ import re
 import sys
 import xml.etree.ElementTree
 
+import skips
+
 POINT = re.compile(r"^(not )?ok\b\s*\d*\s*(?:- )?([^#]*)(?:#\s*(\w+)\S*\s*(.*))?$", re.IGNORECASE)
 PLAN = re.compile(r"^1\.\.(\d+)\s*(?:#\s*skip\S*\s*(.*))?$", re.IGNORECASE)
+REASON = re.compile(r"'Skipped: (.*)'\)$", re.DOTALL)  # of a whole file, as pytest's JUnit has it
 SHOWN = 12  # lines of a failed test's output, two thirds of them from its end
 
 
@@ -29,9 +33,9 @@ def output(entry):
 
 
 class Counts:
-    def __init__(self):
+    def __init__(self, allowed):
         self.passed = self.failed = self.skipped = 0
-        self.failures, self.skips = [], []
+        self.failures, self.skips, self.allowed = [], [], allowed
 
     def ok(self):
         self.passed += 1
@@ -42,6 +46,9 @@ class Counts:
         self.failures.extend(f"            {line}" for line in details)
 
     def skip(self, name, why):
+        if self.allowed and not self.allowed.allow(f"{name}: {why}"):
+            self.fail(name, f"a skip that tests/skips.txt does not allow: {why}")
+            return
         self.skipped += 1
         self.skips.append(f"skipped {name}: {why}")
 
@@ -84,20 +91,17 @@ def count_plain(entry, counts):
         counts.fail(entry["name"], f"{result} (exit status {entry['returncode']})", shortened(output(entry)))
 
 
-def count(build):
+def count(build, counts):
     tests = json.loads((build / "meson-info" / "intro-tests.json").read_text(encoding="utf-8"))
     tap = {test["name"] for test in tests if test["protocol"] == "tap"}
-    counts = Counts()
     for log in (build / "meson-logs").glob("testlog*.json"):  # testlog-SETUP.json where a setup is the default
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
             entry = json.loads(line)
             entry["name"] = entry["name"].rpartition(" / ")[2]  # Meson writes "project:suite / name"
             (count_tap if entry["name"] in tap else count_plain)(entry, counts)
-    return counts
 
 
-def count_junit(path):
-    counts = Counts()
+def count_junit(path, counts):
     for case in xml.etree.ElementTree.parse(path).iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"
         bad = case.find("failure") if case.find("failure") is not None else case.find("error")
@@ -106,14 +110,19 @@ def count_junit(path):
             lines = [line for line in (bad.text or "").splitlines() if line.strip()]
             counts.fail(name, " ".join((bad.get("message") or "").split())[:200], shortened(lines))
         elif skip is not None:
-            counts.skip(name, skip.get("message") or "no reason given")
+            of_file = REASON.search(skip.text or "") if skip.get("message") == "collection skipped" else None
+            counts.skip(name, of_file.group(1) if of_file else skip.get("message") or "no reason given")
         else:
             counts.ok()
-    return counts
 
 
 def main():
-    counts = count_junit(sys.argv[2]) if sys.argv[1] == "--junit" else count(pathlib.Path(sys.argv[1]))
+    junit = sys.argv[1] == "--junit"
+    path, *listed = sys.argv[2 if junit else 1:]
+    counts = Counts(skips.Skips(*listed) if listed else None)
+    (count_junit if junit else count)(pathlib.Path(path), counts)
+    if counts.allowed:
+        counts.allowed.note()
     for line in counts.skips + counts.failures:
         print(f"   {line}")
     print(counts.passed, counts.failed, counts.skipped)

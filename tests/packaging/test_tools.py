@@ -221,6 +221,35 @@ def test_counts(tap, machine, test, elsewhere):
         expect("apt-get" not in machine.calls(), machine.calls())
 
 
+def test_skips(tap, machine, root, test):
+    """A skip that the list does not allow is a failure, and so is a row of the list that allowed nothing."""
+    listed = root / "tests" / "skips.txt"
+    listed.parent.mkdir()
+    wanted = "FAILED  points: c: a skip that tests/skips.txt does not allow: no c"
+    for what, rows, status in (
+            ("a planted skip", "file:/ | other: no device", 1), ("one that the list allows", "# c\nfile:/ | points: c: no *\n", 0),
+            ("a row for other reasons", "file:/ | points: c: no d", 1), ("a row that does not hold", "gpu !gpu | *: *", 1),
+            ("a row for another stage", "stage:test-gcc | points: c: no c", 1),
+            ("a row for this stage and machine", "stage:test !program:nonesuch | points: c: no c", 0)):
+        with tap.test(f"tools/test --skips, {what}: status {status}"):
+            with edited(listed, rows):
+                said = machine.run(test, "--skips", "--suite", "unit", status=status)
+            expect((wanted in said) == bool(status) and ("skipped points: c: no c" in said) != bool(status), said)
+            expect(last_line(said) == f"3 passed, {status} failed, {1 - status} skipped", said)
+    with tap.test("of a Python file that is skipped whole the reason counts"):
+        with edited(listed, "file:/ | test_b::gpu: no GPU *\nfile:/ | ::test_c: no torch\nfile:/ | ::test_d: never\n"):
+            said = run(sys.executable, root / "tools" / "count_tests.py", "--junit", root.parent / "junit.xml", listed, "any")
+        expect(last_line(said) == "1 2 2" and "skipped ::test_c: no torch" in said, said)
+    with tap.test("a row that allowed nothing where it held is named"):
+        said = run(sys.executable, root / "tools" / "skips.py", "idle", status=1)
+        expect(said.count("FAILED") == 1 and f"{listed}:3: ::test_d: never" in said, said)
+    for rows, wanted in (("points: c: no c", "a row is"), ("| points: c: no c", "a row is"), ("gqu | a: b", "there is no condition 'gqu'")):
+        with tap.test(f"'{rows}' is refused"):
+            with edited(listed, rows):
+                said = machine.run(test, "--skips", "--suite", "unit", status=1)
+            expect(wanted in said and f"{listed}:1: " in said, said)
+
+
 def test_options(tap, machine, test):
     for arguments in (["--bogus"], ["stray"], ["--jobs"], ["--jobs", "0"], ["--jobs=many"], ["--suite"], ["--suite=;"],
                       ["--python", "--suite", "unit"]):
@@ -244,6 +273,7 @@ JUNIT = """<?xml version="1.0"?><testsuites><testsuite name="pytest">
 <testcase classname="test_a" name="bad"><failure message="assert 1 == 2">line of the test</failure></testcase>
 <testcase classname="test_b" name="broken"><error message="no fixture"/></testcase>
 <testcase classname="test_b" name="gpu"><skipped message="no GPU here"/></testcase>
+<testcase classname="" name="test_c"><skipped message="collection skipped">('c.py', 19, 'Skipped: no torch')</skipped></testcase>
 </testsuite></testsuites>
 """
 
@@ -277,13 +307,13 @@ def test_python(tap, folder, root, test):
     with tap.test("pytest's results are counted like Meson's"):
         (folder / "junit.xml").write_text(JUNIT, encoding="utf-8")
         said = run(sys.executable, root / "tools" / "count_tests.py", "--junit", folder / "junit.xml")
-        expect(last_line(said) == "1 2 1" and "skipped test_b::gpu: no GPU here" in said, said)
+        expect(last_line(said) == "1 2 2" and "skipped test_b::gpu: no GPU here" in said, said)
         expect("FAILED  test_a::bad: assert 1 == 2" in said and "line of the test" in said, said)
 
 
 @contextlib.contextmanager
 def edited(file, text):
-    before = file.read_text(encoding="utf-8")
+    before = file.read_text(encoding="utf-8") if file.exists() else ""
     file.write_text(text, encoding="utf-8")
     try:
         yield
@@ -332,6 +362,7 @@ def main():
         test_python(tap, folder, root, test)
         test_options(tap, machine, test)
         test_counts(tap, machine, test, elsewhere)
+        test_skips(tap, machine, root, test)
         test_broken_build(tap, machine, root, test)
         test_demo(tap, folder, machine, root, demo, elsewhere)
     tap.done()
