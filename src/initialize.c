@@ -42,7 +42,7 @@ static amp_status need_for_casts(const amp_host *host, const char *who) {
 /* Without the hook swap_data: can ops have 16-bit copies of the host's FP32 blocks? Where none takes parameters as
  * handles, and one at least takes copies. */
 static amp_status need_for_copies(amp_context *context, const struct amp__model *model, const char *who) {
-    bool can = model->n_ops && amp__keeps_block(&context->properties, &model->host);
+    bool can = model->n_ops && amp__keeps_block(&context->policy.properties, &model->host);
     size_t replaced = 0;
     const struct amp__op *lacks = model->ops; /* a 16-bit implementation */
     for (size_t i = model->n_ops; i--;) {
@@ -56,16 +56,17 @@ static amp_status need_for_copies(amp_context *context, const struct amp__model 
                            "or give ops that take raw buffers, and no handles, 16-bit implementations"));
     AMP_RETURN_IF(!replaced, AMP_ERR_MISSING_HOOK, "%s no op takes raw parameters in 16 bits, and there is no hook "
                   "swap_data: give %s a %s implementation (amp_op.fp16, bf16), or set amp_config.emulate", who,
-                  lacks->name, amp__dtype_name(context->properties.low));
-    AMP_RETURN_IF(context->properties.split_masters, AMP_ERR_CONFLICT, "%s master_weights is AMP_SPLIT, and without "
+                  lacks->name, amp__dtype_name(context->policy.properties.low));
+    AMP_RETURN_IF(context->policy.properties.split_masters, AMP_ERR_CONFLICT,
+                  "%s master_weights is AMP_SPLIT, and without "
                   "the hook swap_data the host's own FP32 blocks are the masters: there is nothing to split", who);
-    context->keeps_blocks = true;
+    context->policy.keeps_blocks = true;
     return AMP_OK;
 }
 
 static amp_status need_for_retyping(amp_context *context, const struct amp__model *model, const char *who) {
     AMP_TRY(amp__host_need(model->host.view != NULL, "view", who, "this level re-types parameters and must see them"));
-    return model->host.swap_data || context->properties.emulate ? AMP_OK : need_for_copies(context, model, who);
+    return model->host.swap_data || context->policy.properties.emulate ? AMP_OK : need_for_copies(context, model, who);
 }
 
 static amp_status need_for_scaling(const amp_host *host, const char *who) {
@@ -76,7 +77,7 @@ static amp_status need_for_scaling(const amp_host *host, const char *who) {
 
 static amp_status check_model_hooks(amp_context *context, const struct amp__model *model, size_t n_params,
                                     size_t index) {
-    const struct amp__properties *properties = &context->properties;
+    const struct amp__properties *properties = &context->policy.properties;
     char who[96];
     bool casts = false;
     bool bans = false;
@@ -98,7 +99,7 @@ static amp_status check_model_hooks(amp_context *context, const struct amp__mode
 static amp_status check_optimizer_hooks(const amp_context *context, const struct amp__optimizer *optimizer,
                                         size_t n_params, size_t index) {
     char who[96];
-    snprintf(who, sizeof who, "level %s, optimizer %zu:", amp__level_name(context->properties.level), index);
+    snprintf(who, sizeof who, "level %s, optimizer %zu:", amp__level_name(context->policy.properties.level), index);
     if (optimizer->optim && n_params) {
         AMP_TRY(amp__host_need(optimizer->host.view != NULL, "view", who, "libamp's own optimizer updates through it"));
         AMP_TRY(
@@ -106,14 +107,14 @@ static amp_status check_optimizer_hooks(const amp_context *context, const struct
         AMP_TRY(amp__host_need(!optimizer->host.set_grad || optimizer->host.release, "release", who,
                                "set_grad hands gradients to libamp"));
     }
-    const bool trains_16_bits = context->keeps_blocks && !context->properties.master_weights && n_params;
+    const bool trains_16_bits = context->policy.keeps_blocks && !context->policy.properties.master_weights && n_params;
     AMP_TRY(amp__host_need(optimizer->host.swap_data || !trains_16_bits, "swap_data", who, "without masters what it "
                            "updates is 16-bit; a host's own FP32 blocks are masters at O2 and O5, or set "
                            "amp_config.emulate"));
-    AMP_RETURN_IF(optimizer->holds && context->properties.split_masters, AMP_ERR_CONFLICT, "%s it has "
+    AMP_RETURN_IF(optimizer->holds && context->policy.properties.split_masters, AMP_ERR_CONFLICT, "%s it has "
                   "AMP_OPTIMIZER_HOLDS_MASTERS, and master_weights is AMP_SPLIT: split masters are no tensors that it "
                   "could hold; use AMP_ON, or let it step the parameters", who);
-    if (!n_params || amp__scaling_is_trivial(&context->properties)) return AMP_OK;
+    if (!n_params || amp__scaling_is_trivial(&context->policy.properties)) return AMP_OK;
     AMP_TRY(amp__host_need(!optimizer->holds || optimizer->host.set_grad, "set_grad", who,
                            "an optimizer that holds the masters has their gradients put there"));
     return need_for_scaling(&optimizer->host, who);
@@ -140,7 +141,7 @@ static amp_status choose_raw_modes(amp_context *context, struct amp__model *mode
         if (op->op_class != AMP_LOWER || op->raw_mode != AMP__RAW_NONE || !amp__raw_takes(op)) continue;
         if (op->schema->n_tensors) continue;
         amp__find(context, AMP__FP32_ONLY, op->name, "op %s takes raw FP32 buffers and has no %s implementation, so it "
-                  "runs in FP32%s%s%s", op->name, amp__dtype_name(context->properties.low),
+                  "runs in FP32%s%s%s", op->name, amp__dtype_name(context->policy.properties.low),
                   replaced ? ", as a layer may around " : "", replaced ? replaced->name : "",
                   replaced ? ", which has one" : "");
     }
@@ -155,7 +156,7 @@ static amp_status build_forward(amp_context *context, struct amp__model *model, 
     AMP_TRY(amp__op_build(context, given->forward, &model->host, structs, what, &model->forward));
     model->forward.self = given->self;
     model->forward.target = model;
-    model->has_forward = context->has_forward = true;
+    model->has_forward = context->policy.has_forward = true;
     return AMP_OK;
 }
 
@@ -169,7 +170,7 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     AMP_RETURN_IF(given.amp, AMP_ERR_WRONG_STATE, "%s is initialised already: amp_shutdown its context first", what);
     AMP_RETURN_IF(given.flags & ~(uint32_t)(AMP_MODEL_LOW_PARAMS | AMP_MODEL_WHOLE_TABLE), AMP_ERR_INVALID_ARGUMENT,
                   "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
-    context->properties.low_params |= (given.flags & AMP_MODEL_LOW_PARAMS) != 0;
+    context->policy.properties.low_params |= (given.flags & AMP_MODEL_LOW_PARAMS) != 0;
     model->whole_table = (given.flags & AMP_MODEL_WHOLE_TABLE) != 0;
     for (size_t i = 0; i < index; i++)
         AMP_RETURN_IF(context->models[i].user == user, AMP_ERR_INVALID_ARGUMENT, "models %zu and %zu are the same", i,
@@ -270,8 +271,8 @@ static amp_status wire(amp_context *context, struct amp__op *op, const char *kin
                                     .self = op->self,
                                     .match_self = match_self,
                                     .in_copy = (op->flags & AMP_OP_COPY) != 0 };
-    AMP_TRY(amp__patch_add(context->patch, &wrap, &op->wrapped));
-    op->wrap = context->n_wraps++;
+    AMP_TRY(amp__patch_add(context->wiring.patch, &wrap, &op->wrapped));
+    op->wrap = context->wiring.n_wraps++;
     op->added = true;
     return AMP_OK;
 }
@@ -308,12 +309,12 @@ static amp_status wire_op(amp_context *context, struct amp__map *by_slot, size_t
 
 /* Ops that the policy has nothing to do with too. */
 static bool watches_all(const amp_context *context) {
-    return context->verify || context->observer || context->properties.observe == AMP_ON;
+    return context->policy.verify || context->observer || context->policy.properties.observe == AMP_ON;
 }
 
 /* Without an implementation, in inference: it may read weights that amp_weights_release took away. */
 static bool reads_weights(const amp_context *context, struct amp__op *op) {
-    const bool reads = context->keeps_blocks && !context->n_optimizers && op->slot && amp__raw_takes(op);
+    const bool reads = context->policy.keeps_blocks && !context->n_optimizers && op->slot && amp__raw_takes(op);
     if (reads && op->raw_mode == AMP__RAW_NONE) {
         op->raw_mode = AMP__RAW_SEED;
         amp__op_tabulate(op);
@@ -353,8 +354,8 @@ static amp_status wire_optimizer(amp_context *context, struct amp__optimizer *op
 }
 
 static amp_status wire_all(amp_context *context) {
-    AMP_TRY(amp__patch_new(&context->patch));
-    if (!context->properties.enabled) return AMP_OK;
+    AMP_TRY(amp__patch_new(&context->wiring.patch));
+    if (!context->policy.properties.enabled) return AMP_OK;
     AMP_TRY(wire_ops(context));
     for (size_t i = 0; i < context->n_optimizers; i++) AMP_TRY(wire_optimizer(context, &context->optimizers[i]));
     return AMP_OK;
@@ -363,12 +364,12 @@ static amp_status wire_all(amp_context *context) {
 /* ---- all together ---- */
 
 static amp_status make_brackets(amp_context *context) {
-    const struct amp__properties *properties = &context->properties;
-    context->seed_scale = 1.0f;
-    context->brackets = amp__alloc(properties->num_losses, sizeof *context->brackets);
-    if (!context->brackets) return amp__fail_memory();
+    const struct amp__properties *properties = &context->policy.properties;
+    context->progress.seed_scale = 1.0f;
+    context->brackets.list = amp__alloc(properties->num_losses, sizeof *context->brackets.list);
+    if (!context->brackets.list) return amp__fail_memory();
     for (uint32_t i = 0; i < properties->num_losses; i++) {
-        struct amp__bracket *bracket = &context->brackets[i];
+        struct amp__bracket *bracket = &context->brackets.list[i];
         bracket->context = context;
         bracket->loss_id = i;
         bracket->home = &amp__home_host;
@@ -395,7 +396,7 @@ static size_t expected(amp_model *const *models, size_t n_models, amp_optimizer 
 }
 
 static bool own_masters(const amp_context *context) {
-    bool own = context->keeps_blocks;
+    bool own = context->policy.keeps_blocks;
     for (size_t i = 0; i < context->n_models; i++) own &= !context->models[i].host.swap_data;
     for (size_t i = 0; i < context->n_optimizers; i++) own &= !context->optimizers[i].host.swap_data;
     return own;
@@ -406,7 +407,7 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
     context->models = amp__alloc(n_models, sizeof *context->models);
     context->optimizers = amp__alloc(n_optimizers, sizeof *context->optimizers);
     if (!context->models || !context->optimizers) return amp__fail_memory();
-    AMP_TRY(amp__params_init(context, expected(models, n_models, optimizers, n_optimizers)));
+    AMP_TRY(amp__params_init(&context->params, expected(models, n_models, optimizers, n_optimizers)));
     for (size_t i = 0; i < n_models; i++) {
         context->n_models = i + 1;
         AMP_TRY(build_model(context, models[i], i));
@@ -415,13 +416,13 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
         context->n_optimizers = i + 1;
         AMP_TRY(build_optimizer(context, optimizers[i], i));
     }
-    context->properties.own_masters = own_masters(context);
+    context->policy.properties.own_masters = own_masters(context);
     AMP_TRY(amp__collect_ties(context));
-    AMP_TRY(amp__params_index(context, 0));
+    AMP_TRY(amp__params_index(&context->params, 0));
     for (size_t i = 0; i < n_optimizers; i++) AMP_TRY(amp__fused_attach(&context->optimizers[i], 0));
     amp__fused_mark(context);
     AMP_TRY(amp__ranges_build(context));
-    AMP_TRY(amp__cache_init(&context->cache, context->n_params * AMP__FORMS));
+    AMP_TRY(amp__cache_init(&context->cache, context->params.n * AMP__FORMS));
     AMP_TRY(make_brackets(context));
     AMP_TRY(amp__home_start(context));
     AMP_TRY(wire_all(context));
@@ -431,7 +432,7 @@ static amp_status build(amp_context *context, amp_model *const *models, size_t n
 
 /* An init_scale that nothing starts from: what runs in fp16 lacks it; elsewhere it is only said. */
 static void check_start(amp_context *context) {
-    const struct amp__properties *p = &context->properties;
+    const struct amp__properties *p = &context->policy.properties;
     const struct amp__level *level = amp__level_row(p->level);
     char line[160];
     if (p->unused_init_scale == 0.0f) return;
@@ -442,7 +443,7 @@ static void check_start(amp_context *context) {
 }
 
 static void commit(amp_context *context) {
-    amp__patch_commit(context->patch);
+    amp__patch_commit(context->wiring.patch);
     for (size_t i = 0; i < context->n_models; i++) {
         context->models[i].user->amp = context;
         amp__register_over(context->models[i].user);
@@ -470,13 +471,13 @@ AMP_API amp_status amp_initialize_many(amp_model *const *models, size_t n_models
     AMP_TRY(amp__properties_resolve(config, &properties));
     amp_context *context = amp__alloc(1, sizeof *context);
     if (!context) return amp__fail_memory();
-    context->properties = properties;
-    context->log = amp__log_level(properties.log);
-    context->verify = wants_verify(properties.verify);
+    context->policy.properties = properties;
+    context->reporting.log = amp__log_level(properties.log);
+    context->policy.verify = wants_verify(properties.verify);
     pthread_mutex_init(&context->lock, NULL);
     amp_status status = amp__fork_add(&context->forkable, &context->lock);
-    context->cuda = amp__backend_in_use(AMP__BACKEND_cuda);
-    if (status == AMP_OK) status = amp__trace_open(context, &context->trace);
+    context->devices.cuda = amp__backend_in_use(AMP__BACKEND_cuda);
+    if (status == AMP_OK) status = amp__trace_open(context, &context->reporting.trace);
     if (status == AMP_OK) status = amp__observe_as_asked(context);
     if (status == AMP_OK) status = build(context, models, n_models, optimizers, n_optimizers);
     if (status != AMP_OK) {

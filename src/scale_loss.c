@@ -32,10 +32,10 @@ static const amp_host *loss_host(const amp_context *context, const struct amp__b
 
 /* What ops multiply their seeds with: the scale of an open bracket whose seeds carry it. */
 static void tell_seeds(amp_context *context) {
-    context->seed_scale = 1.0f;
-    for (size_t i = context->properties.num_losses; i--;)
-        if (context->brackets[i].open && context->brackets[i].carrier == AMP__CARRIER_SEEDS)
-            context->seed_scale = context->brackets[i].scale;
+    context->progress.seed_scale = 1.0f;
+    for (size_t i = context->policy.properties.num_losses; i--;)
+        if (context->brackets.list[i].open && context->brackets.list[i].carrier == AMP__CARRIER_SEEDS)
+            context->progress.seed_scale = context->brackets.list[i].scale;
 }
 
 static void drop_temporaries(struct amp__bracket *bracket) {
@@ -49,11 +49,12 @@ static void drop_temporaries(struct amp__bracket *bracket) {
 static amp_status scale_the_loss(struct amp__bracket *bracket, void *loss, void **scaled, float *seed_factor) {
     const amp_host *host = bracket->host;
     *scaled = loss;
-    bracket->carrier = bracket->context->seeds ? AMP__CARRIER_SEEDS : AMP__CARRIER_NONE;
-    *seed_factor = bracket->context->seeds ? 1.0f : bracket->scale;
+    bracket->carrier = bracket->context->policy.seeds ? AMP__CARRIER_SEEDS : AMP__CARRIER_NONE;
+    *seed_factor = bracket->context->policy.seeds ? 1.0f : bracket->scale;
     const bool alone = bracket->device.decides_alone;
     const float *on_device = loss ? amp__home_device_scale(bracket) : NULL;
-    if (alone && bracket->context->properties.scaler.dynamic && !bracket->context->seeds) *seed_factor = NAN;
+    const struct amp__policy *policy = &bracket->context->policy;
+    if (alone && policy->properties.scaler.dynamic && !policy->seeds) *seed_factor = NAN;
     if (!loss || !host || (!host->scale && !on_device)) return AMP_OK;
     bracket->carrier = AMP__CARRIER_LOSS;
     if (amp__is_low(amp__host_dtype(host, loss)) && host->cast) {
@@ -77,14 +78,14 @@ static amp_status need_unchecked(struct amp__bracket *bracket) {
 }
 
 static amp_status begin_gradients(const struct amp__bracket *bracket) {
-    if (amp__scaling_is_trivial(&bracket->context->properties)) return AMP_OK;
+    if (amp__scaling_is_trivial(&bracket->context->policy.properties)) return AMP_OK;
     const float scale = bracket->device.decides_alone ? 0.0f : bracket->scale; /* 0: the device alone knows it */
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         const struct amp__optimizer *optimizer = bracket->optimizers[i];
         /* a step that left out slots (frozen layers) is over now: no later skip goes back beyond it */
         if (optimizer->steps_called) amp__grads_stepped(optimizer->params, optimizer->n_params, false);
         const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params, scale,
-                                                   &bracket->context->plan);
+                                                   &bracket->context->brackets.plan);
         if (status == AMP_OK) continue;
         amp__places_drop(bracket->context);
         while (i--)
@@ -115,8 +116,8 @@ static void open_bracket(struct amp__bracket *bracket, bool with_loss, uint32_t 
     bracket->with_loss = with_loss;
     bracket->delay = (flags & AMP_DELAY_UNSCALE) != 0;
     bracket->delay_check = (flags & AMP_DELAY_OVERFLOW_CHECK) != 0;
-    atomic_fetch_add(&bracket->context->open, 1);
-    if (with_loss) atomic_fetch_add(&bracket->context->backward, 1);
+    atomic_fetch_add(&bracket->context->progress.open, 1);
+    if (with_loss) atomic_fetch_add(&bracket->context->progress.backward, 1);
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
         if (optimizer->steps_called) amp__decision_used(optimizer);
@@ -137,12 +138,12 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     AMP_TRY(amp__bracket_optimizers(bracket, optimizers, n));
     bracket->host = loss_host(context, bracket);
     bracket->scale = bracket->scaler.scale;
-    bracket->seeds_before = context->seeds_shown;
+    bracket->seeds_before = context->progress.seeds_shown;
     amp_status status = amp__gradients_follow(context);
     for (size_t i = 0; i < bracket->n_optimizers && status == AMP_OK; i++) {
         amp__wiring_look_for_stayed(bracket->optimizers[i]);
         status = amp__report_unseen_steps(bracket->optimizers[i]);
-        if (status == AMP_OK && amp__may_be_low(&context->properties))
+        if (status == AMP_OK && amp__may_be_low(&context->policy.properties))
             status = amp__masters_found(bracket->optimizers[i]->params, bracket->optimizers[i]->n_params);
     }
     if (status == AMP_OK) status = bracket->home->begin(bracket, loss != NULL);
@@ -158,7 +159,7 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     bracket->serial = amp__new_serial();
     filled->scale = bracket->shown_scale;
     filled->found_inf = bracket->shown_found_inf;
-    filled->device = bracket->device.scaler ? context->places[0]->device : cpu;
+    filled->device = bracket->device.scaler ? context->devices.places[0]->device : cpu;
     filled->priv[0] = bracket;
     filled->priv[1] = context;
     filled->priv[2] = (void *)bracket->serial;
@@ -196,7 +197,7 @@ AMP_API amp_status amp_scale_loss_begin_many(amp_context *context, amp_optimizer
                   "amp_scale_loss_begin: neither a context nor an optimizer is given");
     struct amp__thread *thread = amp__thread_state();
     amp__thread_recover(thread, __builtin_frame_address(0));
-    if (!context->properties.enabled) begin_disabled(loss, context, &filled);
+    if (!context->policy.properties.enabled) begin_disabled(loss, context, &filled);
     else AMP_TRY(begin(context, optimizers, n, loss_id, flags, loss, &filled));
     return amp__fill_struct(scaled, scaled->struct_size, sizeof filled, &filled, sizeof filled, "amp_scaled_loss");
 }
@@ -210,8 +211,8 @@ AMP_API amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, am
 
 void amp__bracket_close(struct amp__bracket *bracket) {
     drop_temporaries(bracket);
-    atomic_fetch_sub(&bracket->context->open, 1);
-    if (bracket->with_loss) atomic_fetch_sub(&bracket->context->backward, 1);
+    atomic_fetch_sub(&bracket->context->progress.open, 1);
+    if (bracket->with_loss) atomic_fetch_sub(&bracket->context->progress.backward, 1);
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         amp__step_check_state(bracket->optimizers[i]);
         amp__step_leaves_bracket(bracket->optimizers[i]);
@@ -235,22 +236,22 @@ static void close_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled)
 
 /* The parameters of all optimizers as one list, so that an error leaves the gradients of none of them unscaled. */
 static amp_status list_params(const struct amp__bracket *bracket, struct amp__param *const **out, size_t *out_n) {
-    amp_context *context = bracket->context;
+    struct amp__brackets *brackets = &bracket->context->brackets;
     size_t n = 0, filled = 0;
     for (size_t i = 0; i < bracket->n_optimizers; i++) n += bracket->optimizers[i]->n_params;
-    if (n > context->listed_capacity) {
-        void *grown = amp__grow(context->listed, context->listed_capacity, n, sizeof *context->listed);
+    if (n > brackets->listed_capacity) {
+        void *grown = amp__grow(brackets->listed, brackets->listed_capacity, n, sizeof *brackets->listed);
         if (!grown) return amp__fail_memory();
-        context->listed = grown;
-        context->listed_capacity = n;
+        brackets->listed = grown;
+        brackets->listed_capacity = n;
     }
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         const struct amp__optimizer *optimizer = bracket->optimizers[i];
         if (optimizer->n_params)
-            memcpy(context->listed + filled, optimizer->params, optimizer->n_params * sizeof *context->listed);
+            memcpy(brackets->listed + filled, optimizer->params, optimizer->n_params * sizeof *brackets->listed);
         filled += optimizer->n_params;
     }
-    *out = context->listed;
+    *out = brackets->listed;
     *out_n = n;
     return AMP_OK;
 }
@@ -280,15 +281,15 @@ static amp_status unscale_all(const struct amp__bracket *bracket, struct amp__gr
     } else {
         AMP_TRY(list_params(bracket, &params, &n));
     }
-    const bool skips = amp__scaler_skips(&context->properties.scaler);
+    const bool skips = amp__scaler_skips(&context->policy.properties.scaler);
     const bool tainted = mark_overflowed(bracket);
-    return amp__grads_end(params, n, bracket->scale, skips, tainted, &context->plan, result);
+    return amp__grads_end(params, n, bracket->scale, skips, tainted, &context->brackets.plan, result);
 }
 
 /* With what the brackets before it found whose check was delayed. */
 static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_result *result) {
     struct amp__grads_result now = { false, NULL };
-    if (!amp__scaling_is_trivial(&bracket->context->properties)) {
+    if (!amp__scaling_is_trivial(&bracket->context->policy.properties)) {
         AMP_TRY(bracket->home->arm(bracket));
         AMP_TRY(unscale_all(bracket, &now));
         AMP_TRY(bracket->home->find(bracket, &now));
@@ -309,8 +310,8 @@ static amp_status fail_bracket(struct amp__bracket *bracket, amp_scaled_loss *sc
 }
 
 static bool is_bracket_of(const amp_context *context, const struct amp__bracket *bracket) {
-    for (uint32_t i = 0; i < context->properties.num_losses; i++)
-        if (&context->brackets[i] == bracket) return true;
+    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
+        if (&context->brackets.list[i] == bracket) return true;
     return false;
 }
 
@@ -362,7 +363,7 @@ static void observe(const struct amp__bracket *bracket, bool overflowed, amp_act
     const struct amp__decided_bracket decided = {
         .number = bracket->record.brackets, .skips = action == AMP_SKIP, .overflowed = overflowed,
         .on_device = bracket->device.scaler, .loss_id = bracket->loss_id,
-        .place = bracket->device.scaler ? bracket->context->places[0] : NULL,
+        .place = bracket->device.scaler ? bracket->context->devices.places[0] : NULL,
     };
     amp__observe_decided(bracket->context, bracket->optimizers, bracket->n_optimizers, &decided);
 }
@@ -391,7 +392,7 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     if (bracket->delay) return delay_end(bracket, scaled);
     for (size_t i = 0; i < bracket->n_optimizers; i++) amp__wiring_tell_stayed(bracket->optimizers[i]);
     struct amp__grads_result result;
-    status = context->looks < AMP__LOOKS ? amp__gradients_follow(context) : AMP_OK;
+    status = context->progress.looks < AMP__LOOKS ? amp__gradients_follow(context) : AMP_OK;
     if (status == AMP_OK) status = amp__wiring_check_gradients(bracket);
     for (size_t i = 0; i < bracket->n_optimizers && status == AMP_OK; i++)
         status = amp__report_changes_inside(bracket->optimizers[i]);
@@ -409,8 +410,9 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     const bool overflow_here = result.found_inf, stepped_on = amp__wiring_check_finite(bracket, &result);
     status = amp__bracket_conclude(bracket, &result, &scaled->action);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, true);
-    count_packed(&context->packed);
-    if (context->observer && !context->verifying) observe(bracket, overflow_here || stepped_on, scaled->action);
+    count_packed(&context->progress.packed);
+    if (context->observer && !context->progress.verifying)
+        observe(bracket, overflow_here || stepped_on, scaled->action);
     close_bracket(bracket, scaled);
     amp__wiring_check_ops(context);
     if (bracket->device.last == AMP__DECISION_ON_DEVICE) return AMP_OK; /* amp_check asks it */

@@ -10,7 +10,7 @@
 #include "context/optimizer.h"
 
 static amp_status check_idle(const struct amp__optimizer *optimizer) {
-    AMP_RETURN_IF(optimizer->context->verifying, AMP_ERR_WRONG_STATE, "amp_add_params inside amp_verify_step");
+    AMP_RETURN_IF(optimizer->context->progress.verifying, AMP_ERR_WRONG_STATE, "amp_add_params inside amp_verify_step");
     AMP_RETURN_IF(optimizer->in_bracket || optimizer->delayed, AMP_ERR_WRONG_STATE,
                   "amp_add_params inside a bracket, or while gradients are still scaled: end the bracket first");
     AMP_RETURN_IF(optimizer->stepping, AMP_ERR_WRONG_STATE, "amp_add_params inside a step");
@@ -19,11 +19,11 @@ static amp_status check_idle(const struct amp__optimizer *optimizer) {
 
 /* An optimizer without parameters was initialised without them. */
 static amp_status check_hooks(const struct amp__optimizer *optimizer) {
-    const struct amp__properties *properties = &optimizer->context->properties;
+    const struct amp__properties *properties = &optimizer->context->policy.properties;
     const amp_host *host = &optimizer->host;
     if (amp__retypes(properties))
         AMP_TRY(amp__host_need(host->swap_data || properties->emulate ||
-                                   (optimizer->context->keeps_blocks && properties->master_weights),
+                                   (optimizer->context->policy.keeps_blocks && properties->master_weights),
                                "swap_data", "amp_add_params",
                                "this level re-types parameters by putting other storage under their handles"));
     if (amp__scaling_is_trivial(properties)) return AMP_OK;
@@ -56,10 +56,10 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
     amp_context *context = optimizer->context;
     AMP_TRY(amp__home_refuse_capture(context, "amp_add_params", "Call it before the capture or after it"));
     AMP_TRY(amp__home_read_all(context)); /* what devices know goes by the numbers that parameters have now */
-    const size_t context_params = context->n_params, optimizer_params = optimizer->n_params;
+    const size_t context_params = context->params.n, optimizer_params = optimizer->n_params;
     AMP_TRY(need_room(optimizer, n));
     if (optimizer->optim) AMP_TRY(amp__optim_grow(optimizer->optim, optimizer_params + n));
-    amp_status status = amp__cache_grow(&context->cache, (context->n_params + n) * AMP__FORMS);
+    amp_status status = amp__cache_grow(&context->cache, (context->params.n + n) * AMP__FORMS);
     if (status == AMP_OK) status = amp__collect_late(context, optimizer, params, n);
     if (status == AMP_OK) status = amp__fused_attach(optimizer, optimizer_params);
     if (status != AMP_OK) {
@@ -69,6 +69,6 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
     }
     amp__fused_mark_late(optimizer, optimizer_params);
     amp__unseen_steps_forget(context);
-    for (size_t i = context_params; i < context->n_params; i++) amp__param_commit_retype(context->params[i]);
+    for (size_t i = context_params; i < context->params.n; i++) amp__param_commit_retype(context->params.list[i]);
     return AMP_OK;
 }

@@ -54,7 +54,7 @@ AMP_API const amp_host *amp_buffer_host(void) { return &buffer_host; }
 static amp_status check_idle(const amp_context *context, const char *who) {
     AMP_RETURN_IF(!context || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT,
                   "%s: there is no such context: was it shut down?", who);
-    AMP_RETURN_IF(context->verifying || context->open, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(context->progress.verifying || context->progress.open, AMP_ERR_WRONG_STATE,
                   "%s inside a bracket, or inside amp_verify_step", who);
     return AMP_OK;
 }
@@ -62,12 +62,13 @@ static amp_status check_idle(const amp_context *context, const char *who) {
 AMP_API amp_status amp_weights_release(amp_context *context, uint64_t *bytes) {
     uint64_t ignored, *given = bytes ? bytes : &ignored;
     AMP_TRY(check_idle(context, "amp_weights_release"));
-    AMP_RETURN_IF(context->released, AMP_ERR_WRONG_STATE, "amp_weights_release: they are released already");
+    AMP_RETURN_IF(context->addresses.released, AMP_ERR_WRONG_STATE, "amp_weights_release: they are released already");
     AMP_RETURN_IF(context->n_optimizers, AMP_ERR_WRONG_STATE, "amp_weights_release: optimizer 0 may update FP32 "
                   "blocks: it is for inference, in a context without optimizers");
-    AMP_RETURN_IF(!context->keeps_blocks, AMP_ERR_WRONG_STATE, "amp_weights_release: level %s makes no 16-bit copies "
+    AMP_RETURN_IF(!context->policy.keeps_blocks, AMP_ERR_WRONG_STATE,
+                  "amp_weights_release: level %s makes no 16-bit copies "
                   "that could stand for the host's FP32 blocks: it takes O2, O3 or O5, without emulate, and a host "
-                  "without the hook swap_data", amp__level_name(context->properties.level));
+                  "without the hook swap_data", amp__level_name(context->policy.properties.level));
     *given = 0;
     return amp__weights_release(context, given);
 }

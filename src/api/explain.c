@@ -60,14 +60,14 @@ AMP_API amp_status amp_get_op_stats(amp_context *context, amp_op_stats *stats, s
 /* ---- explain ---- */
 
 static const char *masters_of(const amp_context *context) {
-    if (context->released) return "none (blocks released)";
-    if (!context->properties.master_weights) return "none";
-    if (context->properties.split_masters) return "fp32, split";
-    return context->keeps_blocks ? "the host's own fp32" : "fp32";
+    if (context->addresses.released) return "none (blocks released)";
+    if (!context->policy.properties.master_weights) return "none";
+    if (context->policy.properties.split_masters) return "fp32, split";
+    return context->policy.keeps_blocks ? "the host's own fp32" : "fp32";
 }
 
 static void explain_level(const amp_context *context, amp__text *text) {
-    const struct amp__properties *p = &context->properties;
+    const struct amp__properties *p = &context->policy.properties;
     amp__text_add(text, "level %s%s: ops %s (%s lists, %s), model type %s, outputs %s, batch norm %s, masters %s, loss "
                   "scale %s%g\n", amp__level_name(p->level), p->enabled ? "" : " (disabled)",
                   p->patch_ops ? "cast" : "as they come", amp__lists_name(p->lists), amp__dtype_name(p->low),
@@ -90,7 +90,7 @@ static bool explain_op(const struct amp__op *op, const char *wanted, amp__text *
 
 /* An op that no descriptor names, by its place in the list: hosts that see ops by name ask amp_op_class for such. */
 static bool explain_listed(const amp_context *context, const char *op, amp__text *text) {
-    const struct amp__properties *p = &context->properties;
+    const struct amp__properties *p = &context->policy.properties;
     char base[AMP__OP_NAME_MAX + 1];
     amp__op_base_name(op, base);
     const amp_class listed = p->patch_ops ? amp__list_class(p->lists, p->low, base) : AMP_BY_LIST;
@@ -103,7 +103,7 @@ static bool explain_listed(const amp_context *context, const char *op, amp__text
 /* Under the context's lock. */
 static size_t tell_findings(const amp_context *context, amp__text *text) {
     size_t n = 0;
-    for (const struct amp__finding *finding = context->findings; finding; finding = finding->next, n++) {
+    for (const struct amp__finding *finding = context->reporting.findings; finding; finding = finding->next, n++) {
         amp__text_add(text, "%s%s", finding->status == AMP_OK ? "" : "error: ", finding->message);
         if (finding->times > 1) amp__text_add(text, " (%llu times)", (unsigned long long)finding->times);
         amp__text_add(text, "\n");
@@ -118,7 +118,7 @@ AMP_API amp_status amp_explain(amp_context *context, const char *op, char *data,
     if (!op) {
         explain_level(context, &text);
         pthread_mutex_lock(&context->lock);
-        if (context->warnings) amp__text_add(&text, "%s", context->warnings);
+        if (context->reporting.warnings) amp__text_add(&text, "%s", context->reporting.warnings);
         (void)tell_findings(context, &text);
         pthread_mutex_unlock(&context->lock);
     }
@@ -137,7 +137,7 @@ AMP_API amp_status amp_explain(amp_context *context, const char *op, char *data,
 AMP_API amp_status amp_get_config(amp_context *context, amp_config *config) {
     AMP_RETURN_IF(!context || !config, AMP_ERR_INVALID_ARGUMENT, "amp_get_config: an argument is NULL");
     AMP_TRY(amp__check_struct(config->struct_size, sizeof *config, "amp_config"));
-    struct amp__properties properties = context->properties;
+    struct amp__properties properties = context->policy.properties;
     properties.trace = NULL; /* borrowed for amp_initialize alone */
     return amp__properties_tell(&properties, config);
 }
@@ -151,7 +151,7 @@ AMP_API amp_status amp_get_findings(amp_context *context, amp_finding *findings,
     const uint32_t stride = capacity ? findings->struct_size : 0;
     size_t n = 0;
     pthread_mutex_lock(&context->lock);
-    for (const struct amp__finding *finding = context->findings; finding; finding = finding->next, n++) {
+    for (const struct amp__finding *finding = context->reporting.findings; finding; finding = finding->next, n++) {
         if (n >= capacity) continue;
         const amp_finding filled = { .struct_size = stride,
                                      .status = finding->status,
@@ -179,7 +179,7 @@ static void count_op(const amp_context *context, const struct amp__op *listed, s
     seen->described++;
     seen->wrapped += op->wrapped;
     seen->called += calls != 0;
-    seen->lowered += op->last_target == context->properties.low;
+    seen->lowered += op->last_target == context->policy.properties.low;
     seen->unused += amp__op_unused(listed);
     if (listed->shares) return;
     seen->calls += calls;
@@ -196,7 +196,7 @@ static void tell_ops(const amp_context *context, amp__text *text) {
             count_op(context, &context->models[i].ops[j], &seen);
     amp__text_add(text, "ops: %zu described, %zu wrapped, %zu called, %zu ran in %s at their last call; %llu calls, "
                   "%llu passed by; %llu casts, %llu from the cache\n", seen.described, seen.wrapped, seen.called,
-                  seen.lowered, amp__dtype_name(context->properties.low), (unsigned long long)seen.calls,
+                  seen.lowered, amp__dtype_name(context->policy.properties.low), (unsigned long long)seen.calls,
                   (unsigned long long)seen.passed, (unsigned long long)seen.casts, (unsigned long long)seen.hits);
     if (!seen.unused) return;
     amp__text_add(text, "without a call: ");
@@ -235,8 +235,8 @@ static void tell_optimizer(const struct amp__optimizer *optimizer, amp__text *te
 /* Of a scale that is not 1: slips that leave no trace in what libamp is shown. */
 static void tell_unseen(const amp_context *context, amp__text *text) {
     bool scales = false, by_loss = false, by_host = false;
-    for (uint32_t i = 0; i < context->properties.num_losses; i++) {
-        const struct amp__bracket *bracket = &context->brackets[i];
+    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++) {
+        const struct amp__bracket *bracket = &context->brackets.list[i];
         if (!bracket->record.brackets || bracket->record.scale_before == 1.0f) continue;
         scales = true;
         by_loss |= bracket->carrier == AMP__CARRIER_LOSS;
@@ -248,24 +248,24 @@ static void tell_unseen(const amp_context *context, amp__text *text) {
     if (by_host) amp__text_add(text, "whether backward's seed is multiplied with amp_seed_factor, once; ");
     amp__text_add(text, "%sa trained parameter that is in no model and no optimizer%s\n",
                   by_loss || by_host ? "amp_verify_step compares the gradients. Nor " : "",
-                  context->verify ? "" : "; AMP_VERIFY=1 finds it where an op writes its gradient");
+                  context->policy.verify ? "" : "; AMP_VERIFY=1 finds it where an op writes its gradient");
 }
 
 AMP_API amp_status amp_health(amp_context *context, char *data, size_t capacity, size_t *length) {
     AMP_RETURN_IF(!context || (capacity && !data), AMP_ERR_INVALID_ARGUMENT, "amp_health: an argument is NULL");
     amp__text text = { data, capacity, 0 };
-    const struct amp__properties *properties = &context->properties;
-    for (uint32_t i = 0; context->device_skips && i < properties->num_losses; i++)
-        AMP_TRY(context->brackets[i].home->read(&context->brackets[i]));
+    const struct amp__properties *properties = &context->policy.properties;
+    for (uint32_t i = 0; context->devices.skips && i < properties->num_losses; i++)
+        AMP_TRY(context->brackets.list[i].home->read(&context->brackets.list[i]));
     amp__norm_check(context);
     explain_level(context, &text);
     tell_ops(context, &text);
-    for (uint32_t i = 0; i < properties->num_losses; i++) tell_loss(&context->brackets[i], &text);
+    for (uint32_t i = 0; i < properties->num_losses; i++) tell_loss(&context->brackets.list[i], &text);
     tell_unseen(context, &text);
     for (size_t i = 0; i < context->n_optimizers; i++) tell_optimizer(&context->optimizers[i], &text);
-    for (uint32_t i = 0; i < properties->num_losses; i++) amp__bracket_find_skips(&context->brackets[i]);
+    for (uint32_t i = 0; i < properties->num_losses; i++) amp__bracket_find_skips(&context->brackets.list[i]);
     pthread_mutex_lock(&context->lock);
-    if (context->verify) amp__reference_health(context, &text);
+    if (context->policy.verify) amp__reference_health(context, &text);
     const size_t n = tell_findings(context, &text);
     pthread_mutex_unlock(&context->lock);
     if (n) amp__text_add(&text, n == 1 ? "1 finding\n" : "%zu findings\n", n);

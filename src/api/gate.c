@@ -125,7 +125,8 @@ AMP_API amp_status amp_gate_measure(amp_context *context, amp_clock clock, void 
     if (!memory) return amp__fail_memory();
     for (size_t i = 0; i < matrices; i++) memory[i] = (float)(i % 7) - 3.0f;
     memset(memory + matrices, 0, matrices * sizeof(uint16_t)); /* zeros in any type */
-    struct measurement m = { clock, self, context->properties.low, memory, (uint16_t *)(memory + matrices), AMP_OK };
+    const amp_dtype low = context->policy.properties.low;
+    struct measurement m = { clock, self, low, memory, (uint16_t *)(memory + matrices), AMP_OK };
     const uint64_t least = least_edge(&m);
     AMP_TRY(m.status);
     (void)decide_measured(context, &least);

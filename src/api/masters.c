@@ -151,7 +151,7 @@ AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float
                   "amp_clip_grad_norm: max_norm is %g; it must be above 0", (double)max_norm);
     if (optimizer->n_params)
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_norm", "it clips gradients"));
-    if (optimizer->context->n_places) return amp__clip_on_device(optimizer, max_norm, norm);
+    if (optimizer->context->devices.n_places) return amp__clip_on_device(optimizer, max_norm, norm);
     const amp_status here = total_norm(optimizer, &total);
     if (optimizer->skip) total = INFINITY; /* what an overflow leaves is not what backward made */
     AMP_TRY(norm_of_all(optimizer, here, &total));
@@ -169,8 +169,8 @@ AMP_API amp_status amp_clip_grad_value(amp_optimizer *user, float max_value) {
     if (optimizer->n_params)
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_value", "it clips gradients"));
     const amp_context *context = optimizer->context;
-    for (size_t i = 0; i < context->n_places; i++)
-        context->places[i]->args.factor = (amp_factor){ NULL, max_value, AMP_FACTOR_AS_IT_IS };
+    for (size_t i = 0; i < context->devices.n_places; i++)
+        context->devices.places[i]->args.factor = (amp_factor){ NULL, max_value, AMP_FACTOR_AS_IT_IS };
     AMP_TRY(amp__grads_clamp(optimizer->params, optimizer->n_params, max_value));
     return amp__places_flush(context);
 }
@@ -178,9 +178,9 @@ AMP_API amp_status amp_clip_grad_value(amp_optimizer *user, float max_value) {
 /* Every parameter that has a master is what it was at initialize, so that a pass over all of them cannot fail
  * half way. */
 static amp_status check_all(const amp_context *context) {
-    for (size_t i = 0; i < context->n_params; i++) {
+    for (size_t i = 0; i < context->params.n; i++) {
         struct amp__elements now;
-        struct amp__param *param = context->params[i];
+        struct amp__param *param = context->params.list[i];
         AMP_TRY(amp__master_settle(param));
         if (param->has_master && !param->lent.steps) AMP_TRY(amp__param_elements(param, &now));
     }
@@ -192,7 +192,7 @@ AMP_API amp_status amp_masters_reconcile(amp_context *context) {
     amp__unseen_steps_forget(context);
     drop_casts(context);
     AMP_TRY(check_all(context));
-    for (size_t i = 0; i < context->n_params; i++) AMP_TRY(amp__master_reconcile(context->params[i], true));
+    for (size_t i = 0; i < context->params.n; i++) AMP_TRY(amp__master_reconcile(context->params.list[i], true));
     return amp__places_flush(context);
 }
 
@@ -201,8 +201,8 @@ AMP_API amp_status amp_masters_write_back(amp_context *context) {
     amp__unseen_steps_forget(context);
     drop_casts(context);
     AMP_TRY(check_all(context));
-    for (size_t i = 0; i < context->n_params; i++) {
-        struct amp__param *param = context->params[i];
+    for (size_t i = 0; i < context->params.n; i++) {
+        struct amp__param *param = context->params.list[i];
         if (!param->has_master || param->lent.steps) continue;
         AMP_TRY(amp__master_reconcile(param, false));
         AMP_TRY(amp__master_write_back(param));

@@ -15,9 +15,10 @@ static amp_status take(const amp_pack_args *args, amp_pack_args *a) {
 
 static void count(const amp_pack_args *a) {
     if (!a->context) return;
+    struct amp__packed *packed = &a->context->progress.packed;
     const uint64_t from = a->src.size * amp__dtype_size(a->src.dtype);
-    atomic_fetch_add_explicit(&a->context->packed.from, from, memory_order_relaxed);
-    atomic_fetch_add_explicit(&a->context->packed.to, amp_pack_bytes(a->src.size, a->bits), memory_order_relaxed);
+    atomic_fetch_add_explicit(&packed->from, from, memory_order_relaxed);
+    atomic_fetch_add_explicit(&packed->to, amp_pack_bytes(a->src.size, a->bits), memory_order_relaxed);
 }
 
 AMP_API amp_status amp_pack(const amp_pack_args *args) {

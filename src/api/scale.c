@@ -10,13 +10,13 @@
 static amp_status find_bracket(amp_context *context, uint32_t loss_id, const char *who, const amp_host **host,
                                struct amp__bracket **bracket) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "%s: context is NULL", who);
-    AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
+    AMP_RETURN_IF(loss_id >= context->policy.properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
                   "%s: loss_id %u is out of range: amp_config.num_losses is %u", who, (unsigned)loss_id,
-                  (unsigned)context->properties.num_losses);
+                  (unsigned)context->policy.properties.num_losses);
     *host = context->n_optimizers ? &context->optimizers[0].host : context->n_models ? &context->models[0].host : NULL;
     AMP_RETURN_IF(!*host, AMP_ERR_WRONG_STATE, "%s: the context has no model and no optimizer, so no host", who);
-    *bracket = &context->brackets[loss_id];
-    context->scaled_by_hand = true;
+    *bracket = &context->brackets.list[loss_id];
+    context->progress.scaled_by_hand = true;
     return AMP_OK;
 }
 

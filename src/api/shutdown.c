@@ -24,8 +24,8 @@ void amp__context_destroy(amp_context *context) {
     amp__live_remove(context);
     amp__observe_free(context);
     amp__trace_close(context);
-    (void)amp__patch_undo(context->patch); /* of an unfinished one */
-    for (size_t i = 0; i < context->n_params; i++) amp__param_destroy(context->params[i]);
+    (void)amp__patch_undo(context->wiring.patch); /* of an unfinished one */
+    for (size_t i = 0; i < context->params.n; i++) amp__param_destroy(context->params.list[i]);
     for (size_t i = 0; context->models && i < context->n_models; i++) {
         struct amp__model *model = &context->models[i];
         amp__ops_destroy(model->ops, model->n_ops);
@@ -38,30 +38,31 @@ void amp__context_destroy(amp_context *context) {
         amp__free(optimizer->params);
         amp__optim_destroy(optimizer->optim);
     }
-    for (uint32_t i = 0; context->brackets && i < context->properties.num_losses; i++) {
-        amp__free(context->brackets[i].unchecked);
-        amp__free(context->brackets[i].optimizers);
+    for (uint32_t i = 0; context->brackets.list && i < context->policy.properties.num_losses; i++) {
+        amp__free(context->brackets.list[i].unchecked);
+        amp__free(context->brackets.list[i].optimizers);
     }
     amp__home_end(context);
     amp__places_end(context);
     amp__cache_destroy(&context->cache);
-    amp__plan_free(&context->plan);
+    amp__plan_free(&context->brackets.plan);
     amp__spares_clear(&context->spares);
-    void *blocks[] = { context->models, context->optimizers, context->params,   context->by_handle,
-                       context->by_id,  context->brackets,   context->warnings, context->taped,
-                       context->ranges, context->grad_ranges, context->listed };
+    void *blocks[] = { context->models,           context->optimizers,         context->params.list,
+                       context->params.by_handle, context->params.by_id,       context->brackets.list,
+                       context->brackets.listed,  context->reporting.warnings, context->tape.list,
+                       context->addresses.ranges, context->addresses.grads };
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
-    amp__names_free(&context->op_names);
+    amp__names_free(&context->wiring.op_names);
     amp__findings_free(context);
     amp__strays_free(context);
-    amp__apart_forget(&context->apart);
+    amp__apart_forget(&context->params.apart);
     amp__fork_remove(&context->forkable);
     pthread_mutex_destroy(&context->lock);
     amp__free(context);
 }
 
 static amp_status check_idle(const amp_context *context) {
-    AMP_RETURN_IF(context->verifying, AMP_ERR_WRONG_STATE, "amp_shutdown inside amp_verify_step");
+    AMP_RETURN_IF(context->progress.verifying, AMP_ERR_WRONG_STATE, "amp_shutdown inside amp_verify_step");
     const struct amp__thread *thread = amp__thread_state();
     for (uint32_t i = 0; i < thread->n_marks; i++)
         AMP_RETURN_IF(thread->marks[i].owner == context, AMP_ERR_WRONG_STATE,
@@ -80,10 +81,10 @@ static amp_status check_idle(const amp_context *context) {
 static void cancel_brackets(amp_context *context) {
     for (size_t i = 0; i < context->n_optimizers; i++) /* also what delayed brackets set aside */
         (void)amp__grads_cancel(context->optimizers[i].params, context->optimizers[i].n_params, true);
-    for (size_t i = 0; i < context->n_params; i++) (void)amp__grads_unscale(context->params[i]);
+    for (size_t i = 0; i < context->params.n; i++) (void)amp__grads_unscale(context->params.list[i]);
     (void)amp__places_flush(context);
-    for (uint32_t i = 0; i < context->properties.num_losses; i++)
-        if (context->brackets[i].open) amp__bracket_close(&context->brackets[i]);
+    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
+        if (context->brackets.list[i].open) amp__bracket_close(&context->brackets.list[i]);
 }
 
 /* Every parameter goes back to FP32. One that the host refuses to take keeps its type; the first error is reported, and
@@ -91,8 +92,8 @@ static void cancel_brackets(amp_context *context) {
 static amp_status restore_params(amp_context *context) {
     amp_status status = AMP_OK;
     char text[AMP__ERROR_SIZE / 2] = "";
-    for (size_t i = 0; i < context->n_params && amp__may_be_low(&context->properties); i++) {
-        const amp_status one = amp__param_restore(context->params[i]);
+    for (size_t i = 0; i < context->params.n && amp__may_be_low(&context->policy.properties); i++) {
+        const amp_status one = amp__param_restore(context->params.list[i]);
         if (one == AMP_OK || status != AMP_OK) continue;
         status = one;
         snprintf(text, sizeof text, "%s", amp_last_error());
@@ -114,10 +115,10 @@ AMP_API amp_status amp_shutdown(amp_context *context) {
     amp__trace_ops(context);
     amp__cache_retire(&context->cache, false);
     amp__tape_release(context, true);
-    const amp_status slots = amp__patch_undo(context->patch);
+    const amp_status slots = amp__patch_undo(context->wiring.patch);
     char text[AMP__ERROR_SIZE];
     snprintf(text, sizeof text, "%s", amp_last_error());
-    context->patch = NULL;
+    context->wiring.patch = NULL;
     const amp_status params = restore_params(context);
     for (size_t i = 0; i < context->n_models; i++) context->models[i].user->amp = NULL;
     for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].user->amp = NULL;

@@ -64,7 +64,7 @@ static amp_status fetch_floats(const struct amp__param *param, const struct amp_
 
 static amp_status remember(struct amp__verification *v) {
     const amp_context *context = v->context;
-    for (size_t i = 0; i < context->n_params; i++) {
+    for (size_t i = 0; i < context->params.n; i++) {
         struct amp__subject *subject = &v->subjects[i];
         struct amp__elements now;
         AMP_TRY(amp__param_layout(subject->param, subject->param->tensor, subject->param->name, &now));
@@ -72,22 +72,22 @@ static amp_status remember(struct amp__verification *v) {
         AMP_TRY(fetch(subject->param, &now, subject->before));
     }
     for (size_t i = 0; i < context->n_optimizers; i++) v->optimizers[i] = context->optimizers[i];
-    for (uint32_t i = 0; i < context->properties.num_losses; i++) {
-        const struct amp__bracket *bracket = &context->brackets[i];
+    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++) {
+        const struct amp__bracket *bracket = &context->brackets.list[i];
         v->brackets[i] = (struct amp__kept_bracket){ bracket->scaler,  bracket->record,    bracket->found_inf,
                                                 bracket->changes, bracket->told_of_skips };
     }
-    v->looks = context->looks;
-    v->ops_checked = context->ops_checked;
-    v->verify = context->verify;
-    v->properties = context->properties;
+    v->looks = context->progress.looks;
+    v->ops_checked = context->progress.ops_checked;
+    v->verify = context->policy.verify;
+    v->properties = context->policy.properties;
     return AMP_OK;
 }
 
 /* Fails, last of all, if a pass has stepped. */
 static amp_status put_elements_back(const struct amp__verification *v, int pass) {
     const struct amp__param *stepped = NULL;
-    for (size_t i = 0; i < v->context->n_params; i++) {
+    for (size_t i = 0; i < v->context->params.n; i++) {
         const struct amp__subject *subject = &v->subjects[i];
         struct amp__elements now;
         AMP_TRY(amp__param_layout(subject->param, subject->param->tensor, subject->param->name, &now));
@@ -115,10 +115,10 @@ static amp_status clear(const struct amp__verification *v) {
         optimizer->delayed = false;
     }
     (void)amp__places_flush(context);
-    for (uint32_t i = 0; i < context->properties.num_losses; i++)
-        if (context->brackets[i].open) amp__bracket_close(&context->brackets[i]);
-    for (size_t i = 0; i < context->n_params; i++) {
-        struct amp__param *param = context->params[i];
+    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
+        if (context->brackets.list[i].open) amp__bracket_close(&context->brackets.list[i]);
+    for (size_t i = 0; i < context->params.n; i++) {
+        struct amp__param *param = context->params.list[i];
         if (!param->host->grad || (param->host->set_grad && !param->host->release)) continue;
         AMP_TRY(amp__grads_clear(&param, 1));
         amp__grads_forget(&param, 1);
@@ -130,8 +130,8 @@ static amp_status put_state_back(const struct amp__verification *v) {
     amp_context *context = v->context;
     amp_status status = AMP_OK;
     for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i] = v->optimizers[i];
-    for (uint32_t i = 0; i < context->properties.num_losses; i++) {
-        struct amp__bracket *bracket = &context->brackets[i];
+    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++) {
+        struct amp__bracket *bracket = &context->brackets.list[i];
         const struct amp__kept_bracket *kept = &v->brackets[i];
         bracket->scaler = kept->scaler;
         bracket->record = kept->record;
@@ -140,8 +140,8 @@ static amp_status put_state_back(const struct amp__verification *v) {
         bracket->told_of_skips = kept->told_of_skips;
         if (status == AMP_OK) status = bracket->home->write(bracket);
     }
-    context->looks = v->looks;
-    context->ops_checked = v->ops_checked;
+    context->progress.looks = v->looks;
+    context->progress.ops_checked = v->ops_checked;
     return status;
 }
 
@@ -177,30 +177,30 @@ static amp_status sleep_all(struct amp__verification *v) {
     for (size_t i = 0; i < context->n_models; i++)
         for (size_t j = 0; j < context->models[i].n_ops; j++) sleep_op(&v->ops[n++], &context->models[i].ops[j]);
     v->n_ops = n;
-    amp__properties_make_inert(&context->properties);
-    context->properties.enabled = context->properties.emulate = false;
-    context->verify = false;
+    amp__properties_make_inert(&context->policy.properties);
+    context->policy.properties.enabled = context->policy.properties.emulate = false;
+    context->policy.verify = false;
     amp_status status = AMP_OK;
-    for (uint32_t i = 0; i < context->properties.num_losses && status == AMP_OK; i++) {
-        context->brackets[i].scaler.scale = 1.0f; /* amp_scale */
-        status = context->brackets[i].home->write(&context->brackets[i]);
+    for (uint32_t i = 0; i < context->policy.properties.num_losses && status == AMP_OK; i++) {
+        context->brackets.list[i].scaler.scale = 1.0f; /* amp_scale */
+        status = context->brackets.list[i].home->write(&context->brackets.list[i]);
     }
-    for (size_t i = 0; i < context->n_params && status == AMP_OK; i++)
-        status = amp__param_expose(context->params[i], &v->subjects[i].kept);
+    for (size_t i = 0; i < context->params.n && status == AMP_OK; i++)
+        status = amp__param_expose(context->params.list[i], &v->subjects[i].kept);
     return status;
 }
 
 static amp_status wake(struct amp__verification *v) {
     amp_context *context = v->context;
     amp_status status = AMP_OK;
-    for (size_t i = context->n_params; i--;) {
-        const amp_status one = amp__param_cover(context->params[i], &v->subjects[i].kept);
+    for (size_t i = context->params.n; i--;) {
+        const amp_status one = amp__param_cover(context->params.list[i], &v->subjects[i].kept);
         if (status == AMP_OK) status = one;
     }
     for (size_t i = v->n_ops; i--;) wake_op(&v->ops[i]);
     v->n_ops = 0;
-    context->verify = v->verify;
-    context->properties = v->properties;
+    context->policy.verify = v->verify;
+    context->policy.properties = v->properties;
     return status;
 }
 
@@ -208,8 +208,8 @@ static amp_status wake(struct amp__verification *v) {
 
 static amp_status check_over(const struct amp__verification *v, int pass) {
     const amp_context *context = v->context;
-    for (uint32_t i = 0; i < context->properties.num_losses; i++)
-        AMP_RETURN_IF(context->brackets[i].open, AMP_ERR_WRONG_STATE,
+    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
+        AMP_RETURN_IF(context->brackets.list[i].open, AMP_ERR_WRONG_STATE,
                       "amp_verify_step: run %s left the bracket of loss %u open: end it there", passes[pass],
                       (unsigned)i);
     for (size_t i = 0; i < context->n_optimizers; i++)
@@ -254,7 +254,7 @@ static amp_status look_at_wired(struct amp__param *param, const amp_context *con
 }
 
 static amp_status read_gradients(struct amp__verification *v, int pass) {
-    for (size_t i = 0; i < v->context->n_params; i++) {
+    for (size_t i = 0; i < v->context->params.n; i++) {
         struct amp__subject *subject = &v->subjects[i];
         struct amp__elements now;
         if (!subject->param->in_optimizer) continue;
@@ -279,7 +279,7 @@ static amp_status end_pass(struct amp__verification *v, int pass, amp_status sta
  * before; or is halved. On a device they stay. */
 static amp_status change_elements(const struct amp__verification *v, int pass) {
     const float unit = v->properties.low == AMP_BFLOAT16 ? 0x1p-9f : 0x1p-12f; /* half of the largest, on average */
-    for (size_t i = 0; i < v->context->n_params; i++) {
+    for (size_t i = 0; i < v->context->params.n; i++) {
         const struct amp__param *param = v->subjects[i].param;
         struct amp__elements now;
         AMP_TRY(amp__param_layout(param, param->tensor, param->name, &now));
@@ -304,9 +304,9 @@ static amp_status run_plain(struct amp__verification *v, int pass) {
 static amp_status count(amp_context *context, uint64_t *brackets, uint64_t *skips) {
     AMP_TRY(amp__home_read_all(context));
     *brackets = *skips = 0;
-    for (uint32_t i = 0; i < context->properties.num_losses; i++) {
-        *brackets += context->brackets[i].record.brackets;
-        *skips += context->brackets[i].record.skipped;
+    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++) {
+        *brackets += context->brackets.list[i].record.brackets;
+        *skips += context->brackets.list[i].record.skipped;
     }
     return AMP_OK;
 }
@@ -321,7 +321,7 @@ static amp_status run_in_brackets(struct amp__verification *v, bool *skipped) {
     AMP_RETURN_IF(context->n_optimizers && brackets == brackets_now, AMP_ERR_WRONG_STATE,
                   "amp_verify_step: run ended no bracket: put backward between amp_scale_loss_begin and "
                   "amp_scale_loss_end, in run as in training");
-    *skipped = skips != skips_now && context->properties.scaler.dynamic;
+    *skipped = skips != skips_now && context->policy.properties.scaler.dynamic;
     return AMP_OK;
 }
 
@@ -335,7 +335,7 @@ static amp_status run_wired(struct amp__verification *v) {
         if (i && status == AMP_OK) status = put_elements_back(v, AMP__WIRED);
         if (status == AMP_OK) status = run_in_brackets(v, &skipped);
     }
-    v->scale = v->context->brackets[0].record.scale_before;
+    v->scale = v->context->brackets.list[0].record.scale_before;
     if (status == AMP_OK) status = read_gradients(v, AMP__WIRED);
     return end_pass(v, AMP__WIRED, status);
 }
@@ -353,14 +353,14 @@ static amp_status check_param(const struct amp__param *param) {
 }
 
 static amp_status check_idle(const amp_context *context) {
-    AMP_RETURN_IF(context->verifying, AMP_ERR_WRONG_STATE, "amp_verify_step inside of amp_verify_step");
-    AMP_RETURN_IF(context->open, AMP_ERR_WRONG_STATE, "amp_verify_step inside a bracket: end it first");
+    AMP_RETURN_IF(context->progress.verifying, AMP_ERR_WRONG_STATE, "amp_verify_step inside of amp_verify_step");
+    AMP_RETURN_IF(context->progress.open, AMP_ERR_WRONG_STATE, "amp_verify_step inside a bracket: end it first");
     for (size_t i = 0; i < context->n_optimizers; i++)
         AMP_RETURN_IF(context->optimizers[i].delayed || context->optimizers[i].unchecked ||
                           context->optimizers[i].stepping, AMP_ERR_WRONG_STATE,
                       "amp_verify_step while optimizer %zu has scaled or unchecked gradients, or steps: call it "
                       "between steps", i);
-    for (size_t i = 0; i < context->n_params; i++) AMP_TRY(check_param(context->params[i]));
+    for (size_t i = 0; i < context->params.n; i++) AMP_TRY(check_param(context->params.list[i]));
     return AMP_OK;
 }
 
@@ -369,15 +369,15 @@ static amp_status make_room(struct amp__verification *v) {
     const amp_context *context = v->context;
     size_t n_ops = 0;
     for (size_t i = 0; i < context->n_models; i++) n_ops += context->models[i].n_ops;
-    v->subjects = amp__alloc(context->n_params, sizeof *v->subjects);
+    v->subjects = amp__alloc(context->params.n, sizeof *v->subjects);
     v->ops = amp__alloc(n_ops, sizeof *v->ops);
     v->optimizers = amp__alloc(context->n_optimizers, sizeof *v->optimizers);
-    v->brackets = amp__alloc(context->properties.num_losses, sizeof *v->brackets);
+    v->brackets = amp__alloc(context->policy.properties.num_losses, sizeof *v->brackets);
     bool all = v->subjects && v->ops && v->optimizers && v->brackets;
-    for (size_t i = 0; all && i < context->n_params; i++) {
+    for (size_t i = 0; all && i < context->params.n; i++) {
         struct amp__subject *subject = &v->subjects[i];
-        const size_t n = (size_t)context->params[i]->size;
-        subject->param = context->params[i];
+        const size_t n = (size_t)context->params.list[i]->size;
+        subject->param = context->params.list[i];
         subject->before = amp__alloc(n, amp__dtype_size(subject->param->dtype));
         all = subject->before != NULL;
         for (int pass = 0; all && pass < AMP__PASSES && subject->param->in_optimizer; pass++)
@@ -387,7 +387,7 @@ static amp_status make_room(struct amp__verification *v) {
 }
 
 static void free_room(struct amp__verification *v) {
-    for (size_t i = 0; v->subjects && i < v->context->n_params; i++) {
+    for (size_t i = 0; v->subjects && i < v->context->params.n; i++) {
         for (int pass = 0; pass < AMP__PASSES; pass++) amp__free(v->subjects[i].grads[pass]);
         amp__free(v->subjects[i].before);
     }
@@ -416,17 +416,18 @@ AMP_API amp_status amp_verify_step(amp_context *context, amp_run run, void *self
                   "amp_verify_step: there is no such context: was it shut down?");
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     AMP_TRY(check_idle(context));
-    if (!context->properties.enabled) return AMP_OK;
-    AMP_RETURN_IF(context->released, AMP_ERR_WRONG_STATE, "amp_verify_step: weights are released, and it runs the "
+    if (!context->policy.properties.enabled) return AMP_OK;
+    AMP_RETURN_IF(context->addresses.released, AMP_ERR_WRONG_STATE,
+                  "amp_verify_step: weights are released, and it runs the "
                   "model in FP32: call amp_weights_restore first");
     AMP_TRY(amp__home_refuse_capture(context, "amp_verify_step", "Call it before the capture or after it"));
     AMP_TRY(amp__take_error(context));
     AMP_CLEANUP(free_room) struct amp__verification v = { .context = context, .run = run, .self = self };
     const bool observing = amp__observing(context);
     amp__observe_set(context, false);
-    context->verifying = true;
+    context->progress.verifying = true;
     const amp_status status = verify(&v);
-    context->verifying = false;
+    context->progress.verifying = false;
     amp__observe_set(context, observing);
     amp__cache_drop(&context->cache, false); /* elements were put back, and no version tells */
     amp__spares_clear(&context->spares);

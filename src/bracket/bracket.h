@@ -25,7 +25,7 @@ struct amp__bracket {
     bool told_of_skips; /* too many in a row, since the last step */
     bool told_of_most;  /* AMP-M85, once */
     enum amp__carrier carrier;
-    uint64_t seeds_before; /* context->seeds_shown at its begin */
+    uint64_t seeds_before; /* context->progress.seeds_shown at its begin */
     uint32_t loss_id;
     amp_context *context;
     struct amp__optimizer **optimizers; /* n_optimizers of them while open */

@@ -44,9 +44,9 @@ static amp_status norm_on_host(const struct amp__optimizer *optimizer, amp_span 
     AMP_TRY(list_grads(optimizer, NULL, spans, &n));
     AMP_TRY(amp_l2norm_list(spans, n, &part, NULL));
     squares = (double)part * (double)part;
-    for (size_t i = 0; i < context->n_places; i++) {
-        AMP_TRY(norm_on_device(optimizer, context->places[i], spans, &device_norm));
-        AMP_TRY(amp__place_out(context->places[i], &part, device_norm, sizeof part));
+    for (size_t i = 0; i < context->devices.n_places; i++) {
+        AMP_TRY(norm_on_device(optimizer, context->devices.places[i], spans, &device_norm));
+        AMP_TRY(amp__place_out(context->devices.places[i], &part, device_norm, sizeof part));
         squares += (double)part * (double)part;
     }
     if (optimizer->sharded) AMP_TRY(amp__host_reduce(&optimizer->host, AMP_REDUCE_SUM, &squares, 1));
@@ -56,7 +56,7 @@ static amp_status norm_on_host(const struct amp__optimizer *optimizer, amp_span 
 
 static amp_status clip(struct amp__optimizer *optimizer, float max_norm, amp_span *spans, float *norm) {
     const amp_context *context = optimizer->context;
-    bool one = context->n_places == 1 && !optimizer->sharded;
+    bool one = context->devices.n_places == 1 && !optimizer->sharded;
     float total = 0.0f, factor = 1.0f, *device_norm = NULL;
     for (size_t i = 0; i < optimizer->n_params; i++) one &= optimizer->params[i]->on_device;
     if (norm || !one)
@@ -64,14 +64,14 @@ static amp_status clip(struct amp__optimizer *optimizer, float max_norm, amp_spa
                                          "It needs norm NULL, all gradients on one device, and no ranks that share "
                                          "them (AMP_OPTIMIZER_SHARDED)"));
     if (one) {
-        AMP_TRY(norm_on_device(optimizer, context->places[0], spans, &device_norm));
-        context->places[0]->args.factor = (amp_factor){ device_norm, max_norm, AMP_FACTOR_CLIP };
-        if (norm) AMP_TRY(amp__place_out(context->places[0], &total, device_norm, sizeof total));
+        AMP_TRY(norm_on_device(optimizer, context->devices.places[0], spans, &device_norm));
+        context->devices.places[0]->args.factor = (amp_factor){ device_norm, max_norm, AMP_FACTOR_CLIP };
+        if (norm) AMP_TRY(amp__place_out(context->devices.places[0], &total, device_norm, sizeof total));
     } else {
         AMP_TRY(norm_on_host(optimizer, spans, &total));
         factor = amp__clip_factor(total, max_norm);
-        for (size_t i = 0; i < context->n_places; i++)
-            context->places[i]->args.factor = (amp_factor){ NULL, factor, AMP_FACTOR_AS_IT_IS };
+        for (size_t i = 0; i < context->devices.n_places; i++)
+            context->devices.places[i]->args.factor = (amp_factor){ NULL, factor, AMP_FACTOR_AS_IT_IS };
     }
     if (one || factor < 1.0f) AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));
     AMP_TRY(amp__places_flush(context));

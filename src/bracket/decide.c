@@ -164,7 +164,7 @@ amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_
     amp_context *context = bracket->context;
     const amp_record *record = &bracket->record;
     if (record->skips_in_row == SUSPICIOUS_SKIPS) look_for_the_cause(bracket);
-    const uint32_t limit = context->properties.max_skips;
+    const uint32_t limit = context->policy.properties.max_skips;
     const bool too_many = record->skips_in_row && record->skips_in_row >= limit && limit != AMP_NEVER;
     const bool told = bracket->told_of_skips;
     bracket->told_of_skips = too_many;

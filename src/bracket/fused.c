@@ -32,7 +32,7 @@ amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from) {
 
 /* The bracket's end may leave to the step what only the step looks at. */
 void amp__fused_mark(amp_context *context) {
-    for (size_t i = 0; i < context->n_params; i++) context->params[i]->owners = 0;
+    for (size_t i = 0; i < context->params.n; i++) context->params.list[i]->owners = 0;
     for (size_t k = 0; k < context->n_optimizers; k++)
         for (size_t i = 0; i < context->optimizers[k].n_params; i++) context->optimizers[k].params[i]->owners++;
     for (size_t k = 0; k < context->n_optimizers; k++)

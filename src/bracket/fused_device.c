@@ -64,14 +64,14 @@ amp_status amp__fused_device_attach(struct amp__optimizer *optimizer) {
     struct amp__optim_on_device *old = optim->devices, *made;
     const size_t n_old = optim->n_devices;
     size_t n_made = 0;
-    if (!context->n_places) return AMP_OK;
+    if (!context->devices.n_places) return AMP_OK;
     AMP_TRY(amp__fused_device_steps(optimizer, false));
-    made = amp__alloc(context->n_places, sizeof *made);
+    made = amp__alloc(context->devices.n_places, sizeof *made);
     if (!made) return amp__fail_memory();
     amp_status status = AMP_OK;
-    for (size_t i = 0; i < context->n_places && status == AMP_OK; i++) {
-        const size_t n = count_at(optimizer, context->places[i]);
-        if (n) status = make_on_device(optimizer, context->places[i], n, &made[n_made++]);
+    for (size_t i = 0; i < context->devices.n_places && status == AMP_OK; i++) {
+        const size_t n = count_at(optimizer, context->devices.places[i]);
+        if (n) status = make_on_device(optimizer, context->devices.places[i], n, &made[n_made++]);
     }
     if (status == AMP_OK) {
         optim->devices = made, optim->n_devices = n_made;

@@ -12,7 +12,7 @@
 /* ---- who must know ---- */
 
 /* The decision is the same whatever is found. */
-static bool never_skips(const amp_context *context) { return !amp__scaler_skips(&context->properties.scaler); }
+static bool never_skips(const amp_context *context) { return !amp__scaler_skips(&context->policy.properties.scaler); }
 
 static bool can_decide_alone(const struct amp__bracket *bracket, bool with_loss) {
     const amp_host *host = bracket->host;
@@ -21,7 +21,7 @@ static bool can_decide_alone(const struct amp__bracket *bracket, bool with_loss)
     if (!host || (ranks && !there)) return false;
     for (size_t i = 0; i < bracket->n_optimizers; i++)
         if (!bracket->optimizers[i]->skips_on_device) return false;
-    if (!bracket->context->properties.scaler.dynamic) return true;
+    if (!bracket->context->policy.properties.scaler.dynamic) return true;
     return (with_loss && host->scale_by) || (host->flags & AMP_HOST_SEEDS_ON_DEVICE);
 }
 
@@ -37,7 +37,7 @@ static amp_status begin(struct amp__bracket *bracket, bool with_loss) {
 
 const float *amp__home_device_scale(const struct amp__bracket *bracket) {
     if (!bracket->device.decides_alone || !bracket->host || !bracket->host->scale_by) return NULL;
-    return bracket->context->properties.scaler.dynamic ? &bracket->device.scaler->state.scale : NULL;
+    return bracket->context->policy.properties.scaler.dynamic ? &bracket->device.scaler->state.scale : NULL;
 }
 
 amp_factor amp__home_inverse(const struct amp__bracket *bracket) {
@@ -50,7 +50,7 @@ amp_factor amp__home_inverse(const struct amp__bracket *bracket) {
 
 static amp_status arm(const struct amp__bracket *bracket) {
     struct amp__device_scaler *scaler = bracket->device.scaler;
-    struct amp__place *place = bracket->context->places[0];
+    struct amp__place *place = bracket->context->devices.places[0];
     struct amp__place_args *args = &place->args;
     const float inverse = amp__rule_inverse(bracket->scale);
     args->inverse = (amp_factor){ &scaler->inverse, inverse, AMP_FACTOR_AS_IT_IS };
@@ -70,7 +70,7 @@ static amp_status find(const struct amp__bracket *bracket, struct amp__grads_res
 static amp_status overflowed(const struct amp__bracket *bracket, bool *overflow) {
     float found = 0.0f;
     if (never_skips(bracket->context)) return AMP_OK;
-    AMP_TRY(amp__place_out(bracket->context->places[0], &found, &bracket->device.scaler->found, sizeof found));
+    AMP_TRY(amp__place_out(bracket->context->devices.places[0], &found, &bracket->device.scaler->found, sizeof found));
     *overflow = found != 0.0f;
     return AMP_OK;
 }
@@ -111,9 +111,9 @@ static size_t concern(struct amp__bracket *bracket) {
 /* decides: else what was found waits for a later end. overflow: on another rank too. */
 static amp_status end_on_device(struct amp__bracket *bracket, bool decides, bool overflow) {
     const amp_context *context = bracket->context;
-    const struct amp__place *place = context->places[0];
-    struct amp__memory_call call = { .scaler = bracket->device.scaler, .settings = &context->properties.scaler,
-                                     .decides = decides, .found_elsewhere = overflow, .skips = context->device_skips,
+    const struct amp__place *place = context->devices.places[0];
+    struct amp__memory_call call = { .scaler = bracket->device.scaler, .settings = &context->policy.properties.scaler,
+                                     .decides = decides, .found_elsewhere = overflow, .skips = context->devices.skips,
                                      .which = bracket->device.which };
     AMP_TRY(keep_looked(bracket, place));
     call.n = decides ? concern(bracket) : 0;
@@ -137,13 +137,13 @@ static amp_status decide(struct amp__bracket *bracket, const struct amp__grads_r
 
 /* What this rank last told the others is no more its word. */
 static amp_status take_back(const struct amp__bracket *bracket) {
-    const struct amp__place *place = bracket->context->places[0];
+    const struct amp__place *place = bracket->context->devices.places[0];
     AMP_TRY(amp__place_zero(place, &bracket->device.scaler->gave_up, sizeof(float)));
     return amp__place_raise(place, &bracket->device.scaler->ended);
 }
 
 static void forget(struct amp__bracket *bracket) {
-    (void)amp__place_nothing_found(bracket->context->places[0], bracket->device.scaler);
+    (void)amp__place_nothing_found(bracket->context->devices.places[0], bracket->device.scaler);
     if (bracket->host && amp__home_agrees_there(bracket)) (void)take_back(bracket);
 }
 
@@ -155,7 +155,7 @@ bool amp__home_agrees_there(const struct amp__bracket *bracket) {
 
 amp_status amp__home_agree(const struct amp__bracket *bracket, bool gave_up, bool *anybody_ended) {
     struct amp__device_scaler *scaler = bracket->device.scaler;
-    const struct amp__place *place = bracket->context->places[0];
+    const struct amp__place *place = bracket->context->devices.places[0];
     enum { WORDS = 3 };
     float words[WORDS];
     void *stream = NULL;
@@ -202,7 +202,7 @@ static void absorb(struct amp__bracket *bracket, const struct amp__device_scaler
 
 static amp_status take(struct amp__bracket *bracket) {
     struct amp__device_scaler now;
-    AMP_TRY(amp__place_fetched(bracket->context->places[0], bracket->device.copy, &now, sizeof now));
+    AMP_TRY(amp__place_fetched(bracket->context->devices.places[0], bracket->device.copy, &now, sizeof now));
     absorb(bracket, &now);
     if (now.given_up) amp__bracket_tell_given_up(bracket);
     else amp__bracket_tell(bracket, now.action, now.first_nonfinite != AMP__NO_TENSOR);
@@ -210,8 +210,8 @@ static amp_status take(struct amp__bracket *bracket) {
 }
 
 amp_status amp__home_wait(amp_context *context) {
-    for (uint32_t i = 0; i < context->properties.num_losses; i++)
-        if (context->brackets[i].device.last == AMP__DECISION_COPYING) AMP_TRY(take(&context->brackets[i]));
+    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
+        if (context->brackets.list[i].device.last == AMP__DECISION_COPYING) AMP_TRY(take(&context->brackets.list[i]));
     return AMP_OK;
 }
 
@@ -219,7 +219,7 @@ static amp_status read(struct amp__bracket *bracket) {
     struct amp__device_scaler now;
     bool capturing = false;
     if (bracket->device.last == AMP__DECISION_COPYING) return take(bracket);
-    const struct amp__place *place = bracket->context->places[0];
+    const struct amp__place *place = bracket->context->devices.places[0];
     AMP_TRY(amp__place_capturing(place, &capturing));
     AMP_RETURN_IF(capturing, AMP_ERR_WRONG_STATE,
                   "the loss scale is on the device, which cannot be asked while its stream is being captured in a "
@@ -230,15 +230,15 @@ static amp_status read(struct amp__bracket *bracket) {
 }
 
 amp_status amp__home_read_all(amp_context *context) {
-    for (uint32_t i = 0; i < context->properties.num_losses; i++)
-        AMP_TRY(context->brackets[i].home->read(&context->brackets[i]));
+    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
+        AMP_TRY(context->brackets.list[i].home->read(&context->brackets.list[i]));
     return AMP_OK;
 }
 
 static amp_status write(struct amp__bracket *bracket) {
     struct amp__device_scaler now;
     amp__scaler_for_device(&now, &bracket->scaler, bracket->record.brackets, bracket->record.skipped);
-    return amp__place_in(bracket->context->places[0], bracket->device.scaler, &now, sizeof now);
+    return amp__place_in(bracket->context->devices.places[0], bracket->device.scaler, &now, sizeof now);
 }
 
 const struct amp__scaler_home amp__home_device = {
@@ -259,8 +259,8 @@ const struct amp__scaler_home amp__home_device = {
 static float *skip_of(const struct amp__optimizer *optimizer) {
     const amp_context *context = optimizer->context;
     const bool may_skip = !never_skips(context) || optimizer->host.reduce_on_device;
-    return context->device_skips && optimizer->skips_on_device && may_skip
-        ? context->device_skips + (optimizer - context->optimizers)
+    return context->devices.skips && optimizer->skips_on_device && may_skip
+        ? context->devices.skips + (optimizer - context->optimizers)
         : NULL;
 }
 
@@ -268,15 +268,16 @@ const float *amp__home_skip(const struct amp__optimizer *optimizer) { return ski
 
 amp_status amp__home_stepped(struct amp__optimizer *optimizer) {
     float *skip = skip_of(optimizer);
-    return skip ? amp__place_zero(optimizer->context->places[0], skip, sizeof *skip) : AMP_OK;
+    return skip ? amp__place_zero(optimizer->context->devices.places[0], skip, sizeof *skip) : AMP_OK;
 }
 
 /* ---- where the scalers live ---- */
 
 static bool all_on_one_device(const amp_context *context) {
-    if (context->n_places != 1 || !context->n_optimizers || amp__scaling_is_trivial(&context->properties)) return false;
-    for (size_t i = 0; i < context->n_params; i++)
-        if (context->params[i]->in_optimizer && !context->params[i]->on_device) return false;
+    if (context->devices.n_places != 1 || !context->n_optimizers) return false;
+    if (amp__scaling_is_trivial(&context->policy.properties)) return false;
+    for (size_t i = 0; i < context->params.n; i++)
+        if (context->params.list[i]->in_optimizer && !context->params.list[i]->on_device) return false;
     return true;
 }
 
@@ -294,7 +295,7 @@ static amp_status move_to_device(amp_context *context, struct amp__bracket *brac
 
 /* What the host would have to be asked for has its hook there. */
 static amp_status need_reduce(const amp_context *context) {
-    const bool there = all_on_one_device(context), trivial = amp__scaling_is_trivial(&context->properties);
+    const bool there = all_on_one_device(context), trivial = amp__scaling_is_trivial(&context->policy.properties);
     char who[48];
     for (size_t i = 0; i < context->n_optimizers; i++) {
         const struct amp__optimizer *optimizer = &context->optimizers[i];
@@ -311,36 +312,37 @@ static amp_status need_reduce(const amp_context *context) {
 }
 
 amp_status amp__home_start(amp_context *context) {
-    const size_t losses = context->properties.num_losses;
+    const size_t losses = context->policy.properties.num_losses;
     const size_t scalers = losses * sizeof(struct amp__device_scaler),
                  bytes = scalers + context->n_optimizers * sizeof(float);
     void *block = NULL;
     AMP_TRY(need_reduce(context));
     if (!all_on_one_device(context)) {
         for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].skips_on_device = false;
-        for (size_t i = 0; i < context->n_places; i++) {
-            AMP_TRY(amp__place_alloc(context->places[i], sizeof(struct amp__device_scaler), &block));
-            context->places[i]->words = block;
+        for (size_t i = 0; i < context->devices.n_places; i++) {
+            AMP_TRY(amp__place_alloc(context->devices.places[i], sizeof(struct amp__device_scaler), &block));
+            context->devices.places[i]->words = block;
         }
         return AMP_OK;
     }
-    const struct amp__place *place = context->places[0];
+    const struct amp__place *place = context->devices.places[0];
     AMP_TRY(amp__place_alloc(place, bytes, &block));
-    context->device_scalers = block;
-    context->device_skips = (float *)(void *)((char *)block + scalers);
-    AMP_TRY(amp__place_zero(place, context->device_skips, context->n_optimizers * sizeof(float)));
+    context->devices.scalers = block;
+    context->devices.skips = (float *)(void *)((char *)block + scalers);
+    AMP_TRY(amp__place_zero(place, context->devices.skips, context->n_optimizers * sizeof(float)));
     for (uint32_t i = 0; i < losses; i++)
-        AMP_TRY(move_to_device(context, &context->brackets[i], &context->device_scalers[i]));
+        AMP_TRY(move_to_device(context, &context->brackets.list[i], &context->devices.scalers[i]));
     return AMP_OK;
 }
 
 void amp__home_end(amp_context *context) {
-    for (uint32_t i = 0; context->brackets && context->n_places && i < context->properties.num_losses; i++) {
-        struct amp__bracket *bracket = &context->brackets[i];
-        amp__place_fetch_free(context->places[0], bracket->device.copy);
+    const uint32_t n = context->brackets.list && context->devices.n_places ? context->policy.properties.num_losses : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct amp__bracket *bracket = &context->brackets.list[i];
+        amp__place_fetch_free(context->devices.places[0], bracket->device.copy);
         amp__free(bracket->device.waiting);
         amp__free(bracket->device.which);
         amp__free(bracket->device.looked);
     }
-    if (context->device_scalers) amp__place_free(context->places[0], context->device_scalers);
+    if (context->devices.scalers) amp__place_free(context->devices.places[0], context->devices.scalers);
 }

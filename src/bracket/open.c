@@ -7,21 +7,21 @@
 #include "context/optimizer.h"
 
 amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t flags, struct amp__bracket **out) {
-    AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
+    AMP_RETURN_IF(loss_id >= context->policy.properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
                   "amp_scale_loss_begin: loss_id %u is out of range: amp_config.num_losses is %u", (unsigned)loss_id,
-                  (unsigned)context->properties.num_losses);
-    AMP_RETURN_IF(context->released, AMP_ERR_WRONG_STATE, "amp_scale_loss_begin: weights are released: call "
+                  (unsigned)context->policy.properties.num_losses);
+    AMP_RETURN_IF(context->addresses.released, AMP_ERR_WRONG_STATE, "amp_scale_loss_begin: weights are released: call "
                   "amp_weights_restore first");
     AMP_RETURN_IF(flags & ~(uint32_t)(AMP_DELAY_UNSCALE | AMP_DELAY_OVERFLOW_CHECK), AMP_ERR_INVALID_ARGUMENT,
                   "amp_scale_loss_begin: unknown flags 0x%x", (unsigned)flags);
-    AMP_RETURN_IF(context->brackets[loss_id].open, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(context->brackets.list[loss_id].open, AMP_ERR_WRONG_STATE,
                   "amp_scale_loss_begin: the bracket of loss_id %u is open already: end it first, or give each loss "
                   "its own loss_id (amp_config.num_losses)", (unsigned)loss_id);
-    for (uint32_t i = 0; context->seeds && i < context->properties.num_losses; i++)
-        AMP_RETURN_IF(context->brackets[i].open, AMP_ERR_WRONG_STATE,
+    for (uint32_t i = 0; context->policy.seeds && i < context->policy.properties.num_losses; i++)
+        AMP_RETURN_IF(context->brackets.list[i].open, AMP_ERR_WRONG_STATE,
                       "amp_scale_loss_begin: the bracket of loss_id %u is open, and a seed in an op's arguments cannot "
                       "tell whose it is: end that one first", (unsigned)i);
-    *out = &context->brackets[loss_id];
+    *out = &context->brackets.list[loss_id];
     return AMP_OK;
 }
 
@@ -29,7 +29,7 @@ amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t fl
  * though it be equal now: the overflow that those gradients hide would be decided on by the wrong scaler. */
 static bool is_foreign(const struct amp__bracket *bracket, uint32_t loss_id, float scale) {
     return loss_id != bracket->loss_id &&
-           (bracket->context->properties.scaler.dynamic || scale != bracket->scaler.scale);
+           (bracket->context->policy.properties.scaler.dynamic || scale != bracket->scaler.scale);
 }
 
 #define WAY_OUT "end the last bracket of that loss without the flag, or give both losses one loss_id"

@@ -8,10 +8,10 @@
 
 AMP_API amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record) {
     AMP_RETURN_IF(!context || !record, AMP_ERR_INVALID_ARGUMENT, "amp_get_record: an argument is NULL");
-    AMP_RETURN_IF(loss_id >= context->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
+    AMP_RETURN_IF(loss_id >= context->policy.properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
                   "amp_get_record: loss_id %u is out of range: amp_config.num_losses is %u", (unsigned)loss_id,
-                  (unsigned)context->properties.num_losses);
-    struct amp__bracket *bracket = &context->brackets[loss_id];
+                  (unsigned)context->policy.properties.num_losses);
+    struct amp__bracket *bracket = &context->brackets.list[loss_id];
     AMP_TRY(bracket->home->read(bracket));
     amp_record now = bracket->record;
     now.hysteresis_left = bracket->scaler.hysteresis_left;
@@ -24,7 +24,7 @@ AMP_API amp_status amp_check(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_check: context is NULL");
     AMP_TRY(amp__take_error(context));
     AMP_TRY(amp__home_read_all(context));
-    for (uint32_t i = 0; context->device_skips && i < context->properties.num_losses; i++)
-        AMP_TRY(amp__bracket_check_skips(&context->brackets[i], true));
+    for (uint32_t i = 0; context->devices.skips && i < context->policy.properties.num_losses; i++)
+        AMP_TRY(amp__bracket_check_skips(&context->brackets.list[i], true));
     return AMP_OK;
 }

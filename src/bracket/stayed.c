@@ -38,7 +38,7 @@ static uint64_t sum_of(amp_context *context, const struct amp__param *param) {
 }
 
 void amp__wiring_note_step(struct amp__optimizer *optimizer) {
-    if (optimizer->grads_stay || optimizer->stay_looks >= LOOKS || optimizer->context->verifying) return;
+    if (optimizer->grads_stay || optimizer->stay_looks >= LOOKS || optimizer->context->progress.verifying) return;
     for (size_t i = 0; i < optimizer->n_params; i++)
         optimizer->params[i]->looked.sum = sum_of(optimizer->context, optimizer->params[i]);
     optimizer->stepped = true;

@@ -23,7 +23,7 @@
 
 /* At some levels no parameter is anything but FP32. */
 static bool has_masters(const struct amp__optimizer *optimizer) {
-    return amp__may_be_low(&optimizer->context->properties);
+    return amp__may_be_low(&optimizer->context->policy.properties);
 }
 
 static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
@@ -78,7 +78,7 @@ const struct amp__param *amp__optimizer_scaled_elsewhere(const struct amp__optim
 }
 
 amp_status amp__step_check(const struct amp__optimizer *optimizer) {
-    AMP_RETURN_IF(optimizer->context->verifying, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(optimizer->context->progress.verifying, AMP_ERR_WRONG_STATE,
                   "step inside amp_verify_step: its run is forward and backward alone");
     AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
                   "step inside the bracket: call amp_scale_loss_end before the optimizer's step");
@@ -99,11 +99,11 @@ amp_status amp__step_check(const struct amp__optimizer *optimizer) {
 static void check_brackets(const struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     char subject[32];
-    if (optimizer->bracketed || context->scaled_by_hand || optimizer->taken != 3) return;
-    if (!amp__scales(&context->properties.scaler)) return;
+    if (optimizer->bracketed || context->progress.scaled_by_hand || optimizer->taken != 3) return;
+    if (!amp__scales(&context->policy.properties.scaler)) return;
     snprintf(subject, sizeof subject, "optimizer %zu", (size_t)(optimizer - context->optimizers));
     amp__find(context, AMP__BRACKET_MISSING, subject, "%s has stepped three times at level %s, and no bracket has "
-              "named it", subject, amp__level_name(context->properties.level));
+              "named it", subject, amp__level_name(context->policy.properties.level));
 }
 
 void amp__decision_used(struct amp__optimizer *optimizer) {
@@ -114,7 +114,7 @@ void amp__decision_used(struct amp__optimizer *optimizer) {
     optimizer->skip = false;
     if (optimizer->state == AMP__STEP_DECIDED) amp__step_goes(optimizer, AMP__STEP_IDLE);
     amp__step_check_state(optimizer);
-    optimizer->last_step = ++context->n_steps;
+    optimizer->last_step = ++context->progress.n_steps;
     amp__cache_retire(&context->cache, false); /* the weights moved; not every host's version tells */
     amp__tape_release(context, false);
 }
@@ -131,8 +131,8 @@ static amp_status begin(struct amp__optimizer *optimizer, amp_action *action) {
 
 amp_status amp__step_over(struct amp__optimizer *optimizer, amp_action action) {
     const amp_context *context = optimizer->context;
-    for (size_t i = 0; i < context->n_places; i++)
-        context->places[i]->args.restore_if = action == AMP_STEP_ON_DEVICE ? amp__home_skip(optimizer) : NULL;
+    for (size_t i = 0; i < context->devices.n_places; i++)
+        context->devices.places[i]->args.restore_if = action == AMP_STEP_ON_DEVICE ? amp__home_skip(optimizer) : NULL;
     amp__grads_stepped(optimizer->params, optimizer->n_params, action != AMP_STEP);
     AMP_TRY(amp__places_flush(context));
     return amp__home_stepped(optimizer);
@@ -222,7 +222,7 @@ static void tell_old_skip(struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     char line[320];
     if (!optimizer->skip || !optimizer->skip_is_old || optimizer->told_of_old_skip) return;
-    if (context->brackets[optimizer->last_loss].found_inf != 0.0f) return;
+    if (context->brackets.list[optimizer->last_loss].found_inf != 0.0f) return;
     optimizer->told_of_old_skip = true;
     snprintf(line, sizeof line,
              "optimizer %zu: this step is skipped because of an overflow in an earlier bracket that no step followed. "
@@ -253,12 +253,12 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
     optimizer->running = action;
     optimizer->begun = true;
     filled.action = action;
-    filled.found_inf = &optimizer->context->brackets[optimizer->last_loss].found_inf;
+    filled.found_inf = &optimizer->context->brackets.list[optimizer->last_loss].found_inf;
     filled.grad_scale = 1.0f;
     filled.device = (amp_device){ 1, 0 };
     if (action == AMP_STEP_ON_DEVICE) {
         filled.found_inf = amp__home_skip(optimizer);
-        filled.device = optimizer->context->places[0]->device;
+        filled.device = optimizer->context->devices.places[0]->device;
     }
     return amp__fill_struct(info, info->struct_size, sizeof filled, &filled, sizeof filled, "amp_step_info");
 }

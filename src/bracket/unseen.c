@@ -131,11 +131,12 @@ amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
     if (n >= EACH && n & (n - 1)) return AMP_OK;
     AMP_TRY(sum_of(optimizer, &sum));
     /* steps of other optimizers change what is shared */
-    const bool changed = optimizer->noted && optimizer->noted_steps == context->n_steps && optimizer->noted_sum != sum;
+    const bool is_note_of_now = optimizer->noted && optimizer->noted_steps == context->progress.n_steps;
+    const bool changed = is_note_of_now && optimizer->noted_sum != sum;
     optimizer->unseen_changes += changed;
     optimizer->noted = optimizer->noted_at_begin = true;
     optimizer->noted_sum = sum;
-    optimizer->noted_steps = context->n_steps;
+    optimizer->noted_steps = context->progress.n_steps;
     const char *seen = evidence(optimizer, changed);
     if (!seen) return AMP_OK;
     optimizer->told_of_steps = true;
@@ -148,7 +149,8 @@ amp_status amp__report_changes_inside(struct amp__optimizer *optimizer) {
     const size_t number = (size_t)(optimizer - context->optimizers);
     char subject[32];
     uint64_t sum;
-    const bool stepped = optimizer->last_step || optimizer->steps_called || optimizer->noted_steps != context->n_steps;
+    const bool stepped = optimizer->last_step || optimizer->steps_called ||
+                         optimizer->noted_steps != context->progress.n_steps;
     if (!optimizer->noted_at_begin || optimizer->told_of_steps || stepped) return AMP_OK;
     AMP_TRY(sum_of(optimizer, &sum));
     if (optimizer->noted_sum == sum) return AMP_OK;

@@ -93,10 +93,10 @@ static amp_status fail_seeds(amp_context *context) {
 
 amp_status amp__wiring_check_scale(const struct amp__bracket *bracket) {
     amp_context *context = bracket->context;
-    const struct amp__scaler_settings *scaler = &context->properties.scaler;
+    const struct amp__scaler_settings *scaler = &context->policy.properties.scaler;
     if (bracket->carrier == AMP__CARRIER_LOSS || bracket->carrier == AMP__CARRIER_HOST) return AMP_OK;
     if ((scaler->dynamic ? bracket->scale : scaler->init_scale) == 1.0f || is_closing(bracket)) return AMP_OK;
-    if (bracket->carrier == AMP__CARRIER_SEEDS && context->seeds_shown != bracket->seeds_before) return AMP_OK;
+    if (bracket->carrier == AMP__CARRIER_SEEDS && context->progress.seeds_shown != bracket->seeds_before) return AMP_OK;
     if (bracket->host && bracket->host->flags & AMP_HOST_SEEDS_ON_DEVICE) return AMP_OK;
     bool any = false;
     AMP_TRY(look_for_any_of(bracket, &any));
@@ -123,7 +123,7 @@ static bool read_scalar(const struct amp__bracket *bracket, void *loss, float *v
 
 void amp__wiring_check_loss(const struct amp__bracket *bracket, void *loss, void *scaled) {
     float before, after;
-    if (bracket->context->looks >= AMP__LOOKS || bracket->scale == 1.0f || !bracket->host->view) return;
+    if (bracket->context->progress.looks >= AMP__LOOKS || bracket->scale == 1.0f || !bracket->host->view) return;
     if (!read_scalar(bracket, loss, &before) || !read_scalar(bracket, scaled, &after)) return;
     if (before == 0.0f || !(before - before == 0.0f) || before != after) return; /* not infinity, nor a NaN */
     amp__find(bracket->context, AMP__SCALE_UNTAKEN, "scale",
@@ -135,7 +135,7 @@ void amp__wiring_check_loss(const struct amp__bracket *bracket, void *loss, void
 
 /* Where a host's ops are not described nobody knows. */
 static bool computes_in_fp16(const amp_context *context) {
-    const struct amp__properties *properties = &context->properties;
+    const struct amp__properties *properties = &context->policy.properties;
     bool described = false, lowered = false;
     for (size_t i = 0; i < context->n_models; i++)
         for (size_t j = 0; j < context->models[i].n_ops; j++) {
@@ -147,7 +147,7 @@ static bool computes_in_fp16(const amp_context *context) {
 }
 
 static void find_missing(const struct amp__optimizer *optimizer, size_t missing, const char *names) {
-    const struct amp__properties *properties = &optimizer->context->properties;
+    const struct amp__properties *properties = &optimizer->context->policy.properties;
     const bool unscaled = !properties->scaler.dynamic && properties->scaler.init_scale == 1.0f;
     const bool zeros = optimizer->looks && (missing == optimizer->n_params || unscaled); /* and not NULL */
     const bool underflow = zeros && computes_in_fp16(optimizer->context);
@@ -167,7 +167,7 @@ static void find_missing(const struct amp__optimizer *optimizer, size_t missing,
 static void find_none(const struct amp__bracket *bracket, const struct amp__optimizer *optimizer) {
     const size_t number = (size_t)(optimizer - optimizer->context->optimizers);
     char subject[32];
-    if (optimizer->n_params || optimizer->sharded || optimizer->context->scaled_by_hand) return;
+    if (optimizer->n_params || optimizer->sharded || optimizer->context->progress.scaled_by_hand) return;
     if (bracket->scale == 1.0f || optimizer->looks != 1) return;
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     amp__find(optimizer->context, AMP__NO_PARAMETERS, subject, "optimizer %zu lists no parameter, and the loss was "
@@ -183,7 +183,7 @@ static amp_status look_at_listed(struct amp__optimizer *optimizer) {
         struct amp__param *param = optimizer->params[i];
         enum seen seen;
         const amp_status status = look(param, &seen);
-        if (status != AMP_OK && !amp__scaling_is_trivial(&optimizer->context->properties)) return status;
+        if (status != AMP_OK && !amp__scaling_is_trivial(&optimizer->context->policy.properties)) return status;
         if (status != AMP_OK) amp__wiring_tell_failure(optimizer->context);
         optimizer->missing += seen != SOME;
         const bool is_missing = optimizer->looks ? seen == ZEROS && param->looked.zeros : seen == NONE;
@@ -211,12 +211,12 @@ static bool opens_a_pair(uint32_t n) { return n >= 8 && !(n & (n - 1)); }
 
 /* Of a sharded optimizer the others' parameters are another rank's. */
 static void look_at_unlisted(amp_context *context) {
-    const uint32_t n = context->looks;
+    const uint32_t n = context->progress.looks;
     if (n >= AMP__LOOKS && !opens_a_pair(n) && !opens_a_pair(n - 1)) return;
     for (size_t i = 0; i < context->n_optimizers; i++)
         if (context->optimizers[i].sharded) return;
-    for (size_t i = 0; i < context->n_params; i++) {
-        struct amp__param *param = context->params[i];
+    for (size_t i = 0; i < context->params.n; i++) {
+        struct amp__param *param = context->params.list[i];
         enum seen seen;
         if (param->in_optimizer || param->on_device || !param->host->view || !param->host->grad) continue;
         if (opens_a_pair(n)) param->looked.sum = 0; /* older than the bracket before */
@@ -249,7 +249,7 @@ amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket) {
     }
     if (closing) return AMP_OK;
     if (context->n_optimizers) look_at_unlisted(context);
-    if (context->looks < UINT32_MAX) context->looks++;
+    if (context->progress.looks < UINT32_MAX) context->progress.looks++;
     return AMP_OK;
 }
 
@@ -258,7 +258,7 @@ void amp__wiring_check_clearing(struct amp__optimizer *optimizer) {
     bool any = false;
     optimizer->cleared_inside = true;
     /* older ones are set aside, where anything is: backward made these */
-    if (!optimizer->host.set_grad || amp__scaling_is_trivial(&optimizer->context->properties)) return;
+    if (!optimizer->host.set_grad || amp__scaling_is_trivial(&optimizer->context->policy.properties)) return;
     if (look_for_any(optimizer, &any) != AMP_OK) amp__wiring_tell_failure(optimizer->context);
     else if (any)
         amp__find(optimizer->context, AMP__CLEARED_INSIDE, "",
@@ -328,7 +328,7 @@ static size_t name_missed(amp__text *names, const struct amp__model *model, size
 }
 
 static void check_slot(const struct amp__op *op) {
-    if (op->added && amp__patch_taken(op->context->patch, op->wrap))
+    if (op->added && amp__patch_taken(op->context->wiring.patch, op->wrap))
         amp__find(op->context, AMP__SLOT_TAKEN, op->name, "the slot of %s holds another function since amp_initialize",
                   op->name);
 }
@@ -350,13 +350,13 @@ static bool saw_an_empty_batch(const struct amp__optimizer *optimizer) {
 
 void amp__wiring_check_ops(amp_context *context) {
     char names[512] = "";
-    if (context->verify) check_slots(context), amp__strays_judge(context);
+    if (context->policy.verify) check_slots(context), amp__strays_judge(context);
     amp__text text = { names, sizeof names, 0 };
     size_t found = 0;
-    if (context->ops_checked) return;
+    if (context->progress.ops_checked) return;
     for (size_t i = 0; i < context->n_optimizers; i++) /* another one's model may run in another bracket */
         if (!context->optimizers[i].looks || saw_an_empty_batch(&context->optimizers[i])) return;
-    context->ops_checked = true;
+    context->progress.ops_checked = true;
     for (size_t i = 0; i < context->n_models; i++) {
         const struct amp__model *model = &context->models[i];
         found = name_missed(&text, model, found);
@@ -391,7 +391,7 @@ static const struct amp__param *nonfinite_gradient(const struct amp__bracket *br
 }
 
 bool amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__grads_result *result) {
-    const struct amp__properties *properties = &bracket->context->properties;
+    const struct amp__properties *properties = &bracket->context->policy.properties;
     const struct amp__param *param = result->found_inf ? result->first_nonfinite : NULL;
     if (amp__scaler_skips(&properties->scaler)) return false;
     if (amp__scaling_is_trivial(properties)) { /* nobody looks at gradients: every now and then somebody does */
@@ -404,8 +404,8 @@ bool amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__gr
 }
 
 const struct amp__param *amp__wiring_nonfinite_param(const amp_context *context) {
-    for (size_t i = 0; i < context->n_params; i++) {
-        const struct amp__param *param = context->params[i];
+    for (size_t i = 0; i < context->params.n; i++) {
+        const struct amp__param *param = context->params.list[i];
         if (param->in_optimizer && !amp__param_is_finite(param)) return param;
     }
     return NULL;

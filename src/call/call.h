@@ -111,9 +111,9 @@ void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low
  * rounded, what runs outside is not the model; and where no forward is described, everything is. */
 static inline bool amp__ops_obey(const amp_context *context, const struct amp__thread *thread) {
     if (thread->scope.set) return true;
-    if (amp__emulates_model(&context->properties))
-        return !context->has_forward || atomic_load_explicit(&context->open, memory_order_relaxed) != 0;
-    return atomic_load_explicit(&context->backward, memory_order_relaxed) == 0;
+    if (amp__emulates_model(&context->policy.properties))
+        return !context->policy.has_forward || atomic_load_explicit(&context->progress.open, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&context->progress.backward, memory_order_relaxed) == 0;
 }
 
 /* ---- a call's handles ---- */

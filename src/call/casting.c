@@ -87,8 +87,8 @@ static void unreserve(amp_context *const *reserved) {
 /* One look at the first cast of each op: is it what was asked for? */
 static amp_status check_type(struct amp__op *op, const amp_host *host, amp_dtype to, void **out) {
     atomic_store_explicit(&op->cast_seen, true, memory_order_relaxed);
-    const amp_dtype is = host->dtype || (host->view && !op->context->properties.emulate) ? amp__host_dtype(host, *out)
-                                                                                         : to;
+    const bool tells_type = host->dtype || (host->view && !op->context->policy.properties.emulate);
+    const amp_dtype is = tells_type ? amp__host_dtype(host, *out) : to;
     if (is == to || !*out) return AMP_OK;
     amp__host_release(host, *out);
     *out = NULL;
@@ -110,7 +110,7 @@ amp_status amp__cast(amp_context *context, const amp_host *host, struct amp__op 
 /* What a new cast of this host's takes, for the ledger. */
 static uint64_t note_cast(amp_context *context, const amp_host *host, void *cast) {
     struct amp__elements made;
-    if (!atomic_load_explicit(&context->observing, memory_order_relaxed) || !host->view ||
+    if (!atomic_load_explicit(&context->progress.observing, memory_order_relaxed) || !host->view ||
         amp__host_find(host, cast, "a cast", &made) != AMP_OK)
         return 0;
     const uint64_t bytes = made.size * amp__dtype_size(made.dtype);
@@ -124,7 +124,7 @@ static void cached_release(void *host, void *handle) { amp__host_release(host, h
 
 /* Without versions nothing tells that a weight changed, so a cast is kept only where a scope's end clears it. */
 static inline bool may_keep(const amp_context *context, const amp_host *host, const struct amp__thread *thread) {
-    return context->properties.cache && (host->version || thread->scope.set);
+    return context->policy.properties.cache && (host->version || thread->scope.set);
 }
 
 bool amp__casting_may_keep(const struct amp__casting *casting, const struct amp__param *param) {
@@ -160,7 +160,7 @@ static amp_status cast_fresh(struct amp__casting *casting, const struct amp__par
 
 void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, int form,
                        struct amp__cache_entry *entry, uint64_t bytes) {
-    if (atomic_load_explicit(&casting->context->observing, memory_order_relaxed)) {
+    if (atomic_load_explicit(&casting->context->progress.observing, memory_order_relaxed)) {
         amp__ledger_add(&casting->context->cache.ledger, bytes);
         entry->bytes = bytes;
     }
@@ -220,7 +220,7 @@ void *amp__casting_find(struct amp__casting *casting, const struct amp__param *p
     enter_cache(casting);
     *version = version_of(casting->host, param);
     if (!amp__casting_may_keep(casting, param)) return NULL;
-    if (casting->context->verify) amp__casting_compare(casting, param);
+    if (casting->context->policy.verify) amp__casting_compare(casting, param);
     return find_version(casting, param, form, *version, casting->recording);
 }
 
@@ -231,8 +231,8 @@ void *amp__casting_find_version(struct amp__casting *casting, const struct amp__
 }
 
 amp_status amp__casting_cast(struct amp__casting *casting, amp_dtype from, amp_dtype to, void **handle) {
-    const struct amp__param *param = amp__param_find(casting->context, casting->host, *handle);
-    if (amp__param_stays_fp32(casting->context, param)) return AMP_OK;
+    const struct amp__param *param = amp__param_find(&casting->context->params, casting->host, *handle);
+    if (amp__param_stays_fp32(&casting->context->policy, param)) return AMP_OK;
     enter_cache(casting);
     uint64_t version = 0;
     void *cast = param ? amp__casting_find(casting, param, to, &version) : NULL;
@@ -241,7 +241,7 @@ amp_status amp__casting_cast(struct amp__casting *casting, amp_dtype from, amp_d
         if (status != AMP_OK)
             return amp__fail_prefix(status, "cast from %s to %s", amp__dtype_name(from), amp__dtype_name(to));
     }
-    if (casting->op && casting->context->properties.emulate) amp__count_cast(casting->op, *handle, cast, to);
+    if (casting->op && casting->context->policy.properties.emulate) amp__count_cast(casting->op, *handle, cast, to);
     *handle = cast;
     return AMP_OK;
 }
@@ -250,7 +250,7 @@ amp_status amp__casting_cast(struct amp__casting *casting, amp_dtype from, amp_d
 
 static inline void *find_cached(amp_context *context, const amp_host *host, void *tensor, amp_dtype to,
                                 bool recording) {
-    const struct amp__param *param = amp__param_find(context, host, tensor);
+    const struct amp__param *param = amp__param_find(&context->params, host, tensor);
     return param ? amp__cache_find(&context->cache, key_of(param, to), version_of(host, param), recording) : NULL;
 }
 
@@ -303,7 +303,7 @@ void *amp__casting_memory(struct amp__casting *casting, size_t bytes) {
     if (bytes > SIZE_MAX - HEAD || need_temporaries(casting) != AMP_OK) return NULL;
     struct amp__block *block = amp__spare_take(&casting->context->spares, HEAD + bytes);
     if (!block) return NULL;
-    if (atomic_load_explicit(&casting->context->observing, memory_order_relaxed)) {
+    if (atomic_load_explicit(&casting->context->progress.observing, memory_order_relaxed)) {
         amp__ledger_add(&casting->context->cache.ledger, bytes);
         casting->temporaries->bytes += bytes;
     }

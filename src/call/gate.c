@@ -34,7 +34,7 @@ static const struct row *find_row(const char *who, const char *unit, amp_dtype t
 static bool has_handles(const struct amp__op *op) { return !op->schema || op->schema->n_tensors || amp__visits(op); }
 
 static bool looks(const struct amp__op *op) {
-    const struct amp__properties *properties = &op->context->properties;
+    const struct amp__properties *properties = &op->context->policy.properties;
     if (properties->gate == AMP_OFF || !properties->patch_ops || properties->emulate) return false;
     if (op->op_class != AMP_LOWER) return false;
     if (op->flags & AMP_OP_DIRECT) return properties->gate == AMP_ON;
@@ -44,18 +44,19 @@ static bool looks(const struct amp__op *op) {
 
 /* Only views tell where handles are. */
 static bool watches(const struct amp__op *op) {
-    const struct amp__properties *properties = &op->context->properties;
+    const struct amp__properties *properties = &op->context->policy.properties;
     return properties->gate != AMP_OFF && properties->patch_ops && !properties->emulate && op->op_class == AMP_LOWER &&
            op->flags & AMP_OP_MATMUL && op->host && op->host->view && has_handles(op);
 }
 
 void amp__gate_init(struct amp__op *op) {
-    const amp_dtype low = op->context->properties.low;
+    const amp_dtype low = op->context->policy.properties.low;
     op->gate_looks = looks(op);
     op->gate_watches = watches(op);
     if (!op->gate_looks) return;
     /* by default what nobody knows of stays as the level has it; whoever asks for the gate asks for FP32 */
-    amp__gate_decide(op, op->context->properties.gate == AMP_ON ? AMP_GATE_NEVER : AMP_GATE_ALWAYS, AMP__GATE_UNKNOWN);
+    const amp_switch gate = op->context->policy.properties.gate;
+    amp__gate_decide(op, gate == AMP_ON ? AMP_GATE_NEVER : AMP_GATE_ALWAYS, AMP__GATE_UNKNOWN);
     if (!(op->flags & AMP_OP_MATMUL)) return;
     amp__matmul_unit(low, &op->gate_who, &op->gate_unit);
     const struct row *row = find_row(op->gate_who, op->gate_unit, low);
@@ -64,7 +65,7 @@ void amp__gate_init(struct amp__op *op) {
 
 amp_switch amp__gate_pays(const amp_context *context, amp_dtype low) {
     const char *who, *unit;
-    for (size_t i = 0; i < context->n_models && low == context->properties.low; i++)
+    for (size_t i = 0; i < context->n_models && low == context->policy.properties.low; i++)
         for (size_t j = 0; j < context->models[i].n_ops; j++) {
             const struct amp__op *op = &context->models[i].ops[j];
             if (op->gate_looks && op->gate_source >= AMP__GATE_MEASURED)
@@ -258,7 +259,7 @@ static void explain_source(const struct amp__op *op, amp__text *text) {
 /* A large product, of which nothing but its arguments exists. */
 static void explain_product(const struct amp__op *op, amp__text *text) {
     static uint16_t nothing;
-    const amp_dtype low = op->context->properties.low;
+    const amp_dtype low = op->context->policy.properties.low;
     const amp_matmul_args large = { .struct_size = sizeof large,
                                     .a_dtype = low,
                                     .b_dtype = low,
@@ -276,7 +277,7 @@ static void explain_product(const struct amp__op *op, amp__text *text) {
 
 void amp__gate_explain(const struct amp__op *op, amp__text *text) {
     const uint64_t least = atomic_load(&op->gate_least);
-    const char *low = amp__dtype_name(op->context->properties.low);
+    const char *low = amp__dtype_name(op->context->policy.properties.low);
     if (!op->gate_looks) {
         amp__gate_explain_device(op, text);
         return;

@@ -22,7 +22,7 @@ static inline bool amp__gate_is_open(const struct amp__op *op) {
 }
 /* Where that is not the question, these are: */
 static inline bool amp__may_be_gated(const struct amp__op *op, amp_dtype target, const struct amp__operands *operands) {
-    return !amp__gate_is_open(op) && target == op->context->properties.low && amp__operands_all_fp32(operands);
+    return !amp__gate_is_open(op) && target == op->context->policy.properties.low && amp__operands_all_fp32(operands);
 }
 /* Is this call too small for the low type? Only asked where it may be gated. */
 bool amp__gate_holds(const struct amp__op *op, const struct amp__call *call);

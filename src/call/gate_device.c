@@ -7,12 +7,12 @@
 
 bool amp__gate_lacks_cores(const struct amp__op *op, int32_t device) {
     int32_t capability = 0;
-    return amp__device_tensor_cores(device, op->context->properties.low, &capability) == 0;
+    return amp__device_tensor_cores(device, op->context->policy.properties.low, &capability) == 0;
 }
 
 void amp__gate_count(struct amp__op *op, const struct amp__gate_product *product) {
     int32_t capability = 0;
-    if (amp__device_tensor_cores(product->device, op->context->properties.low, &capability) == 0) {
+    if (amp__device_tensor_cores(product->device, op->context->policy.properties.low, &capability) == 0) {
         atomic_store_explicit(&op->gate_capability, capability, memory_order_relaxed);
         atomic_fetch_add_explicit(&op->no_tensor_cores, 1, memory_order_relaxed);
         return;
@@ -28,7 +28,7 @@ void amp__gate_count(struct amp__op *op, const struct amp__gate_product *product
 static void explain_cores(const struct amp__op *op, amp__text *text) {
     const uint64_t calls = atomic_load(&op->no_tensor_cores);
     const int32_t capability = atomic_load(&op->gate_capability);
-    const amp_dtype low = op->context->properties.low;
+    const amp_dtype low = op->context->policy.properties.low;
     if (!calls) return;
     amp__text_add(text, "; %llu call%s on a GPU without tensor cores for %s (compute capability %d.%d): ",
                   (unsigned long long)calls, calls == 1 ? "" : "s", amp__dtype_name(low), (int)capability / 10,

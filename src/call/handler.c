@@ -23,7 +23,7 @@ static void count(_Atomic(uint64_t) *counter) { atomic_fetch_add_explicit(counte
 
 /* On a host that knows FP32 only, what comes out of 16-bit values is rounded. */
 static bool rounds_outputs(const struct amp__op *op, amp_dtype type) {
-    return op->context->properties.emulate && amp__is_low(type);
+    return op->context->policy.properties.emulate && amp__is_low(type);
 }
 
 /* Of one call, before anything is done. */
@@ -113,12 +113,12 @@ static amp_status enter(struct substitution *s, struct amp__op *op, const struct
     s->n_written = 0;
     s->reference.n = 0;
     const bool is_raw = d->mode != AMP__RAW_NONE;
+    const bool verify = op->context->policy.verify;
     const bool visits = amp__visits(op) && (is_raw || (op->host->cast && (d->decision.casts || d->rounds)));
     if (is_raw || visits)
         s->raw = (struct amp__raw){ .mode = d->mode, .low = d->decision.target, .seed = d->seed,
-                                    .verify = op->context->verify, .lists = op->context->verify || s->observed,
-                                    .casting = &s->casting };
-    if (op->context->verify && d->mode == AMP__RAW_REPLACE)
+                                    .verify = verify, .lists = verify || s->observed, .casting = &s->casting };
+    if (verify && d->mode == AMP__RAW_REPLACE)
         AMP_TRY(amp__reference_run(&s->reference, &s->casting, call, d->decision.target, d->seed));
     for (uint32_t i = 0; i < call->schema->n_args; i++) s->argv[i] = call->args[i];
     for (uint32_t i = 0; i < call->schema->n_args && d->decision.casts; i++)
@@ -157,7 +157,7 @@ static void fail_call(struct amp__op *op, const struct amp__call *call, amp_stat
  * verify refused, or on weights that are not there. */
 static void run_uncast(struct amp__op *op, const struct amp__call *call, const struct amp__operands *operands,
                        amp_status status) {
-    if (op->context->verify || op->context->released ||
+    if (op->context->policy.verify || op->context->addresses.released ||
         (operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT)) {
         fail_call(op, call, status);
         return;
@@ -206,7 +206,7 @@ static amp_status watch(struct substitution *s, const struct amp__call *call, am
 /* Everything as decided. On an error nothing has run. */
 static amp_status run_decided(struct amp__op *op, const struct amp__call *call, const struct decided *d) {
     struct substitution s;
-    const bool verify = op->context->verify;
+    const bool verify = op->context->policy.verify;
     s.observed = amp__observing(op->context) && !d->forward;
     amp_status status = enter(&s, op, call, d);
     const bool has_work = !converts(d->mode) || !amp__visits(op) || s.raw.found || d->tensors;
@@ -226,7 +226,7 @@ static amp_status run_decided(struct amp__op *op, const struct amp__call *call, 
 /* The gate found 16 bits slower: FP32 on the arguments as they are. Where it was not asked for, no type depends on it:
  * handles return the low type all the same. */
 static void hold_back(struct amp__op *op, const struct amp__call *call, struct decided *d) {
-    const struct amp__properties *properties = &op->context->properties;
+    const struct amp__properties *properties = &op->context->policy.properties;
     const bool narrows = properties->gate != AMP_ON && (d->tensors || call->schema->ret.kind == AMP__TENSOR);
     count(&op->gated);
     d->decision = (struct amp__decision){ .status = AMP_OK };
@@ -237,7 +237,7 @@ static void hold_back(struct amp__op *op, const struct amp__call *call, struct d
 
 /* Where handles have no logical type, nothing says what is rounded already. */
 static bool always_rounds(const struct amp__op *op) {
-    return op->context->properties.emulate && op->op_class == AMP_LOWER && !op->host->dtype &&
+    return op->context->policy.properties.emulate && op->op_class == AMP_LOWER && !op->host->dtype &&
            (op->schema->n_tensors || amp__looks_for_handles(op));
 }
 
@@ -256,11 +256,11 @@ static amp_dtype present_type(const struct amp__op *op, const struct amp__operan
 /* What is to be done in this call. */
 static amp_status decide(struct amp__op *op, const struct amp__call *call, bool obeys,
                          const struct amp__operands *operands, struct decided *d) {
-    const amp_dtype low = op->context->properties.low;
-    d->decision = amp__decide(&op->context->properties, obeys ? op->op_class : AMP_LEAVE, operands->distinct,
+    const amp_dtype low = op->context->policy.properties.low;
+    d->decision = amp__decide(&op->context->policy.properties, obeys ? op->op_class : AMP_LEAVE, operands->distinct,
                               operands->n);
     if (converts(d->mode) || (obeys && always_rounds(op)))
-        d->decision = amp__decide_for(&op->context->properties, op->op_class, low);
+        d->decision = amp__decide_for(&op->context->policy.properties, op->op_class, low);
     const bool gated = obeys && amp__may_be_gated(op, d->decision.target, operands) && amp__gate_holds(op, call);
     const amp_dtype type = gated               ? AMP_FLOAT32
         : d->decision.target                   ? d->decision.target
@@ -285,7 +285,7 @@ static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct 
     amp_status status = amp__operands_gather(&operands, op, call);
     d.tensors = operands.tensors;
     if (status == AMP_OK) status = decide(op, call, obeys, &operands, &d);
-    const bool looks = op->context->verify || amp__observing(op->context);
+    const bool looks = op->context->policy.verify || amp__observing(op->context);
     if (looks && d.mode == AMP__RAW_NONE && amp__raw_takes(op)) d.mode = AMP__RAW_SEED; /* to be looked at */
     if (status == AMP_OK && d.decision.status != AMP_OK) {
         fail_call(op, call, amp__decision_error(d.decision, op->name));
@@ -304,8 +304,9 @@ enum { N_TYPES = AMP_DTYPE_OTHER + 1, ASK = UINT8_MAX };
 _Static_assert(1 << N_TYPES == sizeof((struct amp__op *)NULL)->decided, "a place for each set");
 
 void amp__op_tabulate(struct amp__op *op) {
-    const struct amp__properties *properties = &op->context->properties;
-    bool by_types = op->schema && !op->context->verify && !properties->emulate && op->raw_mode == AMP__RAW_NONE &&
+    const struct amp__policy *policy = &op->context->policy;
+    const struct amp__properties *properties = &policy->properties;
+    bool by_types = op->schema && !policy->verify && !properties->emulate && op->raw_mode == AMP__RAW_NONE &&
                     !op->seeds && !amp__looks_for_handles(op) && !(op->fp32 && amp__raw_takes(op));
     for (uint32_t i = 0; by_types && i < op->schema->n_args; i++)
         by_types = !amp__is_operand(&op->schema->args[i]) ||
@@ -418,7 +419,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
 /* Apex casts a model's floating inputs, and its results to the type the user asked for; fp64 stays, as on the model's
  * own tensors. */
 static void run_forward(struct amp__op *op, const struct amp__call *call) {
-    const struct amp__properties *properties = &op->context->properties;
+    const struct amp__properties *properties = &op->context->policy.properties;
     const bool casts = amp__is_floating(properties->cast_model_type);
     struct amp__operands operands;
     struct decided d = { .function = call->original, .mode = AMP__RAW_NONE, .seed = 1.0f, .forward = true };
@@ -455,7 +456,7 @@ static void forward_in_scope(struct amp__op *op, struct amp__call *call, struct 
     }
     amp__mark_own(thread, op->context);
     count(&op->calls);
-    atomic_store_explicit(&op->last_target, op->context->properties.cast_model_type, memory_order_relaxed);
+    atomic_store_explicit(&op->last_target, op->context->policy.properties.cast_model_type, memory_order_relaxed);
     run_forward(op, call);
     amp__mark_pop(thread, &anchor);
 }

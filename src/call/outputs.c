@@ -33,7 +33,7 @@ static amp_status replace(struct amp__op *op, void **handle, amp_dtype wanted, b
     const amp_status status = amp__cast(op->context, op->host, op, output, wanted, taped, &cast);
     uncast.owned = NULL; /* the caller's, cast or not */
     if (status != AMP_OK) return status;
-    if (op->context->properties.emulate && amp__is_low(wanted)) amp__count_cast(op, output, cast, wanted);
+    if (op->context->policy.properties.emulate && amp__is_low(wanted)) amp__count_cast(op, output, cast, wanted);
     if (taped) amp__tape_add(op->context, op->host, output, 0);
     else if (owned) amp__host_release(op->host, output);
     *handle = cast;
@@ -149,7 +149,7 @@ void amp__round_handle(struct amp__op *op, void *tensor, amp_dtype low) {
     amp_span span;
     uint64_t size;
     float *elements = tensor ? fp32_elements(op->host, tensor, &size) : NULL;
-    if (!elements && tensor && op->context->n_places && is_on_device(op->host, tensor, &device, &span)) {
+    if (!elements && tensor && op->context->devices.n_places && is_on_device(op->host, tensor, &device, &span)) {
         const amp_status status = round_on_device(op->context, device, &span, low);
         if (status != AMP_OK) amp__keep_error(op->context, amp__fail_prefix(status, "op %s: its result", op->name));
         return;

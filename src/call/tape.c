@@ -11,24 +11,24 @@
 amp_status amp__tape_reserve(amp_context *context) {
     amp_status status = AMP_OK;
     pthread_mutex_lock(&context->lock);
-    if (context->n_taped + context->n_reserved == context->taped_capacity) {
-        const size_t capacity = 2 * context->taped_capacity + 16;
-        void *grown = amp__grow(context->taped, context->taped_capacity, capacity, sizeof *context->taped);
+    if (context->tape.n + context->tape.n_reserved == context->tape.capacity) {
+        const size_t capacity = 2 * context->tape.capacity + 16;
+        void *grown = amp__grow(context->tape.list, context->tape.capacity, capacity, sizeof *context->tape.list);
         if (grown) {
-            context->taped = grown;
-            context->taped_capacity = capacity;
+            context->tape.list = grown;
+            context->tape.capacity = capacity;
         } else {
             status = amp__fail_memory();
         }
     }
-    context->n_reserved += status == AMP_OK;
+    context->tape.n_reserved += status == AMP_OK;
     pthread_mutex_unlock(&context->lock);
     return status;
 }
 
 void amp__tape_unreserve(amp_context *context, size_t n) {
     pthread_mutex_lock(&context->lock);
-    context->n_reserved -= n;
+    context->tape.n_reserved -= n;
     pthread_mutex_unlock(&context->lock);
 }
 
@@ -37,14 +37,14 @@ enum { FIRST_GROWTH_WARNING = 16384 };
 void amp__tape_add(amp_context *context, const amp_host *host, void *handle, uint64_t bytes) {
     bool warn = false;
     pthread_mutex_lock(&context->lock);
-    context->n_reserved--;
-    context->taped[context->n_taped++] = (struct amp__taped){ host, handle, context->n_steps, bytes };
-    if (!context->taped_warning) context->taped_warning = FIRST_GROWTH_WARNING;
-    if (context->n_taped >= context->taped_warning) {
+    context->tape.n_reserved--;
+    context->tape.list[context->tape.n++] = (struct amp__taped){ host, handle, context->progress.n_steps, bytes };
+    if (!context->tape.warning) context->tape.warning = FIRST_GROWTH_WARNING;
+    if (context->tape.n >= context->tape.warning) {
         warn = true;
-        context->taped_warning *= 2;
+        context->tape.warning *= 2;
     }
-    const size_t n = context->n_taped;
+    const size_t n = context->tape.n;
     pthread_mutex_unlock(&context->lock);
     if (warn)
         amp__find(context, AMP__TAPE_GROWS, "", "%zu casts wait for the end of a tape", n);
@@ -60,10 +60,10 @@ static uint64_t oldest_step(const amp_context *context) {
 
 /* Once a release, not once a batch. */
 static void close_gap(amp_context *context) {
-    const size_t gone = context->taped_gone;
-    context->n_taped -= gone;
-    if (gone) memmove(context->taped, context->taped + gone, context->n_taped * sizeof *context->taped);
-    context->taped_gone = 0;
+    const size_t gone = context->tape.gone;
+    context->tape.n -= gone;
+    if (gone) memmove(context->tape.list, context->tape.list + gone, context->tape.n * sizeof *context->tape.list);
+    context->tape.gone = 0;
 }
 
 /* Takes a batch out under the lock and releases it outside, since `release` is the host's. */
@@ -75,9 +75,9 @@ void amp__tape_release(amp_context *context, bool everything) {
     do {
         n = 0;
         pthread_mutex_lock(&context->lock);
-        while (n < AMP_COUNT(batch) && context->taped_gone < context->n_taped &&
-               (everything || context->taped[context->taped_gone].made < passed))
-            batch[n++] = context->taped[context->taped_gone++];
+        while (n < AMP_COUNT(batch) && context->tape.gone < context->tape.n &&
+               (everything || context->tape.list[context->tape.gone].made < passed))
+            batch[n++] = context->tape.list[context->tape.gone++];
         if (n < AMP_COUNT(batch)) close_gap(context); /* the last batch */
         pthread_mutex_unlock(&context->lock);
         for (size_t i = 0; i < n; i++) {

@@ -9,7 +9,7 @@
 struct amp__taped {
     const amp_host *host;
     void *handle;
-    uint64_t made; /* context->n_steps at the time */
+    uint64_t made; /* context->progress.n_steps at the time */
     uint64_t bytes; /* in the ledger */
 };
 

@@ -68,12 +68,12 @@ static amp_status look(struct amp__param *param, bool *moved) {
 }
 
 static amp_status look_at_all(amp_context *context, size_t n) {
-    struct amp__apart *apart = &context->apart;
+    struct amp__apart *apart = &context->params.apart;
     bool moved = false;
     amp__apart_forget(apart);
     for (size_t i = 0; i < n; i++) {
-        AMP_TRY(look(context->params[i], &moved));
-        AMP_TRY(insert(apart, block_at(context->params[i])));
+        AMP_TRY(look(context->params.list[i], &moved));
+        AMP_TRY(insert(apart, block_at(context->params.list[i])));
     }
     apart->looked = n + 1;
     return AMP_OK;
@@ -82,43 +82,43 @@ static amp_status look_at_all(amp_context *context, size_t n) {
 enum { SAMPLE = 8 };
 
 static amp_status must_look(amp_context *context, size_t n, bool *must) {
-    struct amp__apart *apart = &context->apart;
+    struct amp__apart *apart = &context->params.apart;
     *must = !apart->looked || n + 1 > 2 * apart->looked;
     for (size_t k = 0; k < SAMPLE && k < n && !*must; k++)
-        AMP_TRY(look(context->params[apart->next++ % n], must));
+        AMP_TRY(look(context->params.list[apart->next++ % n], must));
     return AMP_OK;
 }
 
 static amp_status check_one(amp_context *context, size_t n_old, struct amp__param *param, bool *fresh) {
-    const struct block block = block_at(param), *there = find(&context->apart, &block);
+    const struct block block = block_at(param), *there = find(&context->params.apart, &block);
     if (block.begin == block.end) return AMP_OK;
     if (there && !*fresh) { /* is it still there? */
         *fresh = true;
         const size_t first = n_old;
         AMP_TRY(look_at_all(context, first));
-        for (size_t i = first; context->params[i] != param; i++)
-            AMP_TRY(insert(&context->apart, block_at(context->params[i])));
-        there = find(&context->apart, &block);
+        for (size_t i = first; context->params.list[i] != param; i++)
+            AMP_TRY(insert(&context->params.apart, block_at(context->params.list[i])));
+        there = find(&context->params.apart, &block);
     }
     AMP_RETURN_IF(there, AMP_ERR_CONFLICT, "amp_add_params: %s shares memory with %s: add that handle, or give it "
                   "storage of its own", param->name, there->param->name);
-    return insert(&context->apart, block);
+    return insert(&context->params.apart, block);
 }
 
 amp_status amp__apart_check(amp_context *context, size_t first_new) {
     bool fresh = false;
     AMP_TRY(must_look(context, first_new, &fresh));
     if (fresh) AMP_TRY(look_at_all(context, first_new));
-    for (size_t i = first_new; i < context->n_params; i++)
-        AMP_TRY(check_one(context, first_new, context->params[i], &fresh));
+    for (size_t i = first_new; i < context->params.n; i++)
+        AMP_TRY(check_one(context, first_new, context->params.list[i], &fresh));
     return AMP_OK;
 }
 
 amp_status amp__apart_moved(amp_context *context, struct amp__param *param) {
-    const struct block before = block_at(param), *there = find(&context->apart, &before);
+    const struct block before = block_at(param), *there = find(&context->params.apart, &before);
     bool moved = false;
     AMP_TRY(look(param, &moved));
     if (!moved) return AMP_OK;
-    if (there) remove_block(&context->apart, there);
-    return insert(&context->apart, block_at(param));
+    if (there) remove_block(&context->params.apart, there);
+    return insert(&context->params.apart, block_at(param));
 }

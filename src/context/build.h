@@ -31,7 +31,7 @@ amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const am
 bool amp__op_needs_wrapper(const struct amp__op *op);
 /* O1 and O4 on a host that knows FP32 only, but tells logical types: whatever meets 16-bit tensors returns one. */
 static inline bool amp__op_may_round(const struct amp__op *op) {
-    const struct amp__properties *properties = &op->context->properties;
+    const struct amp__properties *properties = &op->context->policy.properties;
     return properties->emulate && properties->patch_ops && op->host->dtype && op->schema && op->schema->n_tensors;
 }
 /* Does the class cast at all? */

@@ -14,8 +14,8 @@
 /* ---- one parameter ---- */
 
 static bool libamp_must_see(const amp_context *context, bool in_optimizer) {
-    return amp__may_be_low(&context->properties) ||
-           (in_optimizer && !amp__scaling_is_trivial(&context->properties));
+    return amp__may_be_low(&context->policy.properties) ||
+           (in_optimizer && !amp__scaling_is_trivial(&context->policy.properties));
 }
 
 /* A look at a device's memory would end the process. */
@@ -41,7 +41,8 @@ static amp_status inspect(amp_context *context, struct amp__param *param, bool i
     struct amp__elements now;
     AMP_TRY(amp__host_find(param->host, param->tensor, param->name, &now));
     AMP_TRY(check_view(context, param, &now));
-    AMP_RETURN_IF(amp__is_low(now.dtype) && context->properties.enabled && !context->properties.low_params,
+    const struct amp__properties *properties = &context->policy.properties;
+    AMP_RETURN_IF(amp__is_low(now.dtype) && properties->enabled && !properties->low_params,
                   AMP_ERR_INVALID_ARGUMENT,
                   "%s is %s already: hand libamp FP32 parameters, it makes the 16-bit ones itself, or set the flag "
                   "AMP_MODEL_LOW_PARAMS in amp_model.flags, and 16-bit parameters stay as they are", param->name,
@@ -78,20 +79,20 @@ static amp_status new_param(amp_context *context, const amp_host *host, void *te
     param->host = host;
     param->tensor = tensor;
     param->name = memcpy(param + 1, text, length);
-    if (context->n_params == context->params_capacity) {
-        const size_t capacity = 2 * context->params_capacity + 16;
-        void *grown = amp__grow(context->params, context->params_capacity, capacity, sizeof *context->params);
+    if (context->params.n == context->params.capacity) {
+        const size_t capacity = 2 * context->params.capacity + 16;
+        void *grown = amp__grow(context->params.list, context->params.capacity, capacity, sizeof *context->params.list);
         if (!grown) {
             amp__param_destroy(param);
             return amp__fail_memory();
         }
-        context->params = grown;
-        context->params_capacity = capacity;
+        context->params.list = grown;
+        context->params.capacity = capacity;
     }
-    param->index = (uint32_t)context->n_params;
-    context->params[context->n_params++] = param;
+    param->index = (uint32_t)context->params.n;
+    context->params.list[context->params.n++] = param;
     *out = param;
-    return amp__params_insert(context, tensor, param);
+    return amp__params_insert(&context->params, tensor, param);
 }
 
 /* ---- models ---- */
@@ -109,7 +110,7 @@ static amp_status add_model_param(amp_context *context, const amp_param *given, 
     AMP_RETURN_IF(entry.module_kind != AMP_MODULE_OTHER && entry.module_kind != AMP_MODULE_BATCH_NORM,
                   AMP_ERR_INVALID_ARGUMENT, "parameter %zu (%s): module_kind %d does not exist", i,
                   entry.name ? entry.name : "unnamed", (int)entry.module_kind);
-    struct amp__param *param = amp__param_of_handle(context, entry.tensor);
+    struct amp__param *param = amp__param_of_handle(&context->params, entry.tensor);
     if (param) { /* listed twice: tied */
         param->in_model = true;
         if (entry.module_kind) param->module_kind = entry.module_kind;
@@ -125,7 +126,7 @@ amp_status amp__collect_model(amp_context *context, const amp_model *model, cons
     AMP_RETURN_IF(model->n_params && !model->params, AMP_ERR_INVALID_ARGUMENT,
                   "model %zu: params is NULL, but it has %zu entries", model_index, model->n_params);
     char owner[48] = "";
-    const size_t first = context->n_params;
+    const size_t first = context->params.n;
     if (model_index) snprintf(owner, sizeof owner, "model%zu.", model_index);
     for (size_t i = 0; i < model->n_params; i++) {
         AMP_RETURN_IF(nth(model->params, i)->struct_size != model->params->struct_size, AMP_ERR_ABI_MISMATCH,
@@ -133,7 +134,7 @@ amp_status amp__collect_model(amp_context *context, const amp_model *model, cons
                       "array have one size", model_index, i, (unsigned)nth(model->params, i)->struct_size,
                       (unsigned)model->params->struct_size);
         if (i + AMP__PREFETCH < model->n_params)
-            amp__params_prefetch(context, nth(model->params, i + AMP__PREFETCH)->tensor);
+            amp__params_prefetch(&context->params, nth(model->params, i + AMP__PREFETCH)->tensor);
         AMP_TRY(add_model_param(context, nth(model->params, i), host, i, owner));
     }
     amp__params_check_names(context, first, model_index);
@@ -153,9 +154,10 @@ amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *o
     for (size_t i = 0; i < given->n_params; i++) {
         void *tensor = given->params[i];
         AMP_RETURN_IF(!tensor, AMP_ERR_INVALID_ARGUMENT, "optimizer %zu: params[%zu] is NULL", optimizer_index, i);
-        if (i + AMP__PREFETCH < given->n_params) amp__params_prefetch(context, given->params[i + AMP__PREFETCH]);
-        amp__param_prefetch_ahead(context->params, context->n_params, i); /* often in the model's order */
-        struct amp__param *param = amp__param_of_handle(context, tensor);
+        if (i + AMP__PREFETCH < given->n_params)
+            amp__params_prefetch(&context->params, given->params[i + AMP__PREFETCH]);
+        amp__param_prefetch_ahead(context->params.list, context->params.n, i); /* often in the model's order */
+        struct amp__param *param = amp__param_of_handle(&context->params, tensor);
         if (!param) AMP_TRY(new_param(context, &optimizer->host, tensor, NULL, owner, i, &param));
         AMP_RETURN_IF(param->listed_by == optimizer_index + 1, AMP_ERR_INVALID_ARGUMENT,
                       "optimizer %zu: %s is listed twice (the second time as params[%zu]): it would be updated twice a "
@@ -183,7 +185,7 @@ static amp_status tie(amp_context *context, struct amp__param *first, struct amp
     first->in_model |= second->in_model;
     if (second->module_kind) first->module_kind = second->module_kind;
     second->tied_to = first;
-    return amp__params_insert(context, second->tensor, first);
+    return amp__params_insert(&context->params, second->tensor, first);
 }
 
 static amp_status compare_neighbours(amp_context *context, const struct amp__keyed *sorted, size_t n, size_t *tied) {
@@ -208,13 +210,13 @@ static amp_status compare_neighbours(amp_context *context, const struct amp__key
 /* Tied parameters leave the context's list; their handles find the first of them. */
 static void remove_tied(amp_context *context) {
     size_t kept = 0;
-    for (size_t i = 0; i < context->n_params; i++) {
-        struct amp__param *param = context->params[i];
+    for (size_t i = 0; i < context->params.n; i++) {
+        struct amp__param *param = context->params.list[i];
         if (param->tied_to) continue;
         param->index = (uint32_t)kept;
-        context->params[kept++] = param;
+        context->params.list[kept++] = param;
     }
-    context->n_params = kept;
+    context->params.n = kept;
 }
 
 static amp_status resolve_ties(amp_context *context) {
@@ -234,12 +236,12 @@ static amp_status resolve_ties(amp_context *context) {
 }
 
 amp_status amp__collect_ties(amp_context *context) {
-    struct amp__keyed *sorted = amp__alloc(context->n_params, sizeof *sorted);
+    struct amp__keyed *sorted = amp__alloc(context->params.n, sizeof *sorted);
     if (!sorted) return amp__fail_memory();
     size_t n = 0;
-    for (size_t i = 0; i < context->n_params; i++) {
-        struct amp__param *param = context->params[i];
-        amp__param_prefetch_ahead(context->params, context->n_params, i);
+    for (size_t i = 0; i < context->params.n; i++) {
+        struct amp__param *param = context->params.list[i];
+        amp__param_prefetch_ahead(context->params.list, context->params.n, i);
         if (param->address && param->size) sorted[n++] = (struct amp__keyed){ (uintptr_t)param->address, param };
     }
     size_t tied = 0;
@@ -248,8 +250,8 @@ amp_status amp__collect_ties(amp_context *context) {
     if (status == AMP_OK && tied) status = resolve_ties(context);
     if (status == AMP_OK && tied) {
         tied = 0;
-        for (size_t i = 0; i < context->n_params; i++)
-            if (context->params[i]->tied_to) sorted[tied++].value = context->params[i];
+        for (size_t i = 0; i < context->params.n; i++)
+            if (context->params.list[i]->tied_to) sorted[tied++].value = context->params.list[i];
         remove_tied(context);
         while (tied--) amp__param_destroy(sorted[tied].value);
     }
@@ -271,18 +273,18 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
     AMP_TRY(
         amp__copy_struct(&given, sizeof given, sizeof(amp_param), nth(params, i), params->struct_size, "amp_param"));
     AMP_RETURN_IF(!given.tensor, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: params[%zu] has no tensor", i);
-    struct amp__param *param = amp__param_of_handle(context, given.tensor);
+    struct amp__param *param = amp__param_of_handle(&context->params, given.tensor);
     AMP_RETURN_IF(param && param->listed_by == number, AMP_ERR_INVALID_ARGUMENT,
                   "amp_add_params: the optimizer has %s already", param->name);
     if (!param) {
         AMP_TRY(
-            new_param(context, &optimizer->host, given.tensor, given.name, "added.", context->n_params + i, &param));
+            new_param(context, &optimizer->host, given.tensor, given.name, "added.", context->params.n + i, &param));
         param->module_kind = given.module_kind;
-        context->has_norm |= given.module_kind == AMP_MODULE_BATCH_NORM;
+        context->params.has_norm |= given.module_kind == AMP_MODULE_BATCH_NORM;
         param->in_model = true;
         AMP_TRY(inspect(context, param, true));
-    } else if (amp__is_low(param->dtype) && !param->has_master && context->properties.master_weights) {
-        AMP_TRY(make_master(param, context->properties.split_masters, optimizer->optim));
+    } else if (amp__is_low(param->dtype) && !param->has_master && context->policy.properties.master_weights) {
+        AMP_TRY(make_master(param, context->policy.properties.split_masters, optimizer->optim));
     }
     AMP_TRY(check_trained(&optimizer->host, param));
     param->listed_by = number;
@@ -295,22 +297,22 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
 /* listed_by tells whether this optimizer has a parameter. It is right already where the last to grow was the same. */
 static void mark_listed(amp_context *context, const struct amp__optimizer *optimizer) {
     const size_t number = (size_t)(optimizer - context->optimizers) + 1;
-    if (context->listed_for == number) return;
-    for (size_t i = 0; i < context->n_params; i++) context->params[i]->listed_by = 0;
+    if (context->params.listed_for == number) return;
+    for (size_t i = 0; i < context->params.n; i++) context->params.list[i]->listed_by = 0;
     for (size_t i = 0; i < optimizer->n_params; i++) optimizer->params[i]->listed_by = number;
-    context->listed_for = number;
+    context->params.listed_for = number;
 }
 
 amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params,
                              size_t n) {
-    const size_t first_new = context->n_params;
+    const size_t first_new = context->params.n;
     mark_listed(context, optimizer);
     for (size_t i = 0; i < n; i++) AMP_TRY(add_late(context, optimizer, params, i));
-    if (first_new < context->n_params) AMP_TRY(amp__apart_check(context, first_new));
-    AMP_TRY(amp__params_index(context, first_new));
-    for (size_t i = first_new; i < context->n_params; i++) {
-        AMP_TRY(retype_if_low(context, context->params[i], true));
-        AMP_TRY(amp__apart_moved(context, context->params[i]));
+    if (first_new < context->params.n) AMP_TRY(amp__apart_check(context, first_new));
+    AMP_TRY(amp__params_index(&context->params, first_new));
+    for (size_t i = first_new; i < context->params.n; i++) {
+        AMP_TRY(retype_if_low(context, context->params.list[i], true));
+        AMP_TRY(amp__apart_moved(context, context->params.list[i]));
     }
     AMP_TRY(amp__places_flush(context));
     return split_all(context, first_new);
@@ -322,21 +324,21 @@ void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, s
     char text[512];
     snprintf(text, sizeof text, "%s", amp_last_error());
     optimizer->n_params = optimizer_params;
-    context->listed_for = 0;
-    amp__apart_forget(&context->apart);
-    amp__params_remove(context, context_params);
-    for (size_t i = context->n_params; i-- > context_params;) (void)amp__param_undo_retype(context->params[i]);
+    context->params.listed_for = 0;
+    amp__apart_forget(&context->params.apart);
+    amp__params_remove(&context->params, context_params);
+    for (size_t i = context->params.n; i-- > context_params;) (void)amp__param_undo_retype(context->params.list[i]);
     (void)amp__fail(AMP_OK, "%s", text);
     (void)amp__params_tell_left(context, context_params, AMP_OK);
-    for (size_t i = context->n_params; i-- > context_params;) amp__param_destroy(context->params[i]);
-    context->n_params = context_params;
+    for (size_t i = context->params.n; i-- > context_params;) amp__param_destroy(context->params.list[i]);
+    context->params.n = context_params;
 }
 
 /* ---- re-typing ---- */
 
 static bool must_retype(const amp_context *context, const struct amp__param *param) {
-    return amp__retypes(&context->properties) && param->dtype == AMP_FLOAT32 && param->in_model &&
-           !(context->properties.keep_batchnorm_fp32 && param->module_kind == AMP_MODULE_BATCH_NORM);
+    return amp__retypes(&context->policy.properties) && param->dtype == AMP_FLOAT32 && param->in_model &&
+           !(context->policy.properties.keep_batchnorm_fp32 && param->module_kind == AMP_MODULE_BATCH_NORM);
 }
 
 /* For a parameter that came in 16 bits. The host's own step gets the master in its place. */
@@ -349,15 +351,15 @@ static amp_status make_master(struct amp__param *param, bool split, bool fused) 
 }
 
 static amp_status retype_if_low(const amp_context *context, struct amp__param *param, bool in_optimizer) {
-    const amp_dtype type = context->properties.cast_model_type;
-    const bool split = context->properties.split_masters;
-    const bool keep_master = context->properties.master_weights && in_optimizer;
+    const amp_dtype type = context->policy.properties.cast_model_type;
+    const bool split = context->policy.properties.split_masters;
+    const bool keep_master = context->policy.properties.master_weights && in_optimizer;
     const enum amp__keep keep = !keep_master ? AMP__KEEP_NOTHING : split ? AMP__KEEP_SPLIT : AMP__KEEP_MASTER;
     if (keep_master && amp__is_low(param->dtype) && !param->has_master)
         return make_master(param, split, param->gradient.may_be_left);
     if (!must_retype(context, param)) return AMP_OK;
-    if (amp__keeps_block(&context->properties, param->host)) return amp__param_look(param, type);
-    return context->properties.emulate ? amp__param_emulate(param, type, keep_master)
+    if (amp__keeps_block(&context->policy.properties, param->host)) return amp__param_look(param, type);
+    return context->policy.properties.emulate ? amp__param_emulate(param, type, keep_master)
                                        : amp__param_retype(param, type, keep);
 }
 
@@ -366,10 +368,10 @@ amp_status amp__params_tell_left(const amp_context *context, size_t first, amp_s
     amp__text left = { list, sizeof list, 0 };
     bool by_libc = false;
     snprintf(why, sizeof why, "%s", amp_last_error());
-    for (size_t i = first; i < context->n_params; i++) {
+    for (size_t i = first; i < context->params.n; i++) {
         const size_t before = left.length;
-        amp__param_tell_left(context->params[i], &left);
-        by_libc |= left.length > before && !amp__host_owns_memory(context->params[i]->host);
+        amp__param_tell_left(context->params.list[i], &left);
+        by_libc |= left.length > before && !amp__host_owns_memory(context->params.list[i]->host);
     }
     if (!left.length) return status;
     return amp__fail(status, "%s; swap_data refused the way back too, so these stay as they are: %s%s%s", why, list,
@@ -382,15 +384,15 @@ static amp_status undo_all(amp_context *context, amp_status status) {
     char text[AMP__ERROR_SIZE];
     snprintf(text, sizeof text, "%s", amp_last_error());
     amp__places_drop(context);
-    for (size_t i = context->n_params; i--;) (void)amp__param_undo_retype(context->params[i]);
+    for (size_t i = context->params.n; i--;) (void)amp__param_undo_retype(context->params.list[i]);
     (void)amp__fail(status, "%s", text);
     return amp__params_tell_left(context, 0, status);
 }
 
 /* Before the commit, so that it can be undone. */
 static amp_status split_all(const amp_context *context, size_t first) {
-    for (size_t i = first; i < context->n_params && context->properties.split_masters; i++) {
-        struct amp__param *param = context->params[i];
+    for (size_t i = first; i < context->params.n && context->policy.properties.split_masters; i++) {
+        struct amp__param *param = context->params.list[i];
         struct amp__elements now;
         if (!amp__is_split(param) || !param->master.fp32.data) continue;
         AMP_TRY(amp__param_elements(param, &now));
@@ -400,8 +402,8 @@ static amp_status split_all(const amp_context *context, size_t first) {
 }
 
 amp_status amp__retype_all(amp_context *context) {
-    for (size_t i = 0; i < context->n_params && amp__may_be_low(&context->properties); i++) {
-        struct amp__param *param = context->params[i];
+    for (size_t i = 0; i < context->params.n && amp__may_be_low(&context->policy.properties); i++) {
+        struct amp__param *param = context->params.list[i];
         const amp_status status = retype_if_low(context, param, param->in_optimizer);
         if (status != AMP_OK) return undo_all(context, status);
     }
@@ -415,15 +417,15 @@ void amp__retype_commit(amp_context *context) {
     uint64_t unfit = 0;
     char names[512] = "";
     amp__text text = { names, sizeof names, 0 };
-    for (size_t i = 0; i < context->n_params && amp__retypes(&context->properties); i++) {
-        struct amp__param *param = context->params[i];
+    for (size_t i = 0; i < context->params.n && amp__retypes(&context->policy.properties); i++) {
+        struct amp__param *param = context->params.list[i];
         amp__param_commit_retype(param);
         if (param->unfit)
             amp__text_add(&text, "%s%s (%llu)", unfit ? ", " : "", param->name, (unsigned long long)param->unfit);
         unfit += param->unfit;
     }
     if (!unfit) return;
-    const amp_dtype low = context->properties.cast_model_type;
+    const amp_dtype low = context->policy.properties.cast_model_type;
     amp__find(context, AMP__WEIGHTS_INFINITE, "", "%llu weights are too large for %s and became infinite, in %s%s",
               (unsigned long long)unfit, amp__dtype_name(low), names, text.length >= sizeof names ? "..." : "");
 }

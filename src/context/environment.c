@@ -36,9 +36,9 @@ static const struct {
 static void check_untried(amp_context *context) {
     size_t decide = 0;
     for (size_t i = 0; i < context->n_optimizers; i++) decide += context->optimizers[i].host.reduce_on_device != NULL;
-    if (context->n_places > 1)
+    if (context->devices.n_places > 1)
         (void)amp__warn(context, "experimental: parameters on %zu GPUs, which no machine has tried with libamp: "
-                        "compare a short training with one on a single GPU", context->n_places);
+                        "compare a short training with one on a single GPU", context->devices.n_places);
     if (decide)
         (void)amp__warn(context, "experimental: ranks that decide on their GPUs (reduce_on_device), which no machine "
                         "has tried with libamp: compare a short training with one that has the hook reduce");

@@ -20,7 +20,7 @@ _Static_assert(AMP_COUNT(kinds) == AMP__FINDINGS, "a row for each kind");
 const char *amp__finding_code(enum amp__finding_kind kind) { return kinds[kind].code; }
 
 static struct amp__finding *known(const amp_context *context, enum amp__finding_kind kind, const char *subject) {
-    struct amp__finding *finding = context->findings;
+    struct amp__finding *finding = context->reporting.findings;
     while (finding && (finding->kind != kind || (subject && strcmp(finding->subject, subject) != 0)))
         finding = finding->next;
     return finding;
@@ -47,7 +47,7 @@ static const char *keep(amp_context *context, enum amp__finding_kind kind, amp_s
     const size_t length = strlen(text) + 1;
     const char *told = text;
     pthread_mutex_lock(&context->lock);
-    struct amp__finding *finding = known(context, kind, subject), **last = &context->findings;
+    struct amp__finding *finding = known(context, kind, subject), **last = &context->reporting.findings;
     if (finding) {
         finding->times++;
         told = NULL;
@@ -110,9 +110,9 @@ void amp__find_copies(amp_context *context) {
 }
 
 void amp__findings_free(amp_context *context) {
-    for (struct amp__finding *finding = context->findings, *next; finding; finding = next) {
+    for (struct amp__finding *finding = context->reporting.findings, *next; finding; finding = next) {
         next = finding->next;
         amp__free(finding);
     }
-    context->findings = NULL;
+    context->reporting.findings = NULL;
 }

@@ -20,7 +20,7 @@ static amp_status add_op(struct amp__names *names, struct amp__op *op) {
 }
 
 static amp_status fill(amp_context *context) {
-    struct amp__names *names = &context->op_names;
+    struct amp__names *names = &context->wiring.op_names;
     for (size_t i = 0; i < context->n_models; i++)
         for (size_t j = 0; j < context->models[i].n_ops; j++) AMP_TRY(add_op(names, &context->models[i].ops[j]));
     return amp__names_sort(names);
@@ -28,12 +28,12 @@ static amp_status fill(amp_context *context) {
 
 /* Once, for all that will be asked. */
 static amp_status need_names(amp_context *context) {
-    if (atomic_load_explicit(&context->op_names.sorted, memory_order_acquire)) return AMP_OK;
+    if (atomic_load_explicit(&context->wiring.op_names.sorted, memory_order_acquire)) return AMP_OK;
     pthread_mutex_lock(&context->lock);
     amp_status status = AMP_OK;
-    if (!context->op_names.sorted) {
+    if (!context->wiring.op_names.sorted) {
         status = fill(context);
-        if (status != AMP_OK) amp__names_free(&context->op_names);
+        if (status != AMP_OK) amp__names_free(&context->wiring.op_names);
     }
     pthread_mutex_unlock(&context->lock);
     return status;
@@ -41,7 +41,7 @@ static amp_status need_names(amp_context *context) {
 
 amp_status amp__ops_named(amp_context *context, const char *name, const struct amp__keyed **entries, size_t *n) {
     AMP_TRY(need_names(context));
-    *entries = amp__names_find(&context->op_names, 0, name, n);
+    *entries = amp__names_find(&context->wiring.op_names, 0, name, n);
     return AMP_OK;
 }
 
@@ -57,10 +57,10 @@ bool amp__op_is_norm(const struct amp__op *op) {
 /* ---- batch norm ---- */
 
 bool amp__norm_is_missing(const amp_context *context) {
-    const struct amp__properties *properties = &context->properties;
-    if (!amp__retypes(properties) || !properties->keep_batchnorm_fp32 || !context->n_params) return false;
-    for (size_t i = 0; i < context->n_params; i++)
-        if (context->params[i]->module_kind == AMP_MODULE_BATCH_NORM) return false;
+    const struct amp__properties *properties = &context->policy.properties;
+    if (!amp__retypes(properties) || !properties->keep_batchnorm_fp32 || !context->params.n) return false;
+    for (size_t i = 0; i < context->params.n; i++)
+        if (context->params.list[i]->module_kind == AMP_MODULE_BATCH_NORM) return false;
     return true;
 }
 
@@ -76,8 +76,8 @@ void amp__norm_check(amp_context *context) {
             const struct amp__op *op = &context->models[i].ops[j];
             if (!runs_norm(op)) continue;
             amp__find(context, AMP__NORM_UNSAID, op->name, "level %s: op %s was called, and none of %zu parameters is "
-                      "said to be batch norm's", amp__level_name(context->properties.level), op->name,
-                      context->n_params);
+                      "said to be batch norm's", amp__level_name(context->policy.properties.level), op->name,
+                      context->params.n);
             return;
         }
 }
@@ -96,8 +96,8 @@ void amp__params_check_names(amp_context *context, size_t first, size_t model) {
     amp__text text = { list, sizeof list, 0 };
     amp_status status = AMP_OK;
     size_t twice = 0;
-    for (size_t i = first; i < context->n_params && status == AMP_OK; i++)
-        status = amp__names_add(&names, 0, context->params[i]->name, context->params[i]);
+    for (size_t i = first; i < context->params.n && status == AMP_OK; i++)
+        status = amp__names_add(&names, 0, context->params.list[i]->name, context->params.list[i]);
     if (status == AMP_OK) status = amp__names_sort(&names);
     for (size_t i = 1; i < names.n && status == AMP_OK; i++) {
         const struct amp__param *param = names.entries[i].value, *before = names.entries[i - 1].value;

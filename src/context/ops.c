@@ -148,7 +148,7 @@ amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, con
 static amp_class class_by_name(const amp_context *context, const char *name) {
     char base[AMP__OP_NAME_MAX + 1];
     amp__op_base_name(name, base);
-    return amp__list_class(context->properties.lists, context->properties.low, base);
+    return amp__list_class(context->policy.properties.lists, context->policy.properties.low, base);
 }
 
 static amp_class class_by_aliases(const amp_context *context, const char *aliases) {
@@ -186,7 +186,7 @@ static amp_class class_of(const amp_context *context, const struct amp__op *op, 
 
 /* In a 16-bit model whose parameters are FP32 blocks: why does the op run low? NULL: it does not. */
 static const char *why_low(const struct amp__op *op) {
-    const struct amp__properties *properties = &op->context->properties;
+    const struct amp__properties *properties = &op->context->policy.properties;
     if (amp__emulates_model(properties)) return "emulated: every op of the model is rounded";
     if (!amp__keeps_block(properties, op->host) || amp__op_takes_handles(op)) return NULL;
     if (amp__op_low(op)) return "a 16-bit model: by its implementation";
@@ -202,7 +202,7 @@ static void classify_one(amp_context *context, struct amp__op *op, const char *a
         op->reason = op->flags & AMP_OP_REGISTERED ? "registered" : "said by its descriptor";
     else if (why) op->op_class = AMP_LOWER, op->reason = why;
     if (why) return;
-    if (!context->properties.patch_ops) {
+    if (!context->policy.properties.patch_ops) {
         op->op_class = AMP_LEAVE;
         op->reason = "this level casts no ops";
         return;
@@ -223,7 +223,7 @@ static amp_status inherit(const struct amp__map *first, const struct amp__op *en
     op->forward = forward;
     if (op->listed == AMP_LEAVE && descriptor->op_class == AMP_BY_LIST) op->listed = forward->listed;
     op->is_product |= forward->is_product;
-    const bool unsaid = op->op_class == AMP_LEAVE || amp__emulates_model(&op->context->properties);
+    const bool unsaid = op->op_class == AMP_LEAVE || amp__emulates_model(&op->context->policy.properties);
     if (unsaid && descriptor->op_class == AMP_BY_LIST && op->op_class != forward->op_class) {
         op->op_class = forward->op_class;
         op->reason = forward->op_class == AMP_LEAVE ? "backward of an op that is left" : "backward of a listed op";
@@ -248,8 +248,8 @@ static amp_status inherit_all(struct amp__op *ops, const amp_op *descriptors, si
 static void warn_if_nothing_matches(amp_context *context, const struct amp__op *ops, size_t n) {
     size_t classed = 0, n_names, shown = 0;
     for (size_t i = 0; i < n; i++) classed += ops[i].op_class != AMP_LEAVE || (ops[i].flags & AMP_OP_REGISTERED);
-    if (!n || classed || !context->properties.patch_ops) return;
-    const char *const *names = amp__list_names(context->properties.lists, &n_names);
+    if (!n || classed || !context->policy.properties.patch_ops) return;
+    const char *const *names = amp__list_names(context->policy.properties.lists, &n_names);
     char data[512] = "";
     amp__text text = { data, sizeof data, 0 };
     for (size_t i = 0; i < n && shown < 4; i++) {
@@ -260,18 +260,18 @@ static void warn_if_nothing_matches(amp_context *context, const struct amp__op *
         if (near[0]) amp__text_add(&text, "%s%s = %s", shown++ ? "; " : " (did you mean ", ops[i].name, near);
     }
     amp__find(context, AMP__NOTHING_LISTED, "", "level %s: 0 of %zu ops got a class from the %s lists, so nothing is "
-              "cast%s%s", amp__level_name(context->properties.level), n, amp__lists_name(context->properties.lists),
-              data, shown ? "?)" : "");
+              "cast%s%s", amp__level_name(context->policy.properties.level), n,
+              amp__lists_name(context->policy.properties.lists), data, shown ? "?)" : "");
 }
 
 /* With a loss scale that is always 1 a seed needs nothing; an empty slot will see no call. */
 static void find_seeds(amp_context *context, struct amp__op *op) {
-    const struct amp__scaler_settings *scaler = &context->properties.scaler;
+    const struct amp__scaler_settings *scaler = &context->policy.properties.scaler;
     bool declared = (op->flags & AMP_OP_SEEDS) != 0;
     for (uint32_t i = 0; op->schema && i < op->schema->n_args; i++)
         declared |= op->schema->args[i].kind == AMP__BUFFER && (op->schema->args[i].flags & AMP__SEED);
     op->seeds = declared && op->slot && *op->slot && (scaler->dynamic || scaler->init_scale != 1.0f);
-    context->seeds |= op->seeds;
+    context->policy.seeds |= op->seeds;
 }
 
 amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const amp_op *descriptors, size_t n) {
@@ -285,22 +285,23 @@ amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const am
 }
 
 amp_fn amp__op_low(const struct amp__op *op) {
-    return op->context->properties.low == AMP_FLOAT16 ? op->fp16 : op->bf16;
+    return op->context->policy.properties.low == AMP_FLOAT16 ? op->fp16 : op->bf16;
 }
 
 bool amp__op_needs_wrapper(const struct amp__op *op) {
-    if (!op->context->properties.enabled || !op->slot) return false;
+    if (!op->context->policy.properties.enabled || !op->slot) return false;
     return op->op_class != AMP_LEAVE || op->fp16 || op->bf16 || op->fp32 || op->seeds || amp__op_may_round(op);
 }
 
 /* ---- slots that saw no call ---- */
 
 uint64_t amp__op_passed(const struct amp__op *op) {
-    return op->passed + (op->added ? amp__patch_passed(op->context->patch, op->wrap) : 0);
+    return op->passed + (op->added ? amp__patch_passed(op->context->wiring.patch, op->wrap) : 0);
 }
 
 uint64_t amp__op_strangers(const struct amp__op *op) {
-    return op->wrapped && !amp__op_calls(op) && op->added ? amp__patch_strangers(op->context->patch, op->wrap) : 0;
+    if (!op->wrapped || amp__op_calls(op) || !op->added) return 0;
+    return amp__patch_strangers(op->context->wiring.patch, op->wrap);
 }
 
 bool amp__op_unused(const struct amp__op *op) {

@@ -49,12 +49,12 @@ struct amp__optimizer {
     amp_action running;    /* what amp_step_begin answered, for its end, */
     bool begun;            /* which has not come yet */
     amp_scope scope;       /* held between amp_step_begin and amp_step_end */
-    uint64_t last_step;    /* context->n_steps when it last stepped or skipped */
+    uint64_t last_step;    /* context->progress.n_steps when it last stepped or skipped */
     uint32_t last_loss;    /* loss_id of its last bracket */
     bool told_of_steps;    /* unseen.c: there is no more to say */
     bool noted;            /* noted_sum and noted_steps are set */
     bool noted_at_begin;   /* by the last bracket to begin */
-    uint64_t noted_sum, noted_steps; /* the sum of its parameters, and context->n_steps at that time */
+    uint64_t noted_sum, noted_steps; /* the sum of its parameters, and context->progress.n_steps at that time */
     uint64_t unstepped;              /* brackets begun while no step was seen */
     uint32_t unseen_changes;         /* of that sum, from one bracket to the next */
     uint32_t changes_inside;         /* of that sum, between a bracket's begin and its end */

@@ -17,7 +17,7 @@
 void amp__event(amp_context *context, const amp_host *host, const amp_event *event) {
     amp__trace_event(context, event);
     if (!host || !host->event) {
-        amp__log(context->log, event);
+        amp__log(context->reporting.log, event);
         return;
     }
     struct amp__thread *thread = amp__thread_state();
@@ -37,12 +37,12 @@ const amp_host *amp__any_host(const amp_context *context) {
 
 void amp__keep_error(amp_context *context, amp_status status) {
     bool first = false;
-    char text[sizeof context->kept_text];
+    char text[sizeof context->reporting.kept_text];
     snprintf(text, sizeof text, "%s", amp_last_error());
     pthread_mutex_lock(&context->lock);
-    if (context->kept == AMP_OK) {
-        context->kept = status;
-        memcpy(context->kept_text, text, sizeof text);
+    if (context->reporting.kept == AMP_OK) {
+        context->reporting.kept = status;
+        memcpy(context->reporting.kept_text, text, sizeof text);
         first = true;
     }
     pthread_mutex_unlock(&context->lock);
@@ -53,17 +53,17 @@ void amp__keep_error(amp_context *context, amp_status status) {
 
 bool amp__has_error(amp_context *context) {
     pthread_mutex_lock(&context->lock);
-    const bool kept = context->kept != AMP_OK;
+    const bool kept = context->reporting.kept != AMP_OK;
     pthread_mutex_unlock(&context->lock);
     return kept;
 }
 
 amp_status amp__take_error(amp_context *context) {
-    char text[sizeof context->kept_text];
+    char text[sizeof context->reporting.kept_text];
     pthread_mutex_lock(&context->lock);
-    const amp_status status = context->kept;
-    memcpy(text, context->kept_text, sizeof text);
-    context->kept = AMP_OK;
+    const amp_status status = context->reporting.kept;
+    memcpy(text, context->reporting.kept_text, sizeof text);
+    context->reporting.kept = AMP_OK;
     pthread_mutex_unlock(&context->lock);
     return status == AMP_OK ? AMP_OK : amp__fail(status, "%s", text);
 }
@@ -75,11 +75,12 @@ amp_status amp__warn(amp_context *context, const char *format, ...) {
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
     pthread_mutex_lock(&context->lock);
-    const size_t old = context->warnings ? strlen(context->warnings) : 0, bytes = old + strlen(line) + 2;
-    char *grown = amp__grow(context->warnings, old, bytes, 1);
+    const size_t old = context->reporting.warnings ? strlen(context->reporting.warnings) : 0;
+    const size_t bytes = old + strlen(line) + 2;
+    char *grown = amp__grow(context->reporting.warnings, old, bytes, 1);
     if (grown) {
         snprintf(grown + old, bytes - old, "%s\n", line);
-        context->warnings = grown;
+        context->reporting.warnings = grown;
     }
     pthread_mutex_unlock(&context->lock);
     if (!grown) return amp__fail_memory();

@@ -212,7 +212,7 @@ static void begin(struct amp__trace *trace, amp__text *line) {
 }
 
 static void write_start(const amp_context *context, struct amp__trace *trace) {
-    const struct amp__properties *p = &context->properties;
+    const struct amp__properties *p = &context->policy.properties;
     const char *rank = rank_of_process();
     AMP__LINE(line);
     begin_line(&line, "start", trace);
@@ -230,7 +230,7 @@ static void write_start(const amp_context *context, struct amp__trace *trace) {
 }
 
 amp_status amp__trace_open(amp_context *context, struct amp__trace **out) {
-    const struct amp__properties *p = &context->properties;
+    const struct amp__properties *p = &context->policy.properties;
     const char *wanted = p->trace ? p->trace : getenv("AMP_TRACE");
     *out = NULL;
     if (!wanted || !*wanted || !p->enabled) return AMP_OK;
@@ -255,11 +255,11 @@ amp_status amp__trace_open(amp_context *context, struct amp__trace **out) {
 }
 
 void amp__trace_wired(amp_context *context) {
-    struct amp__trace *trace = context->trace;
+    struct amp__trace *trace = context->reporting.trace;
     uint64_t elements = 0, low = 0, masters = 0, trained = 0, ops = 0;
     if (!trace) return;
-    for (size_t i = 0; i < context->n_params; i++) {
-        const struct amp__param *param = context->params[i];
+    for (size_t i = 0; i < context->params.n; i++) {
+        const struct amp__param *param = context->params.list[i];
         elements += param->size;
         trained += param->in_optimizer ? param->size : 0;
         low += amp__is_low(param->dtype) ? param->size : 0;
@@ -271,7 +271,7 @@ void amp__trace_wired(amp_context *context) {
     amp__line_number(&line, "models", context->n_models);
     amp__line_number(&line, "optimizers", context->n_optimizers);
     amp__line_number(&line, "ops", ops);
-    amp__line_number(&line, "params", context->n_params);
+    amp__line_number(&line, "params", context->params.n);
     amp__line_number(&line, "elements", elements);
     amp__line_number(&line, "trained", trained);
     amp__line_number(&line, "low", low);
@@ -310,15 +310,21 @@ static void write_bracket(struct amp__trace *trace, const amp_event *event) {
     trace->left_out = 0;
 }
 
-bool amp__trace_follows(const amp_context *context) { return context->trace && !context->trace->left_out; }
-uint64_t amp__trace_brackets(const amp_context *context) { return context->trace ? context->trace->brackets : 0; }
+bool amp__trace_follows(const amp_context *context) {
+    const struct amp__trace *trace = context->reporting.trace;
+    return trace && !trace->left_out;
+}
+uint64_t amp__trace_brackets(const amp_context *context) {
+    const struct amp__trace *trace = context->reporting.trace;
+    return trace ? trace->brackets : 0;
+}
 
 void amp__trace_begin(amp__text *line, const char *kind, const amp_context *context) {
-    begin_line(line, kind, context->trace);
+    begin_line(line, kind, context->reporting.trace);
 }
 
 void amp__trace_end_in(amp__text *line, const amp_context *context, enum amp__trace_room room) {
-    end_line(line, context->trace, room);
+    end_line(line, context->reporting.trace, room);
 }
 
 void amp__trace_end(amp__text *line, const amp_context *context) {
@@ -330,8 +336,8 @@ static const char *name_of(amp_event_kind kind) {
 }
 
 void amp__trace_event(amp_context *context, const amp_event *event) {
-    struct amp__trace *trace = context->trace;
-    if (!trace || context->verifying) return;
+    struct amp__trace *trace = context->reporting.trace;
+    if (!trace || context->progress.verifying) return;
     if (event->kind == AMP_EVENT_BRACKET) {
         write_bracket(trace, event);
     } else if (event->kind != AMP_EVENT_SKIP && event->kind != AMP_EVENT_SCALE_CHANGE && *event->message) {
@@ -362,13 +368,13 @@ static void write_op(struct amp__trace *trace, size_t model, const struct amp__o
 }
 
 void amp__trace_ops(amp_context *context) {
-    for (size_t i = 0; context->trace && i < context->n_models; i++)
+    for (size_t i = 0; context->reporting.trace && i < context->n_models; i++)
         for (size_t j = 0; j < context->models[i].n_ops; j++)
-            if (context->models[i].ops[j].wrapped) write_op(context->trace, i, &context->models[i].ops[j]);
+            if (context->models[i].ops[j].wrapped) write_op(context->reporting.trace, i, &context->models[i].ops[j]);
 }
 
 void amp__trace_close(amp_context *context) {
-    struct amp__trace *trace = context->trace;
+    struct amp__trace *trace = context->reporting.trace;
     if (!trace) return;
     AMP__LINE(line);
     begin_line(&line, "end", trace);
@@ -382,5 +388,5 @@ void amp__trace_close(amp_context *context) {
     close_file(trace->file);
     pthread_mutex_unlock(&traces.mutex);
     amp__free(trace);
-    context->trace = NULL;
+    context->reporting.trace = NULL;
 }

@@ -10,7 +10,7 @@
 /* May libamp's cast have made this of finite values? It makes infinities of 16 bits; emulated ones lie in FP32. What
  * the host has is asked for later. */
 static bool is_of_a_cast(const struct amp__seen_call *call, amp_dtype dtype, const amp_statistics *s) {
-    return call->may_be_cast && !s->nans && (amp__is_low(dtype) || call->op->context->properties.emulate);
+    return call->may_be_cast && !s->nans && (amp__is_low(dtype) || call->op->context->policy.properties.emulate);
 }
 
 static void note_nonfinite(struct amp__seen_call *call, bool is_output, amp_dtype dtype, const amp_statistics *s,
@@ -55,7 +55,7 @@ static void follow(struct amp__seen_call *call, bool is_output, amp_dtype dtype,
                    uint64_t elements) {
     struct amp__observer *observer = call->op->context->observer;
     const bool follows = call->op->listed != AMP_LOWER && !is_listed_wide(call->op);
-    if (call->op->context->properties.patch_ops) return;
+    if (call->op->context->policy.properties.patch_ops) return;
     pthread_mutex_lock(observer->lock);
     if (call->is_cast) call->is_wide = dtype == AMP_FLOAT32;
     else if (call->op->is_backward) call->is_wide = false;
@@ -285,15 +285,16 @@ static void take_fields(struct amp__seen_call *seen, struct amp__op *op, const s
 
 static void note_uses(const struct amp__seen_call *seen, const struct amp__call *call, const struct amp__raw *raw) {
     const amp_context *context = seen->op->context;
+    const struct amp__addresses *addresses = &context->addresses;
     uint64_t offset;
     for (size_t i = 0; raw && i < raw->n; i++)
-        amp__observe_use(seen, amp__range_find(context->ranges, context->n_ranges, raw->buffers[i].host, &offset));
+        amp__observe_use(seen, amp__param_at(addresses, raw->buffers[i].host, &offset));
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         size_t n;
         if (!amp__is_operand(&call->schema->args[i])) continue;
         void **handles = amp__call_handles(call, i, &n);
         for (size_t j = 0; j < n; j++)
-            if (handles[j]) amp__observe_use(seen, amp__param_find(context, seen->op->host, handles[j]));
+            if (handles[j]) amp__observe_use(seen, amp__param_find(&context->params, seen->op->host, handles[j]));
     }
 }
 

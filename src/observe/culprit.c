@@ -186,9 +186,10 @@ static bool is_finite(const struct amp__observer *observer, const struct amp__pa
 }
 
 static const struct amp__param *find_bad(const amp_context *context, bool is_observed) {
-    for (size_t i = 0; i < context->n_params; i++)
-        if (context->params[i]->in_optimizer && !is_finite(context->observer, context->params[i], is_observed))
-            return context->params[i];
+    for (size_t i = 0; i < context->params.n; i++) {
+        const struct amp__param *param = context->params.list[i];
+        if (param->in_optimizer && !is_finite(context->observer, param, is_observed)) return param;
+    }
     return NULL;
 }
 
@@ -210,7 +211,8 @@ const struct amp__param *amp__observe_bad_weight(const amp_context *context, uin
 void amp__observe_follow_weights(const amp_context *context, const struct amp__decided_bracket *bracket) {
     struct amp__observer *observer = context->observer;
     const bool breaks = bracket->overflowed && !bracket->skips && !observer->stepped_on;
-    const bool is_rare = amp__scaling_is_trivial(&context->properties) && !(bracket->number & (bracket->number - 1));
+    const bool is_rare =
+        amp__scaling_is_trivial(&context->policy.properties) && !(bracket->number & (bracket->number - 1));
     if (breaks) observer->stepped_on = bracket->number;
     if ((breaks || is_rare) && !observer->since && !amp__observing(context))
         (void)amp__observe_bad_weight(context, bracket->number, false);

@@ -28,8 +28,8 @@ static uint64_t bytes_at(const struct amp__param *param, const struct amp__prope
 }
 
 static void count_params_at(const amp_context *context, const struct amp__properties *p, amp_memory *out) {
-    for (size_t i = 0; i < context->n_params; i++) {
-        const struct amp__param *param = context->params[i];
+    for (size_t i = 0; i < context->params.n; i++) {
+        const struct amp__param *param = context->params.list[i];
         const uint64_t bytes = bytes_at(param, p);
         out->weights += bytes;
         const bool copies = p->patch_ops || amp__keeps_block(p, param->host);
@@ -69,8 +69,8 @@ amp_status amp__memory_at(const amp_context *context, amp_level level, amp_memor
 /* ---- as it is ---- */
 
 static void count_params(const amp_context *context, amp_memory *out) {
-    for (size_t i = 0; i < context->n_params; i++) {
-        const struct amp__param *param = context->params[i];
+    for (size_t i = 0; i < context->params.n; i++) {
+        const struct amp__param *param = context->params.list[i];
         const uint64_t bytes = param->size * (param->released.data ? 2 : amp__dtype_size(param->dtype));
         out->weights += bytes;
         out->gradients += param->in_optimizer ? bytes : 0;
@@ -82,9 +82,9 @@ static void count_params(const amp_context *context, amp_memory *out) {
 }
 
 void amp__memory_now(const amp_context *context, amp_memory *out) {
-    const struct amp__packed *packed = &context->packed;
+    const struct amp__packed *packed = &context->progress.packed;
     const uint64_t last = atomic_load(&packed->last_from);
-    *out = (amp_memory){ .struct_size = sizeof *out, .level = context->properties.level,
+    *out = (amp_memory){ .struct_size = sizeof *out, .level = context->policy.properties.level,
                          .packed_from = last ? last : atomic_load(&packed->from),
                          .packed = last ? atomic_load(&packed->last_to) : atomic_load(&packed->to),
                          .casts = context->cache.ledger.now, .most_casts = context->cache.ledger.most };

@@ -9,7 +9,7 @@
 
 void amp__observe_set(amp_context *context, bool observing) {
     if (amp__observing(context) == observing) return;
-    atomic_store_explicit(&context->observing, observing, memory_order_relaxed);
+    atomic_store_explicit(&context->progress.observing, observing, memory_order_relaxed);
     for (size_t i = 0; i < context->n_models; i++)
         for (size_t j = 0; j < context->models[i].n_ops; j++) {
             struct amp__op *op = &context->models[i].ops[j];
@@ -44,7 +44,7 @@ void amp__observe_free(amp_context *context) {
 static amp_status begin(amp_context *context, const amp_observe_options *given) {
     struct amp__observer *observer = amp__alloc(1, sizeof *observer);
     if (!observer) return amp__fail_memory();
-    observer->skips_known = amp__alloc(context->properties.num_losses, sizeof *observer->skips_known);
+    observer->skips_known = amp__alloc(context->policy.properties.num_losses, sizeof *observer->skips_known);
     const amp_status status =
         observer->skips_known ? amp__observe_resolve(given, &observer->options) : amp__fail_memory();
     if (status != AMP_OK) {
@@ -64,14 +64,15 @@ static amp_status begin(amp_context *context, const amp_observe_options *given) 
 static amp_status check(amp_context *context, const char *who) {
     AMP_RETURN_IF(!context || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT,
                   "%s: there is no such context: was it shut down?", who);
-    AMP_RETURN_IF(atomic_load(&context->open), AMP_ERR_WRONG_STATE, "%s while a bracket is open: call it before "
+    AMP_RETURN_IF(atomic_load(&context->progress.open), AMP_ERR_WRONG_STATE,
+                  "%s while a bracket is open: call it before "
                   "amp_scale_loss_begin or after amp_scale_loss_end", who);
     return AMP_OK;
 }
 
 AMP_API amp_status amp_observe(amp_context *context, const amp_observe_options *options) {
     AMP_TRY(check(context, "amp_observe"));
-    return context->properties.enabled ? begin(context, options) : AMP_OK;
+    return context->policy.properties.enabled ? begin(context, options) : AMP_OK;
 }
 
 amp_status amp__observe_as_asked(amp_context *context) {
@@ -79,7 +80,7 @@ amp_status amp__observe_as_asked(amp_context *context) {
     bool asked;
     AMP_TRY(amp__observe_environment(&options, &asked));
     if (!asked) return AMP_OK;
-    const amp_status status = context->properties.enabled ? begin(context, &options) : AMP_OK;
+    const amp_status status = context->policy.properties.enabled ? begin(context, &options) : AMP_OK;
     amp__observe_free_options(&options);
     return status;
 }

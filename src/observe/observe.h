@@ -156,12 +156,12 @@ struct amp__observer {
 };
 
 static inline bool amp__observing(const amp_context *context) {
-    return atomic_load_explicit(&context->observing, memory_order_relaxed);
+    return atomic_load_explicit(&context->progress.observing, memory_order_relaxed);
 }
 
 /* Does what is called now belong to the iteration? An evaluation between brackets does not. */
 static inline bool amp__observe_trains(const amp_context *context, const amp_host *host) {
-    return atomic_load_explicit(&context->open, memory_order_relaxed) || !host || amp__host_grad_enabled(host);
+    return atomic_load_explicit(&context->progress.open, memory_order_relaxed) || !host || amp__host_grad_enabled(host);
 }
 
 static inline uint64_t amp__nonfinite(const amp_statistics *statistics) {

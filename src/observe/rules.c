@@ -53,7 +53,8 @@ static bool has_low_batch_norm(const struct amp__level *row) {
 static uint32_t low_levels(const struct amp__seen *seen) {
     const struct amp__op *op = seen->op;
     const bool fp32 = op->listed == AMP_FP32 || op->listed == AMP_BANNED || seen->flows == AMP__FLOWS_WIDE;
-    const bool follows = op->listed != AMP_LOWER && op->context->properties.patch_ops && !amp__is_low(seen->dtype);
+    const bool patches = op->context->policy.properties.patch_ops;
+    const bool follows = op->listed != AMP_LOWER && patches && !amp__is_low(seen->dtype);
     return fp16_levels(!fp32 && !follows ? amp__level_is_low : amp__level_retypes);
 }
 
@@ -63,7 +64,7 @@ static bool uses_fp16(const struct amp__properties *p) {
 
 /* Its elements are fp16's: by their type, or by what they were rounded through. */
 static bool is_in_fp16(const struct amp__seen *seen) {
-    const struct amp__properties *p = &seen->op->context->properties;
+    const struct amp__properties *p = &seen->op->context->policy.properties;
     const bool rounds = p->emulate && uses_fp16(p) && seen->op->listed != AMP_FP32;
     return seen->dtype == AMP_FLOAT16 || rounds;
 }
@@ -107,7 +108,7 @@ static bool is_a_mask(const struct amp__seen *seen, uint64_t infinite) {
 
 void amp__survey_decided(amp_context *context, bool skipped) {
     struct amp__observer *observer = context->observer;
-    if (!context->properties.scaler.dynamic) return;
+    if (!context->policy.properties.scaler.dynamic) return;
     pthread_mutex_lock(observer->lock);
     for (struct amp__seen *seen = observer->first; seen; seen = seen->next) {
         if (seen->iteration != observer->observed || !seen->op || !seen->op->is_backward) continue;
@@ -168,7 +169,7 @@ static void look_for_sums(struct amp__advice_list *list, const struct amp__seen 
 /* A power of two among the scales that are tried, and nothing else: backward's seed of 1 times the loss scale. The
  * product with 1 / n fits. */
 static bool is_a_scaled_seed(const struct amp__seen *seen) {
-    const struct amp__scaler_settings *scaler = &seen->op->context->properties.scaler;
+    const struct amp__scaler_settings *scaler = &seen->op->context->policy.properties.scaler;
     const double number = seen->total.largest;
     int exponent;
     if (seen->op->seeds) return true;
@@ -224,7 +225,8 @@ static bool is_backward(const struct amp__seen *seen) {
 }
 
 bool amp__survey_scale(const amp_context *context, int *exponent) {
-    const bool unscaled = amp__scaling_is_trivial(&context->properties); /* what backward makes carries the scale */
+    /* the outputs of backward carry the scale */
+    const bool unscaled = amp__scaling_is_trivial(&context->policy.properties);
     double largest = 0.0;
     for (const struct amp__seen *seen = context->observer->first; seen; seen = seen->next)
         if (is_gradient(seen) || (unscaled && is_backward(seen))) largest = fmax(largest, seen->total.largest);
@@ -247,8 +249,8 @@ static void look_for_underflow(struct amp__advice_list *list, const struct amp__
         amp__advise(list, AMP__UNDERFLOWS, &about, "parameter %s: %.3g %% of its gradient is 0 in fp16 at a loss scale "
                     "of 1", seen->name, percent(zeros, numbers));
     const struct amp__about all = { seen, levels, seen->total.zeros, seen->total.elements };
-    if (seen->total.zeros == seen->total.elements && uses_fp16(&context->properties) &&
-        amp__scaling_is_trivial(&context->properties))
+    if (seen->total.zeros == seen->total.elements && uses_fp16(&context->policy.properties) &&
+        amp__scaling_is_trivial(&context->policy.properties))
         amp__advise(list, AMP__UNDERFLOWS, &all, "parameter %s: all of its gradient is 0, in fp16 at a loss scale of 1",
                     seen->name);
 }
@@ -321,6 +323,6 @@ void amp__survey_rules(struct amp__advice_list *list, const amp_context *context
         else if (seen->what == AMP_SEE_WEIGHTS || seen->what == AMP_SEE_MASTERS) look_at_weight(list, seen);
     }
     /* in fp16 an overflow that was seen explains it */
-    if (uses_fp16(&context->properties) && amp__advises(list, AMP__OVERFLOWS)) return;
+    if (uses_fp16(&context->policy.properties) && amp__advises(list, AMP__OVERFLOWS)) return;
     for (const struct amp__seen *seen = observer->first; seen; seen = seen->next) look_for_nonfinite(list, seen);
 }

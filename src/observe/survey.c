@@ -32,7 +32,7 @@ static amp_status describe_level(struct amp__survey *survey, const amp_context *
 
 /* Is fp16 known not to pay on this CPU? Where bfloat16 does not either it is no slower, and needs no loss scale. */
 static bool prefers_bfloat16(const amp_context *context) {
-    if (context->properties.gate == AMP_OFF || context->n_places) return false;
+    if (context->policy.properties.gate == AMP_OFF || context->devices.n_places) return false;
     return amp__gate_pays(context, AMP_FLOAT16) == AMP_OFF;
 }
 
@@ -102,13 +102,13 @@ static const struct amp__advised *write_kind(const struct amp__advised *first, a
 
 /* What may be kept in fewer bits still: docs/memory.md. */
 static void write_memory(const amp_survey_result *result, const amp_context *context, amp__text *text) {
-    for (uint64_t i = 0; i < result->n_levels && !context->properties.split_masters; i++) {
+    for (uint64_t i = 0; i < result->n_levels && !context->policy.properties.split_masters; i++) {
         const amp_memory *m = &result->levels[i].memory;
         if (m->masters <= m->masters_split) continue;
         amp__text_add(text, "memory: at %s split masters (master_weights = AMP_SPLIT) take %llu bytes in place of "
                       "%llu, with the same numbers", amp__level_name(m->level), (unsigned long long)m->masters_split,
                       (unsigned long long)m->masters);
-        if (m->outputs > m->masters && !atomic_load(&context->packed.last_from))
+        if (m->outputs > m->masters && !atomic_load(&context->progress.packed.last_from))
             amp__text_add(text, "; what ops make takes more, %llu: pack what backward needs of it (amp_pack)",
                           (unsigned long long)m->outputs);
         amp__text_add(text, "\n");
@@ -119,7 +119,7 @@ static void write_text(const struct amp__survey *survey, const amp_survey_result
                        amp__text *text) {
     const uint64_t left_out = context->observer->left_out;
     amp__text_add(text, "survey of %llu iterations at %s\n", (unsigned long long)result->iterations,
-                  amp__level_name(context->properties.level));
+                  amp__level_name(context->policy.properties.level));
     write_levels(result, text);
     for (const struct amp__advised *advised = survey->list.first; advised;) advised = write_kind(advised, text);
     amp__text_add(text, "advised: %s", amp__level_name(result->level));
@@ -198,7 +198,7 @@ static amp_status make_survey(amp_context *context, amp_survey_result *made, boo
 
 void amp__survey_at_end(amp_context *context) {
     amp_survey_result made;
-    if (!context->trace || !context->observer || !context->observer->first) return;
+    if (!context->reporting.trace || !context->observer || !context->observer->first) return;
     const amp_status status = make_survey(context, &made, true);
     (void)status; /* the trace goes without it */
 }

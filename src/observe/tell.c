@@ -190,7 +190,7 @@ static void add_level(amp__text *line, const amp_surveyed_level *l, bool first) 
 }
 
 void amp__observe_tell_survey(amp_context *context, const amp_survey_result *result, bool at_end) {
-    if (!context->trace) return;
+    if (!context->reporting.trace) return;
     for (uint64_t i = 0; i < result->n_advice; i++)
         tell_advice(context, &result->advice[i], at_end ? AMP__AT_ITS_END : AMP__WHILE_IT_TRAINS);
     AMP__LINE(line);

@@ -17,7 +17,7 @@ void amp__observe_free_told(struct amp__observer *observer) {
 static amp_class class_of(const amp_context *context, const char *name) {
     char base[AMP__OP_NAME_MAX + 1];
     amp__op_base_name(name, base);
-    const amp_class listed = amp__list_class(context->properties.lists, context->properties.low, base);
+    const amp_class listed = amp__list_class(context->policy.properties.lists, context->policy.properties.low, base);
     return listed == AMP_BY_LIST ? AMP_LEAVE : listed;
 }
 
@@ -72,7 +72,7 @@ static amp_status check(const amp_context *context, const amp_observed_call *cal
 static const struct amp__param *made_by(const amp_context *context, const amp_observed_call *call,
                                         const amp_observed_value *value) {
     const bool may_be = call->in_backward && value->is_output && value->tensor;
-    return may_be ? amp__param_find(context, amp__any_host(context), value->tensor) : NULL;
+    return may_be ? amp__param_find(&context->params, amp__any_host(context), value->tensor) : NULL;
 }
 
 /* True: the call tells of nothing else. */
@@ -87,7 +87,7 @@ static bool note_gradients(amp_context *context, const amp_observed_call *call) 
 
 static void take(struct amp__seen_call *seen, const amp_observed_value *value) {
     if (value->tensor && !value->is_output)
-        amp__observe_use(seen, amp__param_find(seen->op->context, seen->op->host, value->tensor));
+        amp__observe_use(seen, amp__param_find(&seen->op->context->params, seen->op->host, value->tensor));
     if (value->tensor) amp__observe_handle(seen, value->tensor, value->name, value->is_output);
     else amp__observe_span(seen, &value->span, value->name, value->is_output);
 }

@@ -21,7 +21,7 @@ static amp_status ask(const amp_context *context, struct amp__param *param, stru
     *now = (struct amp__range){ 0, 0, param };
     *absent = false;
     if (!param->in_optimizer || param->on_device || !param->host->grad || !param->host->view) return AMP_OK;
-    if (param->host->set_grad && !context->raw_calls) return AMP_OK;
+    if (param->host->set_grad && !context->progress.raw_calls) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
     *absent = !grad;
     if (!grad) return AMP_OK;
@@ -65,19 +65,20 @@ static amp_status check_apart(const struct amp__range *ranges, size_t n) {
 
 /* Under the lock: the sorted list of the gradients that parameters are known to have. */
 static amp_status list(amp_context *context) {
-    context->n_grad_ranges = 0;
-    if (context->n_params > context->grad_ranges_capacity) {
-        void *grown = amp__grow(context->grad_ranges, 0, context->params_capacity, sizeof *context->grad_ranges);
+    struct amp__addresses *addresses = &context->addresses;
+    addresses->n_grads = 0;
+    if (context->params.n > addresses->grads_capacity) {
+        void *grown = amp__grow(addresses->grads, 0, context->params.capacity, sizeof *addresses->grads);
         if (!grown) return amp__fail_memory();
-        context->grad_ranges = grown;
-        context->grad_ranges_capacity = context->params_capacity;
+        addresses->grads = grown;
+        addresses->grads_capacity = context->params.capacity;
     }
-    for (size_t i = 0; i < context->n_params; i++) {
-        struct amp__param *param = context->params[i];
+    for (size_t i = 0; i < context->params.n; i++) {
+        struct amp__param *param = context->params.list[i];
         const struct amp__range range = { param->grad_begin, param->grad_end, param };
-        if (is_range(&range)) context->grad_ranges[context->n_grad_ranges++] = range;
+        if (is_range(&range)) context->addresses.grads[context->addresses.n_grads++] = range;
     }
-    return amp__ranges_sort(context->grad_ranges, context->n_grad_ranges);
+    return amp__ranges_sort(context->addresses.grads, context->addresses.n_grads);
 }
 
 /* All or nothing: gradients that overlap are none that is known, and the next look finds them again. */
@@ -85,15 +86,15 @@ static amp_status take(amp_context *context, const struct amp__range *changed, s
     pthread_mutex_lock(&context->lock);
     for (size_t i = 0; i < n; i++) know(changed[i].param, changed[i].begin, changed[i].end);
     amp_status status = list(context);
-    if (status == AMP_OK) status = check_apart(context->grad_ranges, context->n_grad_ranges);
+    if (status == AMP_OK) status = check_apart(context->addresses.grads, context->addresses.n_grads);
     for (size_t i = 0; i < n && status != AMP_OK; i++) know(changed[i].param, 0, 0);
-    if (status != AMP_OK && list(context) != AMP_OK) context->n_grad_ranges = 0;
+    if (status != AMP_OK && list(context) != AMP_OK) context->addresses.n_grads = 0;
     pthread_mutex_unlock(&context->lock);
     return status;
 }
 
 static bool is_early(const amp_context *context) {
-    return atomic_load_explicit(&context->looks, memory_order_relaxed) < AMP__LOOKS;
+    return atomic_load_explicit(&context->progress.looks, memory_order_relaxed) < AMP__LOOKS;
 }
 
 /* LENIENT: inside an op another parameter's gradient may be half made; begin will tell what is wrong with it. Only
@@ -102,45 +103,45 @@ static amp_status follow(amp_context *context, bool strict) {
     struct amp__range *changed = NULL;
     size_t n = 0;
     bool absent, absents = false;
-    const bool all = strict || is_early(context) || context->grads_move;
+    const bool all = strict || is_early(context) || context->addresses.grads_move;
     amp_status status = AMP_OK;
-    for (size_t i = 0; i < context->n_params && status == AMP_OK; i++) {
-        struct amp__param *param = context->params[i];
+    for (size_t i = 0; i < context->params.n && status == AMP_OK; i++) {
+        struct amp__param *param = context->params.list[i];
         struct amp__range now;
-        amp__param_prefetch_ahead(context->params, context->n_params, i);
+        amp__param_prefetch_ahead(context->params.list, context->params.n, i);
         if (strict) atomic_store_explicit(&param->grad_came, false, memory_order_relaxed);
         if (!all && atomic_load_explicit(&param->grad_begin, memory_order_relaxed)) continue;
         status = ask(context, param, &now, &absent);
         absents |= absent;
         if (status != AMP_OK && strict == LENIENT) status = AMP_OK, now = (struct amp__range){ 0, 0, param };
         if (status != AMP_OK || is_known(param, &now)) continue;
-        if (!changed) changed = amp__alloc(context->n_params, sizeof *changed);
+        if (!changed) changed = amp__alloc(context->params.n, sizeof *changed);
         status = changed ? check_own(param, &now) : amp__fail_memory();
         if (status == AMP_OK) changed[n++] = now;
-        if (param->grad_begin && is_range(&now)) context->grads_move = true;
+        if (param->grad_begin && is_range(&now)) context->addresses.grads_move = true;
         if (!strict && !param->grad_begin) atomic_store_explicit(&param->grad_came, true, memory_order_relaxed);
     }
-    if (strict) context->grads_absent = absents;
+    if (strict) context->addresses.grads_absent = absents;
     if (status == AMP_OK && n) status = take(context, changed, n);
     amp__free(changed);
     return status;
 }
 
 amp_status amp__gradients_follow(amp_context *context) {
-    return is_early(context) || context->raw_calls ? follow(context, STRICT) : AMP_OK;
+    return is_early(context) || context->progress.raw_calls ? follow(context, STRICT) : AMP_OK;
 }
 
 /* Where its backward may run: in a bracket, or anywhere where there are none. */
 static bool may_be_backward(const amp_context *context) {
-    return atomic_load_explicit(&context->open, memory_order_relaxed) || context->scaled_by_hand ||
-           !atomic_load_explicit(&context->looks, memory_order_relaxed);
+    return atomic_load_explicit(&context->progress.open, memory_order_relaxed) || context->progress.scaled_by_hand ||
+           !atomic_load_explicit(&context->progress.looks, memory_order_relaxed);
 }
 
 struct amp__param *amp__gradient_known(amp_context *context, const void *address, uint64_t *rest) {
     uint64_t offset;
     if (!context->n_optimizers) return NULL;
     pthread_mutex_lock(&context->lock);
-    struct amp__param *param = amp__range_find(context->grad_ranges, context->n_grad_ranges, address, &offset);
+    struct amp__param *param = amp__range_find(context->addresses.grads, context->addresses.n_grads, address, &offset);
     if (param) *rest = (param->grad_end - (uintptr_t)address) / sizeof(float);
     pthread_mutex_unlock(&context->lock);
     return param;
@@ -149,7 +150,7 @@ struct amp__param *amp__gradient_known(amp_context *context, const void *address
 bool amp__gradient_came(amp_context *context, struct amp__param *param) {
     return atomic_load_explicit(&param->grad_came, memory_order_relaxed) &&
            atomic_exchange_explicit(&param->grad_came, false, memory_order_relaxed) &&
-           atomic_load_explicit(&context->open, memory_order_relaxed);
+           atomic_load_explicit(&context->progress.open, memory_order_relaxed);
 }
 
 amp_status amp__gradient_at(amp_context *context, const void *address, bool asks, struct amp__param **out,
@@ -160,8 +161,9 @@ amp_status amp__gradient_at(amp_context *context, const void *address, bool asks
     if (!context->n_optimizers) return AMP_OK;
     if (*out && ask(context, *out, &now, &absent) == AMP_OK && is_known(*out, &now)) return AMP_OK;
     if (!*out && (!asks || !may_be_backward(context))) return AMP_OK;
-    if (!*out && !is_early(context) && !context->grads_absent && !context->grads_move) return AMP_OK;
-    if (*out) context->grads_move = true;
+    const struct amp__addresses *addresses = &context->addresses;
+    if (!*out && !is_early(context) && !addresses->grads_absent && !addresses->grads_move) return AMP_OK;
+    if (*out) context->addresses.grads_move = true;
     AMP_TRY(follow(context, LENIENT));
     *out = amp__gradient_known(context, address, rest);
     return AMP_OK;

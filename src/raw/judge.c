@@ -84,7 +84,7 @@ static enum verdict judge(const struct amp__outcome *out, amp_dtype low, double 
 }
 
 static void tell(const struct amp__op *op, const struct amp__outcome *out, double differs, double allowed) {
-    const struct amp__properties *properties = &op->context->properties;
+    const struct amp__properties *properties = &op->context->policy.properties;
     int64_t worst = 0;
     double most = -1.0;
     for (int64_t i = 0; i < out->extents.count; i++) {
@@ -103,10 +103,11 @@ static void tell(const struct amp__op *op, const struct amp__outcome *out, doubl
 }
 
 void amp__reference_judge(const struct amp__reference *reference, struct amp__op *op) {
+    const amp_dtype low = op->context->policy.properties.low;
     size_t alike = 0, different = 0, nothing = 0;
     for (size_t i = 0; i < reference->n; i++) {
         double differs = 0.0, allowed = 0.0;
-        const enum verdict verdict = judge(&reference->outcomes[i], op->context->properties.low, &differs, &allowed);
+        const enum verdict verdict = judge(&reference->outcomes[i], low, &differs, &allowed);
         if (verdict == DIFFERENT) tell(op, &reference->outcomes[i], differs, allowed);
         alike += verdict == ALIKE, different += verdict == DIFFERENT, nothing += verdict == NOTHING;
     }
@@ -163,7 +164,7 @@ static void tell_not_compared(const struct amp__op *op, amp__text *text, bool *a
 }
 
 static bool runs_low(const struct amp__op *op) {
-    return op->op_class == AMP_LOWER || amp__retypes(&op->context->properties);
+    return op->op_class == AMP_LOWER || amp__retypes(&op->context->policy.properties);
 }
 
 void amp__reference_health(const amp_context *context, amp__text *text) {

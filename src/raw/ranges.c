@@ -28,30 +28,31 @@ amp_status amp__ranges_sort(struct amp__range *ranges, size_t n) {
 }
 
 bool amp__ranges_meet(const amp_context *a, const amp_context *b) {
-    for (size_t i = 0, j = 0; i < a->n_ranges && j < b->n_ranges;) {
-        if (a->ranges[i].end <= b->ranges[j].begin) i++;
-        else if (b->ranges[j].end <= a->ranges[i].begin) j++;
+    for (size_t i = 0, j = 0; i < a->addresses.n_ranges && j < b->addresses.n_ranges;) {
+        if (a->addresses.ranges[i].end <= b->addresses.ranges[j].begin) i++;
+        else if (b->addresses.ranges[j].end <= a->addresses.ranges[i].begin) j++;
         else return true;
     }
     return false;
 }
 
 static bool has_released(const amp_context *live, const amp_context *context) {
-    return live->released && amp__ranges_meet(live, context);
+    return live->addresses.released && amp__ranges_meet(live, context);
 }
 
 amp_status amp__ranges_build(amp_context *context) {
-    context->ranges = amp__alloc(context->n_params, sizeof *context->ranges);
-    if (!context->ranges) return amp__fail_memory();
-    for (size_t i = 0; i < context->n_params; i++) {
-        struct amp__param *param = context->params[i];
-        amp__param_prefetch_ahead(context->params, context->n_params, i);
+    struct amp__addresses *addresses = &context->addresses;
+    addresses->ranges = amp__alloc(context->params.n, sizeof *addresses->ranges);
+    if (!addresses->ranges) return amp__fail_memory();
+    for (size_t i = 0; i < context->params.n; i++) {
+        struct amp__param *param = context->params.list[i];
+        amp__param_prefetch_ahead(context->params.list, context->params.n, i);
         const uintptr_t begin = (uintptr_t)param->address;
         if (begin && param->size && param->dtype == AMP_FLOAT32 && !param->on_device)
-            context->ranges[context->n_ranges++] = (struct amp__range){ begin, begin + 4 * param->size, param };
-        context->has_norm |= param->module_kind == AMP_MODULE_BATCH_NORM;
+            addresses->ranges[addresses->n_ranges++] = (struct amp__range){ begin, begin + 4 * param->size, param };
+        context->params.has_norm |= param->module_kind == AMP_MODULE_BATCH_NORM;
     }
-    AMP_TRY(amp__ranges_sort(context->ranges, context->n_ranges));
+    AMP_TRY(amp__ranges_sort(addresses->ranges, addresses->n_ranges));
     AMP_RETURN_IF(amp__live_any(has_released, context), AMP_ERR_WRONG_STATE, "parameters are weights that another "
                   "context has released: call amp_weights_restore there first");
     return amp__gradients_follow(context);
@@ -76,7 +77,7 @@ struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, co
 
 amp_status amp__range_rest(amp_context *context, const void *address, int64_t *rest) {
     const uintptr_t at = (uintptr_t)address;
-    const struct amp__range *range = find(context->ranges, context->n_ranges, at);
+    const struct amp__range *range = find(context->addresses.ranges, context->addresses.n_ranges, at);
     struct amp__param *param;
     uint64_t left = 0;
     if (range) left = (range->end - at) / sizeof(float);

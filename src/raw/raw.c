@@ -12,14 +12,14 @@
 bool amp__raw_takes(const struct amp__op *op) { return op->schema && (op->schema->n_buffers || amp__visits(op)); }
 
 enum amp__raw_mode amp__raw_mode_of(const struct amp__op *op) {
-    const struct amp__properties *properties = &op->context->properties;
+    const struct amp__properties *properties = &op->context->policy.properties;
     if (op->op_class != AMP_LOWER || !amp__raw_takes(op)) return AMP__RAW_NONE;
     if (amp__op_low(op)) return AMP__RAW_REPLACE;
     return properties->emulate ? AMP__RAW_EMULATE : AMP__RAW_NONE;
 }
 
 float amp__seed_factor(const struct amp__op *op) {
-    return op->seeds ? op->context->seed_scale : 1.0f;
+    return op->seeds ? op->context->progress.seed_scale : 1.0f;
 }
 
 /* ---- weights: packed once per version ---- */
@@ -30,7 +30,8 @@ static void free_pack(void *context, void *pack) { amp__spare_give(&((amp_contex
  * one of each optimizer: whoever updates behind its back never has one. */
 static bool changes_in_steps(const struct amp__casting *casting, const struct amp__param *param) {
     const amp_context *context = casting->context;
-    if (!context->properties.cache || casting->host->version || casting->thread->scope.set || !param->in_optimizer)
+    if (!context->policy.properties.cache || casting->host->version || casting->thread->scope.set ||
+        !param->in_optimizer)
         return false;
     for (size_t i = 0; i < context->n_optimizers; i++)
         if (!context->optimizers[i].last_step) return false;
@@ -71,7 +72,7 @@ static amp_status pack_of(const struct amp__raw *raw, struct amp__casting *casti
 static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *casting, struct amp__raw_buffer *buffer) {
     const amp_context *context = casting->context;
     uint64_t offset, version = 0;
-    struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, buffer->host, &offset);
+    struct amp__param *param = amp__param_at(&context->addresses, buffer->host, &offset);
     if (raw->verify) { /* each has its guards */
         if (param) amp__casting_compare(casting, param);
         return AMP_OK;
@@ -129,9 +130,10 @@ static amp_status look_at_role(const struct amp__raw *raw, const struct amp__raw
     const char *name = buffer->name ? buffer->name : "a buffer";
     struct amp__param *param;
     uint64_t offset;
-    if (atomic_load_explicit(&context->looks, memory_order_relaxed) >= AMP__LOOKS || buffer->scratch) return AMP_OK;
+    if (buffer->scratch) return AMP_OK;
+    if (atomic_load_explicit(&context->progress.looks, memory_order_relaxed) >= AMP__LOOKS) return AMP_OK;
     const bool written = buffer->flags & (AMP__WRITE | AMP__READ_WRITE);
-    if (written) param = amp__range_find(context->ranges, context->n_ranges, buffer->host, &offset);
+    if (written) param = amp__param_at(&context->addresses, buffer->host, &offset);
     else AMP_TRY(amp__gradient_at(context, buffer->host, true, &param, &offset));
     if (!param || !param->in_optimizer) return AMP_OK;
     if (written)
@@ -236,8 +238,8 @@ static amp_status new_buffer(struct amp__raw *raw, float *host, struct amp__raw_
 /* A weight whose FP32 block is not there. */
 static const struct amp__param *find_released(const struct amp__raw *raw, const float *address, uint64_t *offset) {
     const amp_context *context = raw->casting->context;
-    if (!context->released) return NULL;
-    const struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, address, offset);
+    if (!context->addresses.released) return NULL;
+    const struct amp__param *param = amp__param_at(&context->addresses, address, offset);
     return param && param->released.data ? param : NULL;
 }
 
@@ -258,7 +260,7 @@ static amp_status enter_released(struct amp__raw *raw, struct amp__raw_buffer *b
     }
     AMP_TRY(take_temporary(raw, buffer, amp__dtype_size(to)));
     const amp_span dst = { buffer->temporary, n, to, 0 };
-    const amp_span src = { elements, n, raw->casting->context->properties.cast_model_type, 0 };
+    const amp_span src = { elements, n, raw->casting->context->policy.properties.cast_model_type, 0 };
     return amp_cast_list(&dst, &src, 1);
 }
 
@@ -269,11 +271,11 @@ static bool stays(const struct amp__raw *raw, const float *address, uint16_t fla
     if (raw->mode == AMP__RAW_COPY && flags & (AMP__WRITE | AMP__READ_WRITE)) return false;
     if (find_released(raw, address, &offset)) return false;
     if (seed ? raw->seed == 1.0f : raw->mode == AMP__RAW_SEED) return true;
-    if (!amp__retypes(&context->properties) || !context->has_norm) return false;
-    struct amp__param *param = amp__range_find(context->ranges, context->n_ranges, address, &offset);
+    if (!amp__retypes(&context->policy.properties) || !context->params.has_norm) return false;
+    struct amp__param *param = amp__param_at(&context->addresses, address, &offset);
     const bool updates = (flags & AMP__READ_WRITE) != 0;
     if (!param && amp__gradient_at(context, address, updates, &param, &offset) != AMP_OK) return false;
-    return amp__param_stays_fp32(context, param);
+    return amp__param_stays_fp32(&context->policy, param);
 }
 
 /* The op sees a seed times the loss scale, and a workspace as it is, in FP32 whatever the mode is. */
@@ -288,7 +290,7 @@ static amp_status enter(struct amp__raw *raw, struct amp__raw_buffer *buffer, bo
     if (seed || buffer->scratch) AMP_TRY(take_temporary(raw, buffer, sizeof(float)));
     if (seed) {
         if (raw->mode != AMP__RAW_COPY)
-            atomic_fetch_add_explicit(&raw->casting->context->seeds_shown, 1, memory_order_relaxed);
+            atomic_fetch_add_explicit(&raw->casting->context->progress.seeds_shown, 1, memory_order_relaxed);
         amp__raw_fill(raw, buffer, AMP__INTO_SCALED, NULL);
     }
     else if (buffer->scratch)
@@ -400,8 +402,8 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     if (raw->mode == AMP__RAW_NONE) return AMP_OK;
     const bool seed = field.role == AMP_ROLE_SEED;
     const struct amp__op *op = raw->casting->op;
-    AMP_RETURN_IF(seed && !op->seeds && raw->mode != AMP__RAW_SEED &&
-                      (op->context->properties.scaler.dynamic || op->context->properties.scaler.init_scale != 1.0f),
+    const struct amp__scaler_settings *scaler = &op->context->policy.properties.scaler;
+    AMP_RETURN_IF(seed && !op->seeds && raw->mode != AMP__RAW_SEED && (scaler->dynamic || scaler->init_scale != 1.0f),
                   AMP_ERR_CONFLICT,
                   "it is a seed, but the op lacks the flag AMP_OP_SEEDS: without it the host must "
                   "multiply its seed with amp_seed_factor(&scaled)");
@@ -432,8 +434,8 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
 
 amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__call *call, void **argv, void **pointers) {
     amp_context *context = raw->casting->context;
-    raw->low_sums = amp__emulates_model(&context->properties);
-    if (!atomic_load_explicit(&context->raw_calls, memory_order_relaxed)) context->raw_calls = true;
+    raw->low_sums = amp__emulates_model(&context->policy.properties);
+    if (!atomic_load_explicit(&context->progress.raw_calls, memory_order_relaxed)) context->progress.raw_calls = true;
     for (uint32_t i = 0; i < call->schema->n_args; i++)
         if (call->schema->args[i].kind == AMP__BUFFER) AMP_TRY(enter_argument(raw, call, i, argv, pointers));
     return AMP_OK;

@@ -136,16 +136,15 @@ amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *cal
 amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_field *take,
                       void *user);
 
-/* Addresses [begin, end) that belong to a parameter, or to its gradient. */
-struct amp__range {
-    uintptr_t begin, end;
-    struct amp__param *param;
-};
-
 /* The sorted address ranges of FP32 parameters, and the gradients that there are. */
 amp_status amp__ranges_build(amp_context *context);
 amp_status amp__ranges_sort(struct amp__range *ranges, size_t n);
 struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, const void *address, uint64_t *offset);
+/* The parameter whose FP32 block this address lies in; NULL: none. */
+static inline struct amp__param *amp__param_at(const struct amp__addresses *addresses, const void *address,
+                                               uint64_t *offset) {
+    return amp__range_find(addresses->ranges, addresses->n_ranges, address, offset);
+}
 /* Do parameters of both lie in the same memory? */
 bool amp__ranges_meet(const amp_context *a, const amp_context *b);
 /* Elements from there to the end of the parameter or gradient that it points into; 0: of none. */

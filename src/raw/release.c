@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 static bool has_copy(const amp_context *context, const struct amp__param *param) {
-    return amp__keeps_block(&context->properties, param->host) && param->size &&
-           !amp__param_stays_fp32(context, param);
+    return amp__keeps_block(&context->policy.properties, param->host) && param->size &&
+           !amp__param_stays_fp32(&context->policy, param);
 }
 
 /* ---- copies ---- */
@@ -40,7 +40,7 @@ static void fill(const struct amp__param *param) {
 
 static void drop_copies(amp_context *context, size_t from, size_t end) {
     for (size_t i = from; i < end; i++) {
-        struct amp__param *param = context->ranges[i].param;
+        struct amp__param *param = context->addresses.ranges[i].param;
         if (param->released.data) amp__param_free(param, &param->released);
     }
 }
@@ -74,8 +74,8 @@ static bool give(struct amp__pages pages) {
 static void give_all(amp_context *context, uint64_t *bytes) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t last = 0, kept = 0; /* the end of the block before, and of what was given of it */
-    for (size_t i = 0; i < context->n_ranges; i++) {
-        const struct amp__range *range = &context->ranges[i];
+    for (size_t i = 0; i < context->addresses.n_ranges; i++) {
+        const struct amp__range *range = &context->addresses.ranges[i];
         if (!range->param->released.data) continue;
         fill(range->param);
         const uintptr_t begin = range->begin == last ? kept : range->begin;
@@ -83,7 +83,7 @@ static void give_all(amp_context *context, uint64_t *bytes) {
         last = range->end, kept = begin;
         if (!give(pages)) continue;
         kept = pages.end;
-        context->pages[context->n_pages++] = pages;
+        context->addresses.pages[context->addresses.n_pages++] = pages;
         *bytes += pages.end - pages.begin;
     }
 }
@@ -94,21 +94,21 @@ amp_status amp__weights_release(amp_context *context, uint64_t *bytes) {
     amp_status status = AMP_OK;
     AMP_RETURN_IF(amp__live_any(amp__ranges_meet, context), AMP_ERR_CONFLICT, "amp_weights_release: another context "
                   "has the same parameters: shut it down first");
-    context->pages = amp__alloc(context->n_ranges, sizeof *context->pages);
-    if (!context->pages) return amp__fail_memory();
-    for (size_t i = 0; i < context->n_ranges && status == AMP_OK; i++)
-        if (has_copy(context, context->ranges[i].param))
-            status = prepare(context->ranges[i].param, context->properties.cast_model_type);
+    context->addresses.pages = amp__alloc(context->addresses.n_ranges, sizeof *context->addresses.pages);
+    if (!context->addresses.pages) return amp__fail_memory();
+    for (size_t i = 0; i < context->addresses.n_ranges && status == AMP_OK; i++)
+        if (has_copy(context, context->addresses.ranges[i].param))
+            status = prepare(context->addresses.ranges[i].param, context->policy.properties.cast_model_type);
     if (status == AMP_OK) {
-        context->released = true;
+        context->addresses.released = true;
         amp__cache_drop(&context->cache, false);
         amp__spares_clear(&context->spares);
         give_all(context, bytes);
         return AMP_OK;
     }
-    drop_copies(context, 0, context->n_ranges);
-    amp__free(context->pages);
-    context->pages = NULL;
+    drop_copies(context, 0, context->addresses.n_ranges);
+    amp__free(context->addresses.pages);
+    context->addresses.pages = NULL;
     return status;
 }
 
@@ -124,20 +124,22 @@ static void widen(const struct amp__range *range, struct amp__pages pages) {
 }
 
 amp_status amp__weights_restore(amp_context *context) {
-    if (!context->released) return AMP_OK;
-    for (size_t i = 0; i < context->n_pages; i++) AMP_TRY(protect(context->pages[i], PROT_READ | PROT_WRITE));
+    struct amp__addresses *addresses = &context->addresses;
+    if (!addresses->released) return AMP_OK;
+    for (size_t i = 0; i < addresses->n_pages; i++)
+        AMP_TRY(protect(addresses->pages[i], PROT_READ | PROT_WRITE));
     size_t done = 0; /* blocks: they and the pages are sorted */
-    for (size_t i = 0; i < context->n_pages; i++) {
+    for (size_t i = 0; i < addresses->n_pages; i++) {
         const size_t first = done;
-        while (context->ranges[done].end <= context->pages[i].begin) done++;
+        while (addresses->ranges[done].end <= addresses->pages[i].begin) done++;
         drop_copies(context, first, done);
-        for (size_t j = done; j < context->n_ranges && context->ranges[j].begin < context->pages[i].end; j++)
-            if (context->ranges[j].param->released.data) widen(&context->ranges[j], context->pages[i]);
+        for (size_t j = done; j < addresses->n_ranges && addresses->ranges[j].begin < addresses->pages[i].end; j++)
+            if (addresses->ranges[j].param->released.data) widen(&addresses->ranges[j], addresses->pages[i]);
     }
-    drop_copies(context, done, context->n_ranges);
-    amp__free(context->pages);
-    context->pages = NULL;
-    context->n_pages = 0;
-    context->released = false;
+    drop_copies(context, done, addresses->n_ranges);
+    amp__free(addresses->pages);
+    addresses->pages = NULL;
+    addresses->n_pages = 0;
+    addresses->released = false;
     return AMP_OK;
 }

@@ -55,28 +55,28 @@ static void add(struct amp__strays *strays, struct stray seen) {
 }
 
 static void note(amp_context *context, struct amp__op *op, const struct amp__raw *raw, size_t i) {
-    struct amp__strays *strays = context->strays;
+    struct amp__strays *strays = context->addresses.strays;
     const struct amp__raw_buffer *buffer = &raw->buffers[i];
     const uintptr_t begin = (uintptr_t)buffer->host, end = begin + (uintptr_t)buffer->extents.span * sizeof(float);
     const uint64_t key = key_of(op, raw, i);
     uint64_t offset;
     if (!(buffer->flags & AMP__WRITE)) mark_read(strays, begin, end, key);
     if (!op->is_backward || !(buffer->flags & (AMP__WRITE | AMP__READ_WRITE))) return;
-    if (amp__range_find(context->grad_ranges, context->n_grad_ranges, buffer->host, &offset)) {
+    if (amp__range_find(context->addresses.grads, context->addresses.n_grads, buffer->host, &offset)) {
         (void)amp__map_put(&strays->gradients, key, op);
         return;
     }
-    if (amp__range_find(context->ranges, context->n_ranges, buffer->host, &offset)) return;
+    if (amp__param_at(&context->addresses, buffer->host, &offset)) return;
     add(strays, (struct stray){ .begin = begin, .end = end, .key = key, .op = op,
                                 .argument = buffer->name ? buffer->name : "a buffer" });
 }
 
 void amp__strays_note(struct amp__op *op, const struct amp__raw *raw) {
     amp_context *context = op->context;
-    if (!atomic_load(&context->open) || !amp__scales(&context->properties.scaler)) return;
+    if (!atomic_load(&context->progress.open) || !amp__scales(&context->policy.properties.scaler)) return;
     pthread_mutex_lock(&context->lock);
-    if (!context->strays) context->strays = amp__alloc(1, sizeof *context->strays);
-    for (size_t i = 0; i < raw->n && context->strays; i++)
+    if (!context->addresses.strays) context->addresses.strays = amp__alloc(1, sizeof *context->addresses.strays);
+    for (size_t i = 0; i < raw->n && context->addresses.strays; i++)
         if (!raw->buffers[i].scratch) note(context, op, raw, i);
     pthread_mutex_unlock(&context->lock);
 }
@@ -92,16 +92,16 @@ static bool is_certain(struct amp__strays *strays, const struct stray *stray) {
 void amp__strays_judge(amp_context *context) {
     struct stray *first = NULL;
     pthread_mutex_lock(&context->lock);
-    if (context->strays) {
-        context->strays->brackets++;
-        first = context->strays->first;
-        context->strays->first = NULL;
+    if (context->addresses.strays) {
+        context->addresses.strays->brackets++;
+        first = context->addresses.strays->first;
+        context->addresses.strays->first = NULL;
     }
     pthread_mutex_unlock(&context->lock);
     for (struct stray *stray = first, *next; stray; stray = next) {
         next = stray->next;
         pthread_mutex_lock(&context->lock);
-        const bool certain = is_certain(context->strays, stray);
+        const bool certain = is_certain(context->addresses.strays, stray);
         pthread_mutex_unlock(&context->lock);
         if (certain)
             amp__find(context, AMP__UNDESCRIBED, stray->op->name, "op %s: %s is a gradient, and of no parameter that "
@@ -111,13 +111,13 @@ void amp__strays_judge(amp_context *context) {
 }
 
 void amp__strays_free(amp_context *context) {
-    if (!context->strays) return;
-    for (struct stray *stray = context->strays->first, *next; stray; stray = next) {
+    if (!context->addresses.strays) return;
+    for (struct stray *stray = context->addresses.strays->first, *next; stray; stray = next) {
         next = stray->next;
         amp__free(stray);
     }
-    amp__map_free(&context->strays->gradients);
-    amp__map_free(&context->strays->suspects);
-    amp__free(context->strays);
-    context->strays = NULL;
+    amp__map_free(&context->addresses.strays->gradients);
+    amp__map_free(&context->addresses.strays->suspects);
+    amp__free(context->addresses.strays);
+    context->addresses.strays = NULL;
 }

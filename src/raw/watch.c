@@ -82,8 +82,8 @@ static bool lies_in(const void *address, const struct amp__elements *block) {
 /* A `float *` into a parameter that is in 16 bits by now. */
 static amp_status check_type(const struct amp__casting *casting, const struct amp__raw_buffer *buffer) {
     const amp_context *context = casting->context;
-    for (size_t i = 0; i < context->n_params; i++) {
-        struct amp__param *param = context->params[i];
+    for (size_t i = 0; i < context->params.n; i++) {
+        struct amp__param *param = context->params.list[i];
         struct amp__elements now;
         if (param->on_device || param->dtype == AMP_FLOAT32 || !param->host->view) continue;
         if (amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK || !lies_in(buffer->host, &now))
@@ -120,8 +120,8 @@ static amp_status add(struct amp__watch *watch, struct amp__casting *casting, st
 static void check_norm(const struct amp__casting *casting, const struct amp__param *param) {
     const amp_context *context = casting->context;
     if (!param || param->module_kind == AMP_MODULE_BATCH_NORM || !amp__op_is_norm(casting->op) ||
-        !context->properties.keep_batchnorm_fp32 ||
-        !(param->re_typed || amp__keeps_block(&context->properties, param->host)))
+        !context->policy.properties.keep_batchnorm_fp32 ||
+        !(param->re_typed || amp__keeps_block(&context->policy.properties, param->host)))
         return;
     amp__find(casting->context, AMP__NORM_UNSAID, param->name, "op %s reads %s, which is not said to be batch norm's "
               "and was re-typed", casting->op->name, param->name);
@@ -168,8 +168,7 @@ static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *cast
     struct amp__watched item = item_of(buffer);
     uint64_t offset;
     struct amp__param *gradient_of = NULL;
-    const struct amp__param *param =
-        amp__range_find(casting->context->ranges, casting->context->n_ranges, buffer->host, &offset);
+    const struct amp__param *param = amp__param_at(&casting->context->addresses, buffer->host, &offset);
     check_norm(casting, param);
     if (item.role == UPDATES || item.role == WRITES)
         AMP_TRY(amp__gradient_at(casting->context, buffer->host, true, &gradient_of, &offset));
@@ -183,14 +182,14 @@ static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *cast
 static amp_status add_handle(struct amp__watch *watch, struct amp__casting *casting, const char *name, void *handle) {
     const amp_host *host = casting->host;
     struct amp__elements now;
-    if (handle) check_norm(casting, amp__param_of_handle(casting->context, handle));
+    if (handle) check_norm(casting, amp__param_of_handle(&casting->context->params, handle));
     if (!handle || !host->view || amp__host_find(host, handle, name, &now) != AMP_OK) return AMP_OK;
     amp_device where;
     if (now.strides || !now.size || amp__is_device(now.device) ||
         amp__places_where(casting->context, now.data, &where) != AMP_OK || where.type == AMP__DEVICE_CUDA)
         return AMP_OK;
     const amp_dtype dtype = amp__host_dtype(host, handle);
-    if (!casting->context->properties.emulate && amp__is_floating(dtype) && dtype != now.dtype)
+    if (!casting->context->policy.properties.emulate && amp__is_floating(dtype) && dtype != now.dtype)
         amp__find(casting->context, AMP__TYPE_MISTAKEN, casting->op->name, "op %s: %s is %s by the hook dtype, and %s "
                   "by the hook view", casting->op->name, name, amp__dtype_name(dtype), amp__dtype_name(now.dtype));
     return add(watch, casting, (struct amp__watched){ .name = name, .memory = now.data, .rows = 1,
@@ -410,7 +409,7 @@ static void tell_stray(const struct amp__watched *item, struct amp__op *op, size
     if (twice)
         amp__find(op->context, AMP__FP32_INTO_LOW, op->name, "op %s: its implementation wrote FP32 into 16 bits: %s "
                   "is %zu elements of %s, and %s", op->name, item->name, item->rows * item->length,
-                  amp__dtype_name(op->context->properties.low),
+                  amp__dtype_name(op->context->policy.properties.low),
                   amp__reference_is(reference, item->host, item->memory)
                       ? "holds the FP32 function's result in twice the bytes"
                       : "twice their bytes were written (or its extents are half of what is written)");

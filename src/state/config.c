@@ -111,14 +111,14 @@ amp_status amp__state_put_config(const amp_context *context, struct amp__header 
     for (size_t i = 0; i < AMP_COUNT(config_fields); i++) {
         char key[KEY_SIZE], text[AMP__NUMBER_SIZE];
         AMP_TRY(amp__header_put(header, config_key(&config_fields[i], key),
-                                to_text(&config_fields[i], &context->properties, text)));
+                                to_text(&config_fields[i], &context->policy.properties, text)));
     }
     return AMP_OK;
 }
 
 amp_status amp__state_put_scalers(const amp_context *context, struct amp__header *header) {
-    for (uint32_t i = 0; i < context->properties.num_losses; i++) {
-        const struct amp__bracket *bracket = &context->brackets[i];
+    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++) {
+        const struct amp__bracket *bracket = &context->brackets.list[i];
         const struct amp__state_scaler scaler = { bracket->scaler, bracket->record.brackets, bracket->record.skipped };
         for (size_t j = 0; j < AMP_COUNT(scaler_fields); j++) {
             char key[KEY_SIZE], text[AMP__NUMBER_SIZE];
@@ -148,8 +148,8 @@ amp_status amp__state_get_scalers(const amp_context *context, const struct amp__
     const char *count = amp__header_get(header, "libamp.config.num_losses");
     AMP_RETURN_IF(!count || !amp__uint_from_text(count, 65536, file_has), AMP_ERR_BAD_FILE,
                   "libamp.config.num_losses is missing or not a number up to 65536");
-    const size_t wanted = *file_has < context->properties.num_losses ? (size_t)*file_has
-                                                                     : context->properties.num_losses;
+    const size_t wanted = *file_has < context->policy.properties.num_losses ? (size_t)*file_has
+                                                                     : context->policy.properties.num_losses;
     struct amp__state_scaler *scalers = amp__alloc(wanted, sizeof *scalers);
     if (!scalers) return amp__fail_memory();
     for (uint32_t i = 0; i < wanted; i++) {
@@ -167,10 +167,11 @@ static bool same_text(const amp_context *context, const struct amp__header *head
     char key[KEY_SIZE], text[AMP__NUMBER_SIZE];
     const char *theirs = amp__header_get(header, config_key(field, key));
     if (!theirs) return false;
-    if (!strcmp(theirs, to_text(field, &context->properties, text))) return true;
+    if (!strcmp(theirs, to_text(field, &context->policy.properties, text))) return true;
     if (field->kind != DOUBLE) return false;
     /* a libamp whose factors were floats has written the nearest one */
-    amp__float_to_text((float)*(const double *)(const void *)((const char *)&context->properties + field->at), text);
+    const double *ours = (const void *)((const char *)&context->policy.properties + field->at);
+    amp__float_to_text((float)*ours, text);
     return !strcmp(theirs, text);
 }
 
@@ -205,7 +206,7 @@ void amp__state_compare(const amp_context *context, const struct amp__header *he
         amp__text_add(out, "%s%s ", out->length ? ", " : "", field->key);
         add_value(out, field, theirs);
         amp__text_add(out, " -> ");
-        add_value(out, field, to_text(field, &context->properties, text));
+        add_value(out, field, to_text(field, &context->policy.properties, text));
     }
 }
 
@@ -219,8 +220,8 @@ static float bounded(float scale, const struct amp__scaler_settings *settings) {
 }
 
 void amp__state_set_scaler(amp_context *context, uint32_t i, const struct amp__state_scaler *scaler) {
-    const struct amp__scaler_settings *settings = &context->properties.scaler;
-    struct amp__bracket *bracket = &context->brackets[i];
+    const struct amp__scaler_settings *settings = &context->policy.properties.scaler;
+    struct amp__bracket *bracket = &context->brackets.list[i];
     const float before = bracket->scaler.scale;
     bracket->scaler = scaler->state;
     bracket->scaler.scale = bounded(scaler->state.scale, settings);

@@ -208,8 +208,8 @@ static amp_status copy_to_device(const struct target *target, const char *src, s
 
 /* First, so that what a device refuses leaves the rest as it is. */
 static amp_status copy_all_to_devices(const struct load *load) {
-    struct piece *piece = load->context->n_places ? amp__alloc(1, sizeof *piece) : NULL;
-    amp_status status = piece || !load->context->n_places ? AMP_OK : amp__fail_memory();
+    struct piece *piece = load->context->devices.n_places ? amp__alloc(1, sizeof *piece) : NULL;
+    amp_status status = piece || !load->context->devices.n_places ? AMP_OK : amp__fail_memory();
     for (size_t i = 0; i < load->n_targets && status == AMP_OK; i++) {
         const struct target *target = &load->targets[i];
         if (target->place && target->tensor) status = copy_to_device(target, target->src, piece);
@@ -223,8 +223,8 @@ static amp_status tell_devices(amp_context *context) {
     AMP_TRY(amp__places_flush(context));
     for (size_t i = 0; i < context->n_optimizers; i++)
         if (context->optimizers[i].optim) AMP_TRY(amp__fused_device_steps(&context->optimizers[i], true));
-    for (uint32_t i = 0; context->device_skips && i < context->properties.num_losses; i++)
-        AMP_TRY(context->brackets[i].home->write(&context->brackets[i]));
+    for (uint32_t i = 0; context->devices.skips && i < context->policy.properties.num_losses; i++)
+        AMP_TRY(context->brackets.list[i].home->write(&context->brackets.list[i]));
     return AMP_OK;
 }
 
@@ -259,7 +259,7 @@ static void report(struct load *load, bool same_mode) {
     amp__state_compare(load->context, &load->parts->header, &text);
     if (!same_mode)
         amp__text_add(&text, "; the loss scalers keep their present state, because the file's follow another rule");
-    else if (load->file_scalers != load->context->properties.num_losses)
+    else if (load->file_scalers != load->context->policy.properties.num_losses)
         amp__text_add(&text, "; %zu of the file's %llu loss scalers were loaded", load->n_scalers,
                       (unsigned long long)load->file_scalers);
     if (load->n_foreign && !is_sharded(load->context)) /* else they are other ranks' */
@@ -311,7 +311,7 @@ static amp_status load_safetensors(struct load *load) {
 /* ---- Apex's form ---- */
 
 static void apply_apex(amp_context *context, const struct amp__apex_scaler *scalers, size_t n) {
-    const struct amp__properties *properties = &context->properties;
+    const struct amp__properties *properties = &context->policy.properties;
     size_t used = 0, others = 0;
     for (size_t i = 0; i < n; i++) {
         used += scalers[i].index < properties->num_losses;
@@ -325,8 +325,8 @@ static void apply_apex(amp_context *context, const struct amp__apex_scaler *scal
                         "index in their keys", n, (unsigned)properties->num_losses, used);
     for (size_t i = 0; i < n; i++) {
         if (scalers[i].index >= properties->num_losses) continue;
-        struct amp__state_scaler scaler = { .brackets = context->brackets[scalers[i].index].record.brackets,
-                                            .skipped = context->brackets[scalers[i].index].record.skipped };
+        struct amp__state_scaler scaler = { .brackets = context->brackets.list[scalers[i].index].record.brackets,
+                                            .skipped = context->brackets.list[scalers[i].index].record.skipped };
         amp__scaler_init(&scaler.state, &properties->scaler);
         scaler.state.scale = scaler.state.next_scale = scalers[i].loss_scale;
         scaler.state.unskipped = scalers[i].unskipped;

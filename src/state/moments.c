@@ -17,7 +17,7 @@ static char *join(const char *a, const char *b) {
 
 static size_t count(const amp_context *context) {
     size_t n = 0;
-    for (size_t i = 0; i < context->n_params; i++) context->params[i]->named = 0;
+    for (size_t i = 0; i < context->params.n; i++) context->params.list[i]->named = 0;
     for (size_t i = 0; i < context->n_optimizers; i++)
         if (context->optimizers[i].optim) n += context->optimizers[i].optim->n;
     return n;

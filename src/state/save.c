@@ -38,11 +38,11 @@ static int by_name(const void *a, const void *b) {
 static bool is_saved(const struct amp__param *param) { return param->in_optimizer && amp__state_holds(param); }
 
 static amp_status check_names(const amp_context *context) {
-    struct amp__param **sorted = amp__alloc(context->n_params, sizeof *sorted);
+    struct amp__param **sorted = amp__alloc(context->params.n, sizeof *sorted);
     if (!sorted) return amp__fail_memory();
     size_t n = 0;
-    for (size_t i = 0; i < context->n_params; i++)
-        if (is_saved(context->params[i])) sorted[n++] = context->params[i];
+    for (size_t i = 0; i < context->params.n; i++)
+        if (is_saved(context->params.list[i])) sorted[n++] = context->params.list[i];
     qsort(sorted, n, sizeof *sorted, by_name);
     amp_status status = AMP_OK;
     for (size_t i = 1; i < n && status == AMP_OK; i++)
@@ -96,10 +96,10 @@ static amp_status add_tensors(amp_context *context, struct amp__header *header, 
     for (size_t i = 0; i < context->n_optimizers; i++)
         if (context->optimizers[i].optim) AMP_TRY(amp__fused_device_steps(&context->optimizers[i], false));
     AMP_TRY(amp__state_owns(context, &owns, &n));
-    image->tensors = amp__alloc(context->n_params + AMP__MOMENTS * n, sizeof *image->tensors);
+    image->tensors = amp__alloc(context->params.n + AMP__MOMENTS * n, sizeof *image->tensors);
     amp_status status = image->tensors ? AMP_OK : amp__fail_memory();
-    for (size_t i = 0; i < context->n_params && status == AMP_OK; i++)
-        if (is_saved(context->params[i])) status = add_tensor(context->params[i], header, image);
+    for (size_t i = 0; i < context->params.n && status == AMP_OK; i++)
+        if (is_saved(context->params.list[i])) status = add_tensor(context->params.list[i], header, image);
     for (size_t i = 0; i < n && status == AMP_OK; i++) status = add_moments(&owns[i], header, image);
     amp__state_owns_free(owns, n);
     if (status == AMP_OK) return amp__places_flush(context); /* what was reconciled */
@@ -219,11 +219,11 @@ static amp_status make_safetensors(amp_context *context, bool without_data, stru
 }
 
 static amp_status make_apex(const amp_context *context, struct amp__image *image) {
-    const uint32_t n = context->properties.num_losses;
+    const uint32_t n = context->policy.properties.num_losses;
     struct amp__apex_scaler *scalers = amp__alloc(n, sizeof *scalers);
     if (!scalers) return amp__fail_memory();
     for (uint32_t i = 0; i < n; i++) {
-        const struct amp__scaler *state = &context->brackets[i].scaler;
+        const struct amp__scaler *state = &context->brackets.list[i].scaler;
         scalers[i] = (struct amp__apex_scaler){ i, state->scale, state->unskipped };
     }
     const amp_status status = amp__apex_text(scalers, n, &image->block, &image->block_bytes);
