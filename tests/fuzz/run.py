@@ -2,15 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one fuzzer for AMP_FUZZ_SECONDS (default 5) on its corpus: run.py FUZZER CORPUS FOLDER
 
-New inputs stay in FOLDER/new, where the next run goes on; what fails is FOLDER/crash-... and fails this test. AMP_FUZZ_SEED
-(default 2) makes a short run repeatable, so that it speaks of the change and not of luck: about the first 4,000 inputs are the
-same each time. 0 is another run each time, for long ones."""
+New inputs stay in FOLDER/new, where the next run goes on; what fails is FOLDER/crash-... and fails this test. The seed is
+AMP_FUZZ_SEED's, by default that of the commit: a commit tries what the last one did not, and about the first 4,000 inputs
+are the same each time. 0 is another run each time, for long ones."""
 
 import os
+import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from commit_seed import commit_seed  # noqa: E402  pylint: disable=wrong-import-position
 
 
 def fixed_addresses():
@@ -21,13 +26,22 @@ def fixed_addresses():
     return command
 
 
+def again(fuzzer, command, output):
+    """The command that repeats a failure: on the input alone, if there is one, and on any machine that built the fuzzer."""
+    written = re.search(r"Test unit written to (.+)", output)
+    base64 = re.search(r"^Base64: (\S+)$", output, re.MULTILINE)
+    if base64:  # libFuzzer prints those of up to 256 bytes
+        return f"echo {base64.group(1)} | base64 -d >input; {shlex.quote(fuzzer)} input"
+    return shlex.join([fuzzer, written.group(1)] if written else command)
+
+
 def main():
     fuzzer, corpus, folder = sys.argv[1:]
     seconds = os.environ.get("AMP_FUZZ_SECONDS") or "5"
     if not seconds.isdecimal():
         print(f"1..1\nnot ok 1 - AMP_FUZZ_SECONDS is '{seconds}', which is no number of seconds")
         return 1
-    seed = os.environ.get("AMP_FUZZ_SEED") or "2"
+    seed = os.environ.get("AMP_FUZZ_SEED") or str(commit_seed())
     if not seed.isdecimal():
         print(f"1..1\nnot ok 1 - AMP_FUZZ_SEED is '{seed}', which is no number")
         return 1
@@ -43,12 +57,14 @@ def main():
     done = re.search(r"number_of_executed_units: (\d+)", run.stdout)
     edges = re.findall(r"cov: (\d+)", run.stdout)
     ok = run.returncode == 0 and done and int(done.group(1)) > 0
-    print("1..1")
+    print(f"1..1\n{'ok' if ok else 'not ok'} 1 - {done.group(1) if done else 0} inputs in {seconds} s from seed {seed}, "
+          f"{edges[-1] if edges else 0} edges")
     if not ok:
         print("\n".join("# " + line for line in run.stdout.splitlines()[-60:]))
-    print(f"{'ok' if ok else 'not ok'} 1 - {done.group(1) if done else 0} inputs in {seconds} s, "
-          f"{edges[-1] if edges else 0} edges")
+        print(f"# again: {again(fuzzer, command, run.stdout)}")
+        print(f"# all of it: AMP_FUZZ_SEED={seed} AMP_FUZZ_SECONDS={seconds} {shlex.join([sys.executable, *sys.argv])}")
     return 0 if ok else 1
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

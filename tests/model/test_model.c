@@ -2,11 +2,12 @@
 /*
  * Random sequences of API calls on a host with two optimizers, three losses, tied weights, an FP64, a batch norm, an
  * empty and a late parameter, at every level; after each call libamp is compared with the model, bit for bit. What
- * fails is printed with its seed, shrunk to the calls that matter. AMP_MODEL_SEED and AMP_MODEL_SEQUENCES choose
- * others.
+ * fails is printed with its seed, shrunk to the calls that matter. The seed is the commit's; AMP_MODEL_SEED and
+ * AMP_MODEL_SEQUENCES choose others.
  */
 #include "../support/levels.h"
 #include "program.h"
+#include "seed.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -332,10 +333,11 @@ static uint64_t number_of(const char *name, uint64_t otherwise) {
     return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     static struct program program;
     static struct sequence sequence;
-    const uint64_t seed = number_of("AMP_MODEL_SEED", 20250607), default_n = getenv("AMP_OBSERVE") ? 3000 : 10000,
+    const char *observed = getenv("AMP_OBSERVE");
+    const uint64_t seed = number_of("AMP_MODEL_SEED", COMMIT_SEED), default_n = observed ? 3000 : 10000,
                    n = number_of("AMP_MODEL_SEQUENCES", default_n);
     unsigned long long counts[N_KINDS] = { 0 };
     printf("TAP version 13\n1..1\n# seed %" PRIu64 ", %" PRIu64 " sequences of %d calls\n", seed, n, CALLS);
@@ -346,8 +348,9 @@ int main(void) {
         if (run(&program, &sequence) < 0) continue;
         shrink(&program, &sequence);
         const int at = run(&program, &sequence);
-        printf("not ok 1 - libamp and the model agree\n# AMP_MODEL_SEED=%" PRIu64 " AMP_MODEL_SEQUENCES=1, shrunk:\n",
-               seed + k);
+        printf("not ok 1 - libamp and the model agree\n");
+        printf("# again: AMP_MODEL_SEED=%" PRIu64 " AMP_MODEL_SEQUENCES=1 %s%s %s; shrunk:\n", seed + k,
+               observed ? "AMP_OBSERVE=" : "", observed ? observed : "", argc ? argv[0] : "test_model");
         print(&sequence, at);
         printf("# %s: %s\n", at < CALLS ? kind_names[sequence.calls[at].kind] : "shutdown", program.why);
         return EXIT_FAILURE;
