@@ -40,7 +40,7 @@ def _tell() -> int:
     if session is not None:
         reports += [_findings.report(each.context, each.record) for each in session.live()]
     words = [f"libamp.run: amp.initialize {number} of {len(reports)}\n{text}" for number, text in enumerate(reports, 1)]
-    tried, torch = sys.modules.get("libamp.torch._tried"), sys.modules.get("torch")
+    tried, torch = sys.modules.get("libamp.torch._tested_versions"), sys.modules.get("torch")
     if reports and tried is not None and torch is not None and (untried := tried.outside(torch.__version__)):
         words.insert(0, f"{untried}\n")
     if not reports:

@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import CodeType, ModuleType
 from typing import Any
 
-from ._leave import at_exit
+from ._at_exit import at_exit
 
 # Where each part of Apex is found here; a submodule has the same name here as there, or a line of MOVED.
 PARTS = {

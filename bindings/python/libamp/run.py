@@ -16,7 +16,7 @@ import sysconfig
 from functools import partial
 from typing import Any, NoReturn
 
-from . import _check, _cpu, _launch, _offer, _survey, apex_shim
+from . import _check, _cpu, _cpu_hint, _local_rank, _survey, apex_shim
 from ._environment import switch
 
 USAGE = """\
@@ -73,7 +73,7 @@ def main(args: list[str]) -> int:
             if why:
                 return fail(f"--trace {file}: {why}")
             os.environ["AMP_TRACE"] = os.path.abspath(file)  # the script may change its folder
-        elif _launch.is_rank(option):  # what a launcher puts before the script is the script's
+        elif _local_rank.is_rank(option):  # what a launcher puts before the script is the script's
             ranks.append(option)
         elif option == "--install-pth":
             return install_pth()
@@ -98,7 +98,7 @@ def main(args: list[str]) -> int:
         return refuse(f"unknown option {args[0]!r} (options of Python itself go before `-m libamp.run`)")
     start = 2 if args[0] in ("-m", "-c") else 1
     if ranks:
-        args[start:start] = [_launch.for_script(rank, _launch.text_of(args)) for rank in ranks]
+        args[start:start] = [_local_rank.for_script(rank, _local_rank.text_of(args)) for rank in ranks]
     set_environment(replace)
     if check or survey:
         why = why_not_run(args)
@@ -198,9 +198,9 @@ def run_here(args: list[str], replace: bool) -> dict[str, Any]:
     if switch(_cpu.VARIABLE):
         _cpu.when_imported()
     else:
-        _offer.install()
+        _cpu_hint.install()
     if "LOCAL_RANK" in os.environ:
-        _launch.parse_what_is_known()
+        _local_rank.parse_what_is_known()
     if args[0][:2] == "-m":
         module = args[0][2:] or args.pop(1)
         sys.argv = [module, *args[1:]]

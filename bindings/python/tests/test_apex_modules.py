@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """apex.amp's modules by the names that scripts import from them, and what those names do."""
-import importlib
+import importlib.util
+import pathlib
 
 import pytest
 
@@ -62,6 +63,16 @@ def test_every_name_is_there_under_apex():
         assert importlib.import_module("apex").amp._amp_state is amp._amp_state
     finally:
         apex_shim.remove()
+
+
+def test_modules_of_the_folder_apex_have_one_name():
+    folder = pathlib.Path(libamp.__file__).parent / "apex"
+    files = [path for path in (*folder.glob("*"), *folder.glob("amp/*")) if not path.name.startswith("__")]
+    modules = [path.relative_to(folder).with_suffix("").as_posix().replace("/", ".") for path in files]
+    assert len(modules) > 15
+    for name in modules:
+        assert "." in name or importlib.util.find_spec(f"libamp.apex.{name}") is None, name
+        assert name == "amp" or str(folder) in importlib.util.find_spec(f"libamp.torch.{name}").origin
 
 
 @pytest.mark.parametrize("by_name", (False, True))

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from libamp.torch import amp  # noqa: E402
-from libamp.torch.amp import fused  # noqa: E402
+from libamp.torch.amp import fused_steps  # noqa: E402
 
 OPTIM = torch.optim
 KINDS = {
@@ -179,14 +179,14 @@ def test_what_the_fused_one_has_not(seen):
     optimizer = OPTIM.Adam(groups)
     for param in model.parameters():
         param.grad = torch.ones_like(param)
-    with fused.Choice(optimizer, True):
+    with fused_steps.Choice(optimizer, True):
         assert [group["fused"] for group in optimizer.param_groups] == [True, None]
         optimizer.step()
     assert seen.calls == 1
     weight = groups[0]["params"][0]
     weight.grad = weight.grad.to_sparse()
     differentiable = OPTIM.Adam([torch.nn.Parameter(torch.ones(1))], differentiable=True)
-    with fused.Choice(optimizer, True), fused.Choice(differentiable, True):
+    with fused_steps.Choice(optimizer, True), fused_steps.Choice(differentiable, True):
         assert [group["fused"] for group in optimizer.param_groups] == [None, None]
         assert differentiable.param_groups[0]["fused"] is None
 
@@ -235,5 +235,5 @@ def test_tensors_of_other_classes():
     param = torch.ones(3).as_subclass(Mine).requires_grad_()
     param.grad = torch.ones(3)
     optimizer = OPTIM.SGD([param], 0.1)
-    with fused.Choice(optimizer, True):
+    with fused_steps.Choice(optimizer, True):
         assert optimizer.param_groups[0]["fused"] is None

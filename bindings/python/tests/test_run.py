@@ -16,7 +16,7 @@ import venv
 
 import forks
 import pytest
-from libamp import _leave
+from libamp import _at_exit
 from libamp.run import STARTUP
 
 PROBE = """
@@ -418,6 +418,6 @@ def test_the_end_waits_for_threads_that_run():
     for thread in threads:
         thread.start()
     started.wait()
-    _leave._wait_for_threads(limit=60)
+    _at_exit._wait_for_threads(limit=60)
     ended.set()
     assert done

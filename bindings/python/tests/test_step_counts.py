@@ -18,7 +18,7 @@ if tuple(int(number) for number in torch.__version__.split(".")[:2]) < (2, 5):
     pytest.skip("autocast's lists for CPUs were others before torch 2.5", allow_module_level=True)
 from libamp import _core  # noqa: E402
 from libamp.torch import amp  # noqa: E402
-from libamp.torch.amp import registry, telling  # noqa: E402
+from libamp.torch.amp import registry, report  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 LEAVE = 6
@@ -227,7 +227,7 @@ def test_the_table_of_docs_has_the_prices_and_explain_says_them():
     told = {name: (int(casts), int(size)) for names, casts, size, _ in rows for name in re.findall(r"`(\w+)`", names)}
     apexs, torchs = (taken(lists) for lists in LISTS)
     assert told == {name: tuple(a - b for a, b in zip(apexs[name], torchs[name], strict=True)) for name in PRICED}
-    assert {name: price for name, price in told.items() if price != (0, 0)} == telling.PRICES
+    assert {name: price for name, price in told.items() if price != (0, 0)} == report.PRICES
     model = amp.initialize(torch.nn.Linear(2, 2), opt_level="O4", verbosity=0)
     try:
         for name, price in told.items():
@@ -253,7 +253,7 @@ def test_explain_names_autocast_where_it_has_a_kernel(lists):
     through = {"__pow__": "pow", "__rpow__": "pow", "linalg_norm": "linalg_vector_norm"}
     model = amp.initialize(torch.nn.Linear(2, 2), opt_level="O4", verbosity=0, lists=lists)
     try:
-        for name in sorted((apexs & torchs) - {"cross_entropy", *telling.PRICES}):
+        for name in sorted((apexs & torchs) - {"cross_entropy", *report.PRICES}):
             said, rule = amp.explain(model, name), through.get(name, name)
             assert (", as under torch.autocast on CUDA devices\n" in said) is (rule in ruled["CUDA"]), said
             leaves = "; on CUDA devices torch.autocast has no rule for it" in said

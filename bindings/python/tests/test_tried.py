@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libamp has run with, and where it says that it has not: libamp.torch._tried."""
+"""What libamp has run with, and where it says that it has not: libamp.torch._tested_versions."""
 import pathlib
 import types
 import warnings
@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from libamp import _check  # noqa: E402
-from libamp.torch import _tried, amp, parallel  # noqa: E402
+from libamp.torch import _tested_versions, amp, parallel  # noqa: E402
 
 ROOT = pathlib.Path(__file__).parents[3]
 GPU = types.SimpleNamespace(type="cuda")
@@ -16,17 +16,17 @@ GPU = types.SimpleNamespace(type="cuda")
 
 @pytest.fixture
 def untold(monkeypatch):
-    monkeypatch.setattr(_tried, "_told", set())
+    monkeypatch.setattr(_tested_versions, "_told", set())
 
 
 def test_the_range_of_versions_is_what_the_documentation_says():
-    oldest, newest = (".".join(map(str, version)) for version in _tried.TORCH)
+    oldest, newest = (".".join(map(str, version)) for version in _tested_versions.TORCH)
     said = " ".join((ROOT / "docs" / "python.md").read_text(encoding="utf-8").split())
     assert f"from {oldest} to {newest}" in said
     for version in (f"{oldest}.1", f"{newest}.0+cu132", f"{newest}.0a0+git123", "2.9.1"):
-        assert not _tried.outside(version)
+        assert not _tested_versions.outside(version)
     for version in ("1.13.1", "2.99.0.dev1", "3.0", "x"):
-        assert version in _tried.outside(version)
+        assert version in _tested_versions.outside(version)
 
 
 def test_health_names_a_torch_that_was_not_tried(monkeypatch):
@@ -34,7 +34,7 @@ def test_health_names_a_torch_that_was_not_tried(monkeypatch):
     tried = amp.health(model)
     monkeypatch.setattr(torch, "__version__", "2.99.0")
     said = amp.health(model)
-    assert said == f"{_tried.outside('2.99.0')}\n{tried}" and "this is 2.99.0" in said
+    assert said == f"{_tested_versions.outside('2.99.0')}\n{tried}" and "this is 2.99.0" in said
 
 
 def test_the_report_of_a_check_begins_with_it_too(monkeypatch, capsys):
@@ -45,7 +45,7 @@ def test_the_report_of_a_check_begins_with_it_too(monkeypatch, capsys):
         monkeypatch.setattr(torch, "__version__", "2.99.0")
         _check._tell()
         assert tried.startswith("libamp.run: amp.initialize 1 of ") and amp.health(model).endswith("\nsound\n")
-        assert capsys.readouterr().err == f"{_tried.outside('2.99.0')}\n{tried}"
+        assert capsys.readouterr().err == f"{_tested_versions.outside('2.99.0')}\n{tried}"
     finally:
         amp.shutdown()
 
@@ -53,11 +53,11 @@ def test_the_report_of_a_check_begins_with_it_too(monkeypatch, capsys):
 def test_several_gpus_are_experimental_once(untold):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _tried.several_gpus("SyncBatchNorm", torch.device("cpu"), 8)
-        _tried.several_gpus("SyncBatchNorm", GPU, 1)
+        _tested_versions.several_gpus("SyncBatchNorm", torch.device("cpu"), 8)
+        _tested_versions.several_gpus("SyncBatchNorm", GPU, 1)
     with pytest.warns(RuntimeWarning, match="experimental: SyncBatchNorm on several GPUs") as told:
-        _tried.several_gpus("SyncBatchNorm", GPU, 2)
-        _tried.several_gpus("libamp.torch.parallel", GPU, 2)
+        _tested_versions.several_gpus("SyncBatchNorm", GPU, 2)
+        _tested_versions.several_gpus("libamp.torch.parallel", GPU, 2)
     assert len(told) == 1
 
 
@@ -70,7 +70,7 @@ def test_who_says_so(untold, monkeypatch, what):
     def told(asked, device, ranks):
         raise InterruptedError(asked, ranks)
 
-    monkeypatch.setattr(_tried, "several_gpus", told)
+    monkeypatch.setattr(_tested_versions, "several_gpus", told)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
     monkeypatch.setattr(torch.distributed, "get_backend", lambda group=None: "gloo")
     monkeypatch.setattr(sync_batchnorm, "_world_size", lambda group: 2)
@@ -86,6 +86,6 @@ def test_who_says_so(untold, monkeypatch, what):
 
 def test_headers_and_documentation_say_so():
     """Until a machine with several GPUs has run libamp, whoever reads of them is told."""
-    assert not _tried.SEVERAL_GPUS
+    assert not _tested_versions.SEVERAL_GPUS
     for name in ("include/amp_nccl.h", "include/amp_ranks.h", "docs/devices.md", "docs/ranks.md", "docs/python.md"):
         assert "xperimental" in (ROOT / name).read_text(encoding="utf-8"), name

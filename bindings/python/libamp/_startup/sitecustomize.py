@@ -13,18 +13,18 @@ sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _here]
 
 
 def _prepare() -> None:
-    from libamp import _cpu, _offer, apex_shim
+    from libamp import _cpu, _cpu_hint, apex_shim
     from libamp._environment import switch
 
     apex_shim.install(replace=os.environ.get("LIBAMP_APEX") == "replace")
     if switch(_cpu.VARIABLE):
         _cpu.when_imported()
     else:
-        _offer.install()
+        _cpu_hint.install()
     if "LOCAL_RANK" in os.environ:  # a rank that a launcher has started
-        from libamp import _launch
+        from libamp import _local_rank
 
-        _launch.prepare()
+        _local_rank.prepare()
 
 
 def _warn_once(error: Exception) -> None:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Apex had for PyTorch. Importing this imports PyTorch, and patches nothing."""
 
-from . import _tried
+from ..apex import FOLDER
+from . import _tested_versions
+
+__path__.append(FOLDER)  # libamp.torch.RNN is libamp/apex/RNN
 
 
 def _check_torch() -> None:
     """An error that can be acted on, before a module of libamp's misses something of torch's."""
-    wanted = "libamp.torch needs PyTorch {}.{} or later".format(*_tried.TORCH[0])
+    wanted = "libamp.torch needs PyTorch {}.{} or later".format(*_tested_versions.TORCH[0])
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -17,9 +20,9 @@ def _check_torch() -> None:
     if not version:
         where = list(getattr(torch, "__path__", ())) or torch.__file__
         raise ImportError(f"{wanted}; the `torch` that was found is another one: {where}", name="torch")
-    if int(version.split(".")[0]) < _tried.TORCH[0][0]:
+    if int(version.split(".")[0]) < _tested_versions.TORCH[0][0]:
         raise ImportError(f"{wanted}, and this is {version}", name="torch")
-    _tried.check(version)
+    _tested_versions.check(version)
 
 
 _check_torch()

@@ -8,19 +8,22 @@
 
 Importing it patches nothing.
 """
+import importlib
+import os
 import sys
 from typing import Any
 
 from ... import apex_shim
-from . import _initialize, amp, compat, lists, opt, rnn_compat, utils
-from ._amp_state import _amp_state, master_params
+from ...apex import FOLDER
+from . import lists, process_state
 from ._casting import disable_casts
 from .activations import compress_activations
 from .exempt import exempt
 from .frontend import init, initialize, initialized, load_state_dict, shutdown, state_dict
-from .handle import scale, scale_loss, unscale
+from .loss_scaling import scale, scale_loss, unscale
 from .observing import culprit, memory, observations, observe, observe_stop, survey
-from .process import stepped
+from .optimizer_wiring import stepped
+from .process_state import master_params
 from .registry import (
     bfloat16_function,
     float_function,
@@ -31,7 +34,7 @@ from .registry import (
     register_half_function,
     register_promote_function,
 )
-from .telling import explain, findings, health
+from .report import explain, findings, health
 
 __version__ = "0.1.0"
 __all__ = [
@@ -77,7 +80,15 @@ __all__ = [
 ]
 
 
+_APEX = ("_initialize", "amp", "compat", "handle", "opt", "rnn_compat", "utils")  # modules in libamp/apex/amp
+__path__.append(os.path.join(FOLDER, "amp"))
+importlib.import_module("._amp_state", __name__)  # imported later, the module would take the place of the object
+_amp_state = process_state._amp_state
+
+
 def __getattr__(name: str) -> Any:
+    if name in _APEX:
+        return importlib.import_module(f".{name}", __name__)
     if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":  # from apex.amp import wrap
         apex_shim.tell_missing(f"apex.amp.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,8 +25,8 @@ import torch.cuda.amp.autocast_mode
 from ... import _core
 from ._casting import disable_casts
 from .compiling import is_compiling
-from .guards import Guard, again_in, scope_now
 from .session import live
+from .torch_checks import Guard, again_in, scope_now
 
 # ---- custom_fwd, custom_bwd ----
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import graphs, retype, states
+from . import cuda_graphs, model_states, retype
 from . import session as sessions
 from .compiling import outside
 from .session import Session, live
@@ -31,14 +31,14 @@ def _is_low(tensor: Any) -> bool:
 
 
 def _has_masters(tensors: Iterable[Any]) -> bool:
-    return any(_is_low(tensor) and states.has_master(tensor) for tensor in tensors)
+    return any(_is_low(tensor) and model_states.has_master(tensor) for tensor in tensors)
 
 
 def _exact(tensor: Any, reader: Any) -> Any:
     """A parameter's master; other 16-bit values in FP32."""
     if not _is_low(tensor):
         return tensor
-    wide = states.exact(tensor, reader)
+    wide = model_states.exact(tensor, reader)
     wide = tensor.detach().float() if wide is None else wide
     same = wide.requires_grad == tensor.requires_grad  # diffusers only averages what is trained
     return wide if same else wide.detach().requires_grad_(tensor.requires_grad)
@@ -68,7 +68,7 @@ def _exact_params(parameters: Iterable[Any], writes: bool = False) -> list[Any]:
     reader, listed = object(), list(parameters)
     if not _has_masters(listed):
         return listed
-    return [param if writes and not states.has_master(param) else _exact(param, reader) for param in listed]
+    return [param if writes and not model_states.has_master(param) else _exact(param, reader) for param in listed]
 
 
 @torch.no_grad()
@@ -290,7 +290,7 @@ class Shadows:
         if not self._seen and self._steps < self._next:
             return
         session = self._session()
-        if session is None or session.observer is not None or graphs.is_capturing() or self._next > 1024:
+        if session is None or session.observer is not None or cuda_graphs.is_capturing() or self._next > 1024:
             return
         if self._steps > 2 and any(map(sessions.is_elsewhere, _params_of(session).values())):
             self._next, self._seen = 1 << 62, {}
@@ -320,7 +320,7 @@ class Shadows:
             shapes.setdefault((param.shape, param.dtype, param.device), []).append((key, param))
         listed = gc.get_objects()
         own = {param.data_ptr() for each in live() for param in _params_of(each).values()}
-        for wide in (each for each in listed if type(each) is states.Wide):
+        for wide in (each for each in listed if type(each) is model_states.Wide):
             own |= {wide.tensor.data_ptr(), wide._agreed.data_ptr()}
         found: dict[int, list[torch.Tensor]] = {}
         for each in listed:

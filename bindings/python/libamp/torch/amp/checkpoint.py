@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from ._amp_state import maybe_print
+from .process_state import maybe_print
 from .scaler import read_states, write_states
 from .session import Session, last
 

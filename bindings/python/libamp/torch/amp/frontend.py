@@ -14,29 +14,29 @@ from torch import nn
 from ... import _core
 from .._devices import described, read_switch
 from . import (
-    advice,
     attention,
     averages,
-    bf16,
+    bf16_switch,
     checkpoint,
-    graphs,
-    handle,
+    cuda_graphs,
+    fp16_warnings,
     mistakes,
-    model,
+    model_states,
+    model_wiring,
     observing,
-    process,
+    optimizer_wiring,
+    outer_optimizers,
     restoring,
     retype,
     session,
     sharding,
-    sparse,
-    split,
-    states,
+    sparse_gradients,
+    split_masters,
     storage,
-    wrapped,
 )
-from ._amp_state import _amp_state, maybe_print, warn_or_err
 from .levels import O0, O1, O2, O3, O4, O5, opt_levels
+from .old_api import AmpHandle, NoOpHandle
+from .process_state import _amp_state, maybe_print, warn_or_err
 from .properties import Banner, Properties, dtype_name, fill, loss_scale_of, resolve, settings_of, torch_type
 from .scaler import LossScaler
 from .session import Session
@@ -107,7 +107,7 @@ def _list_optimizers(optimizers: Any) -> list[Any]:
         return []
     if isinstance(optimizers, list):
         return optimizers
-    if wrapped.is_optimizer(optimizers):
+    if outer_optimizers.is_optimizer(optimizers):
         return [optimizers]
     raise TypeError(f"optimizers must be one optimizer or a list of them, not a {type(optimizers).__name__}")
 
@@ -122,7 +122,7 @@ def check_models(models: list[nn.Module]) -> None:
                 "model, and wrap it AFTER that"
             )
         for name, module in item.named_modules():
-            if graphs.is_graphed(module):
+            if cuda_graphs.is_graphed(module):
                 raise RuntimeError(
                     f"{name or 'The model'} went through torch.cuda.make_graphed_callables, whose graphs would go on "
                     "without casts and over memory that amp.initialize replaces: make them AFTER amp.initialize"
@@ -139,14 +139,14 @@ def check_optimizers(optimizers: list[Any]) -> None:
     for i, optimizer in enumerate(optimizers):
         if type(optimizer).__name__ == "FP16_Optimizer":
             raise RuntimeError("the optimizer is an FP16_Optimizer, which scales by itself: give the bare optimizer")
-        if not wrapped.is_optimizer(optimizer):
+        if not outer_optimizers.is_optimizer(optimizer):
             raise TypeError(f"an optimizer has param_groups, step and zero_grad; {type(optimizer).__name__} has not")
         if hasattr(optimizer, "_amp_stash") or any(optimizer is other for other in optimizers[:i]):
             raise RuntimeError(
                 f"{type(optimizer).__name__} is initialized already, or listed twice: amp.shutdown(optimizer) comes "
                 "before another amp.initialize"
             )
-        for name in process.PRIVATE:
+        for name in optimizer_wiring.PRIVATE:
             if hasattr(optimizer, name):
                 raise RuntimeError(f"Incoming optimizer already has {name} defined.")
 
@@ -193,9 +193,9 @@ def _wire_models(current: Session, models: list[nn.Module]) -> None:
     cast = current.resolved["cast_model_type"]
     inputs, outputs = torch_type(cast), torch_type(current.resolved["cast_model_outputs"])
     for item in models:
-        current.undo.append(model.wire(item, model.Forward(inputs, outputs, current)))
+        current.undo.append(model_wiring.wire(item, model_wiring.Forward(inputs, outputs, current)))
         if cast != "unchanged":
-            current.undo.append(states.hook(item))
+            current.undo.append(model_states.hook(item))
         current.models.append(weakref.ref(item))
     if cast in ("float16", "bfloat16"):
         retype.flatten_rnns(models)
@@ -213,10 +213,10 @@ def _make_context(
 
     scales = current.resolved["loss_scale"] != 1.0
     params = _list_params(optimizers, scales)
-    if (scales or current.resolved["master_weights"] is True) and sparse.is_used(models):
-        current.sparse = sparse.Sparse(models)
+    if (scales or current.resolved["master_weights"] is True) and sparse_gradients.is_used(models):
+        current.sparse = sparse_gradients.Sparse(models)
         params = [current.sparse.with_flags(listed) for listed in params]
-    skipping = [i for i, optimizer in enumerate(optimizers) if graphs.skips_by_itself(optimizer, optimizers)]
+    skipping = [i for i, optimizer in enumerate(optimizers) if cuda_graphs.skips_by_itself(optimizer, optimizers)]
     return _core.Context(level, retype.describe(models), params, settings, event, [], storage, skipping)
 
 
@@ -235,11 +235,11 @@ def _build(
             current.restoring.taken()
         _wire_models(current, models)
         for index, optimizer in enumerate(optimizers):
-            process.wire(optimizer, current, index, optimizers)
+            optimizer_wiring.wire(optimizer, current, index, optimizers)
         if current.resolved["cast_model_type"] != "unchanged" and current.split is None:
-            wrapped.recast_states(optimizers)
+            outer_optimizers.recast_states(optimizers)
             # the last thing: parameters have their types
-            current.undo.insert(0, lambda: wrapped.recast_states(optimizers))
+            current.undo.insert(0, lambda: outer_optimizers.recast_states(optimizers))
         if current.resolved["patch_ops"]:
             _patch(current, models, current.resolved["lists"])
         attention.serve(current)
@@ -273,7 +273,7 @@ def _restart_others(current: Session) -> None:
 def _publish(current: Session, enabled_handle: bool = True) -> None:
     _amp_state.loss_scalers = [LossScaler.of(current, loss_id) for loss_id in range(current.num_losses)]
     _amp_state.handle = (
-        handle.AmpHandle(current, bool(current.resolved["cache"])) if enabled_handle else handle.NoOpHandle()
+        AmpHandle(current, bool(current.resolved["cache"])) if enabled_handle else NoOpHandle()
     )
 
 
@@ -317,7 +317,7 @@ def initialize(
     _amp_state.verbosity = verbosity
     if not enabled:
         return models if optimizers is None else (models, optimizers)
-    level, cast_model_type = bf16.read(check_level(opt_level), cast_model_type)
+    level, cast_model_type = bf16_switch.read(check_level(opt_level), cast_model_type)
     num_losses = _check_num_losses(num_losses)
     banner = Banner(f"Selected optimization level {level}: {opt_levels[level].brief}")
     fill(properties, level, resolve(level, {}), {})
@@ -365,7 +365,7 @@ def start(
     if not _amp_state.allow_incoming_model_not_fp32:
         retype.check_incoming(model_list, warn_or_err)
     current = Session(resolved, num_losses)
-    current.split = split.Split() if splits else None
+    current.split = split_masters.Split() if splits else None
     current.low_type = _core.levels()[level][0]
     sharding.check(model_list, optimizer_list, current.resolved)
     current.verbosity, current.process_group = _amp_state.verbosity, process_group
@@ -377,9 +377,9 @@ def start(
     averages.watch(current)
     observing.as_asked(current)
     _restart_others(current)
-    half = advice.of_cpu(level, current.resolved, model_list)
+    half = fp16_warnings.of_cpu(level, current.resolved, model_list)
     if half and current.resolved["loss_scale"] == 1.0 and current.verbosity > 0:
-        current.watch = advice.NonFinite()
+        current.watch = fp16_warnings.NonFinite()
     _publish(current, bool(current.resolved["patch_ops"]))
     return models if optimizers is None else (models, optimizers)
 
@@ -400,9 +400,9 @@ def init(
     if patch_type not in _PATCH_LEVELS:
         raise ValueError(f"init: patch_type must be torch.float16 or torch.bfloat16, not {patch_type}")
     if not enabled:
-        _amp_state.handle = handle.NoOpHandle()
+        _amp_state.handle = NoOpHandle()
         return _amp_state.handle
-    level = _PATCH_LEVELS[bf16.patch_type(patch_type)]
+    level = _PATCH_LEVELS[bf16_switch.patch_type(patch_type)]
     if not hasattr(_amp_state, "opt_properties"):
         _amp_state.opt_properties = Properties()
     settings = {"cache": enable_caching, "loss_scale": loss_scale_of(loss_scale)}
@@ -411,7 +411,7 @@ def init(
     current.adopt(_make_context(current, level, settings, [], []))
     _patch(current, [], "apex", allow_banned)
     attention.serve(current)
-    _amp_state.handle = handle.AmpHandle(current, enable_caching, verbose, owns=True)
+    _amp_state.handle = AmpHandle(current, enable_caching, verbose, owns=True)
     return _amp_state.handle
 
 
@@ -422,7 +422,7 @@ def shutdown(what: Any = None) -> None:
     if what is None:
         chosen = list(session.live())
     else:
-        if not isinstance(what, nn.Module) and not wrapped.is_optimizer(what):
+        if not isinstance(what, nn.Module) and not outer_optimizers.is_optimizer(what):
             raise TypeError(
                 f"amp.shutdown takes a model or an optimizer, or nothing for all, not a {type(what).__name__}"
             )

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from ... import _findings
-from . import sharding, wrapped
-from .guards import Guard
+from . import outer_optimizers, sharding
 from .session import Session
+from .torch_checks import Guard
 
 _ITERATIONS = 2
 _DOUBTS = 8  # so many steps without a bracket are looked at
@@ -426,7 +426,7 @@ class _Steps:
 
 
 def _before_any_step(optimizer: Any, *ignored: Any) -> None:
-    if hasattr(optimizer, "_amp_stash") or any(hasattr(each, "_amp_stash") for each in wrapped.inside(optimizer, [])):
+    if any(hasattr(each, "_amp_stash") for each in (optimizer, *outer_optimizers.inside(optimizer, []))):
         return
     params = {id(param) for group in optimizer.param_groups for param in group["params"]}
     for each in list(_fresh):

@@ -23,8 +23,9 @@ from torch.overrides import TorchFunctionMode
 from ... import _findings, _html, _survey
 from ..._environment import switch
 from ...kernels import Statistics
-from . import calls, graphs
-from ._amp_state import maybe_print
+from . import cuda_graphs, observed_call
+from .observed_call import is_in_place, is_readable
+from .process_state import maybe_print
 from .session import Session, last
 
 # In the order of AMP_SEE_*'s bits.
@@ -202,7 +203,7 @@ class Watch:
         if entered or session is None or not session.context.observing():
             return False
         # compiled calls are not torch's functions any more, and a capture must not wait for what a GPU holds
-        if evaluates or compiled or not torch.is_grad_enabled() or graphs.is_capturing():
+        if evaluates or compiled or not torch.is_grad_enabled() or cuda_graphs.is_capturing():
             return False
         self._here.lingers = torch._C._len_torch_function_stack() == 0
         self._here.entered = True
@@ -235,13 +236,13 @@ class Watch:
         """What an op is about to overwrite: a copy, for it may not be finite already."""
         session = self._session()
         op = getattr(func, "__name__", "")
-        if op in calls.NO_OPS or not args or not calls.is_in_place(op, kwargs) or not calls.is_readable(args[0]):
+        if op in observed_call.NO_OPS or not args or not is_in_place(op, kwargs) or not is_readable(args[0]):
             return None
         return args[0].detach().clone() if session is not None and session.context.observing() else None
 
     def _cast(self, session: Session, args: tuple[Any, ...], out: Any) -> None:
         """A conversion, libamp's or the script's: it may make infinities, there and on the way back."""
-        if not args or not calls.is_readable(args[0]) or not calls.is_readable(out) or args[0].dtype is out.dtype:
+        if not args or not is_readable(args[0]) or not is_readable(out) or args[0].dtype is out.dtype:
             return
         session.context.observe_call("cast", None, False, [("input", args[0], False), ("output", out, True)], True)
         if out.grad_fn is not None and out.grad_fn is not args[0].grad_fn:
@@ -255,22 +256,22 @@ class Watch:
         op = getattr(func, "__name__", "")
         if session is None or not op or not session.context.observing():
             return
-        if op in calls.CASTS:
+        if op in observed_call.CASTS:
             self._cast(session, args, out)
-        if op in calls.NO_OPS:
+        if op in observed_call.NO_OPS:
             return
-        made = list(calls.tensors(out))
-        named = calls.named(op, args, kwargs)
+        made = list(observed_call.tensors(out))
+        named = observed_call.named(op, args, kwargs)
         got = [(name, tensor) for name, tensor in named if all(tensor is not one for one in made)]
         if before is not None:
-            got.insert(0, (calls.ARGUMENTS[0], before))
+            got.insert(0, (observed_call.ARGUMENTS[0], before))
         in_place = op.endswith("_") and not op.endswith("__")
         places = {tensor.data_ptr() for _, tensor in got}
         if not made or (not in_place and any(one.data_ptr() in places for one in made)):  # a view, or what it got
             return
         where = self._place()
         self.lines[f"{where}: {op}" if where else op] = _findings.place()
-        values = [(name, tensor, False) for name, tensor in (*got, *calls.constants(op, args, kwargs))]
+        values = [(name, tensor, False) for name, tensor in (*got, *observed_call.constants(op, args, kwargs))]
         session.context.observe_call(op, where, False, values + [("output", one, True) for one in made])
         nodes = {tensor.grad_fn for _, tensor in got}
         for node in {one.grad_fn for one in made} - nodes - {None}:
@@ -287,8 +288,8 @@ class Watch:
             session = watch._session() if watch is not None else None
             if session is None or not session.alive or not session.context.observing():
                 return
-            values = [("gradient of output", tensor, False) for tensor in calls.tensors(got)]
-            values += [("gradient of input", tensor, True) for tensor in calls.tensors(made)]
+            values = [("gradient of output", tensor, False) for tensor in observed_call.tensors(got)]
+            values += [("gradient of input", tensor, True) for tensor in observed_call.tensors(made)]
             if values:
                 session.context.observe_call(op, where, True, values, is_cast)
 
@@ -300,9 +301,9 @@ class Watch:
         """A block of scale_loss: backward tells in which order it makes gradients."""
         session = self._session()
         self._unhook()
-        if session is None or not session.context.observing() or graphs.is_capturing():
+        if session is None or not session.context.observing() or cuda_graphs.is_capturing():
             return
-        waiting = [tensor.grad_fn for tensor in calls.tensors(loss) if tensor.grad_fn is not None]
+        waiting = [tensor.grad_fn for tensor in observed_call.tensors(loss) if tensor.grad_fn is not None]
         known = set(waiting)
         while waiting:
             node = waiting.pop()

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from ... import _core
-from . import autocast_rules, guards, registry
+from . import autocast_rules, registry, torch_checks
 from .compiling import Graphs, apart
 from .in_fp32 import in_fp32
 from .sweep import Sweep
@@ -393,7 +393,7 @@ def _script(original: Any) -> Any:
     return script
 
 
-_guards: list[Any] = [*guards.GUARDS, *autocast_rules.GUARDS, guards.Guard(torch.jit, "script", _script)]
+_guards: list[Any] = [*torch_checks.GUARDS, *autocast_rules.GUARDS, torch_checks.Guard(torch.jit, "script", _script)]
 
 
 def original(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ... import _core, _html
-from ._amp_state import _amp_state, maybe_print, rank, warn_or_err
+from .process_state import _amp_state, maybe_print, rank, warn_or_err
 
 _DTYPES = {
     torch.float32: "float32",

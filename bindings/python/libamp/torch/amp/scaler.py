@@ -10,12 +10,10 @@ from typing import Any
 import torch
 
 from ... import _core, kernels
-from .. import amp_C
 from . import sharding, storage
 from .properties import loss_scale_of
 from .session import Session, live
 
-_CHUNK = 65536
 _NEVER = 2**32 - 1
 _ON_DEVICE = 2
 
@@ -162,6 +160,7 @@ class LossScaler:
         self._cleared = self._context.record(self._id)["skipped"]
         self._overflow_buf.zero_()
 
+    @torch.no_grad()
     def unscale(
         self,
         model_grads: Sequence[torch.Tensor],
@@ -174,8 +173,12 @@ class LossScaler:
         scale = self.loss_scale() if scale_override is None else scale_override
         if self._has_overflow or (scale == 1.0 and models_are_masters and not self.dynamic):
             return
-        self._note([model_grads, master_grads], amp_C.multi_tensor_scale, 1.0 / scale)
+        if model_grads:
+            found = torch.zeros(1, device=model_grads[0].device)
+            kernels.scale(list(master_grads), list(model_grads), 1.0 / scale, found_inf=found)
+            self._note(found)
 
+    @torch.no_grad()
     def unscale_with_stashed(
         self,
         model_grads: Sequence[torch.Tensor],
@@ -187,13 +190,16 @@ class LossScaler:
         if self._has_overflow:
             return
         model, stashed, out = scale_override or (self.loss_scale(), 1.0, 1.0)
-        lists = [model_grads, stashed_master_grads, master_grads]
-        self._note(lists, amp_C.multi_tensor_axpby, out / model, out / stashed, 0)
+        if model_grads:
+            made, kept, masters = list(model_grads), list(stashed_master_grads), list(master_grads)
+            found, unused = torch.zeros(2, 1, device=made[0].device)
+            kernels.check(made, norm=unused, found_inf=found)  # before axpby, which may write to them
+            kernels.axpby(masters, out / model, made, out / stashed, kept, found_inf=unused)
+            self._note(found)
 
-    def _note(self, lists: list[Sequence[torch.Tensor]], kernel: Any, *args: Any) -> None:
-        if lists[0]:
-            self._overflow_buf = self._overflow_buf.to(lists[0][0].device)
-            kernel(_CHUNK, self._overflow_buf, [list(tensors) for tensors in lists], *args)
+    def _note(self, found: torch.Tensor) -> None:
+        self._overflow_buf = flag = self._overflow_buf.to(found.device)
+        flag.copy_(torch.maximum(flag, found.to(flag.dtype).reshape(flag.shape)))
 
     def update_scale(self) -> bool:
         """The caller has unscaled by himself, by unscale or in blocks with delay_overflow_check: decides over what

@@ -18,8 +18,8 @@ import torch
 
 from ... import _findings, _survey
 from .._devices import is_served
-from . import graphs
-from ._amp_state import maybe_print
+from . import cuda_graphs
+from .process_state import maybe_print
 
 _EVENT_LOG, _EVENT_WARNING, _EVENT_SKIP = 1, 2, 3
 
@@ -98,7 +98,7 @@ class Session:
     @torch.no_grad()
     def before_first_forward(self) -> None:
         """Who wrote masters until here (a broadcast of model.state_dict()) meant the parameters too."""
-        graphs.check_warm(self)
+        cuda_graphs.check_warm(self)
         self.forward_seen = True
         for param, master, param_written in self._disagreeing():
             if not param_written:
@@ -110,7 +110,7 @@ class Session:
         """Apex made its masters now: who wrote parameters until here meant them. A parameter that was written as torch
         counts it (DistributedDataParallel's broadcast does, on every rank) is its master's value; behind others a
         master keeps the bits that round to its parameter."""
-        graphs.check_warm(self)
+        cuda_graphs.check_warm(self)
         self.backward_seen = True
         if self.split is not None:
             self.split.before_first_backward()
@@ -211,7 +211,7 @@ class Session:
     def event(self, kind: int, message: str, loss_id: int, before: float, after: float, first_nonfinite: str) -> None:
         """Told by the library while a bracket ends. Skips come each time, with words only now and then."""
         if kind == _EVENT_SKIP and message:
-            self.skip_message[loss_id] = graphs.overflow(loss_id, after) + graphs.thinned(message)
+            self.skip_message[loss_id] = cuda_graphs.overflow(loss_id, after) + cuda_graphs.thinned(message)
         elif kind == _EVENT_WARNING and message.startswith("AMP-M"):
             self.record.relay(message)
         elif kind == _EVENT_LOG and self.observer is not None and message.startswith("the overflow of bracket"):

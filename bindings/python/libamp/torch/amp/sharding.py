@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import _tried
+from .. import _tested_versions
 from .session import Session
 
 _ADVICE = (
@@ -131,7 +131,7 @@ class Ranks:
     def __call__(self, reduction: int, values: list[float]) -> list[float]:
         for group in self.groups:
             device = wire_device(dist.get_backend(group), self._device)
-            _tried.several_gpus("ranks that decide together", device, dist.get_world_size(group))
+            _tested_versions.several_gpus("ranks that decide together", device, dist.get_world_size(group))
             tensor = torch.tensor(values, dtype=torch.float64, device=device)
             dist.all_reduce(tensor, op=self._OPS[reduction], group=group)
             values = tensor.tolist()

@@ -67,7 +67,7 @@ def fused_step(
         return
     remainders: list[Any] = []
     if any(hasattr(param, "_amp_remainder") for param in params):  # amp.initialize(..., master_weights="split")
-        from ..amp.split import remainder_of
+        from ..amp.split_masters import remainder_of
 
         remainders = [remainder_of(param) for param in params]
         numbers["remainders"] = remainders

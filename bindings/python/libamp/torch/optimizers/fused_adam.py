@@ -8,7 +8,7 @@ import torch
 
 from .base import FusedOptimizer, apexs_arguments, fused_step, number, of_each
 from .fused_lamb import global_norm
-from .scaling import Scaling
+from .grad_scaler import Scaling
 
 
 class FusedAdam(FusedOptimizer):

@@ -8,7 +8,7 @@ import torch
 
 from .base import apexs_arguments, fused_step, of_each
 from .fused_lamb import FusedLAMB, global_norm
-from .scaling import Scaling
+from .grad_scaler import Scaling
 
 
 class FusedMixedPrecisionLamb(FusedLAMB):

@@ -3,7 +3,7 @@
 
 from torch.distributed import ReduceOp
 
-from ..._leave import at_exit
+from ..._at_exit import at_exit
 from . import LARC
 from .convert import convert_syncbn_model, create_syncbn_process_group
 from .distributed import DistributedDataParallel, Reducer

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import _tried
+from .. import _tested_versions
 
 
 def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -52,7 +52,7 @@ def apply_flat_dist_call(
 ) -> None:
     """`call` of torch.distributed on one flat copy of `bucket`, then back; an all_reduce is averaged."""
     flat = for_the_wire(flatten(bucket))
-    _tried.several_gpus("libamp.torch.parallel", flat.device, dist.get_world_size())
+    _tested_versions.several_gpus("libamp.torch.parallel", flat.device, dist.get_world_size())
     call(flat, *(extra_args or ()))
     if call is dist.all_reduce:
         flat /= dist.get_world_size()

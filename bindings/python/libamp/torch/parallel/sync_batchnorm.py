@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from .. import _tried
+from .. import _tested_versions
 
 
 def _world_size(group: Any) -> int:
@@ -46,7 +46,7 @@ def _join(
     own = torch.cat([mean, squares, mean.new_full((1,), count)])
     parts = [own]
     if _world_size(group) > 1:
-        _tried.several_gpus("SyncBatchNorm", own.device, _world_size(group))
+        _tested_versions.several_gpus("SyncBatchNorm", own.device, _world_size(group))
         parts = [torch.empty_like(own) for _ in range(_world_size(group))]
         dist.all_gather(parts, own, group=group)
     table = torch.stack(parts)

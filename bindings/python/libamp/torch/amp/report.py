@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ... import _core, _findings, _html
-from .. import _tried
+from .. import _tested_versions
 from . import patching
 from .patching import LISTS, TORCH_PROMOTES
 from .session import Session, live
@@ -56,7 +56,7 @@ def health(what: Any = None) -> str:
     """A report for people of the initialize that this model or optimizer went through (None: each that is in
     force): what was wired, called, cast; gradients seen and missing; steps; findings, and "sound" or their number."""
     reports = [_findings.report(session.context, session.record) for session in _sessions_of(what, "health")]
-    if reports and (untried := _tried.outside(torch.__version__)):
+    if reports and (untried := _tested_versions.outside(torch.__version__)):
         reports[0] = f"{untried}\n{reports[0]}"
     return _html.Text("\n".join(reports), "".join(map(_verdict_first, reports)))
 

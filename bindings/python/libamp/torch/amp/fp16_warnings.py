@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ... import _core
-from ._amp_state import maybe_print
+from .process_state import maybe_print
 
 
 def of_cpu(level: str, resolved: dict[str, Any], models: Iterable[nn.Module]) -> bool:

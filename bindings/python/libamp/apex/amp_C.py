@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
+from libamp.torch.optimizers.base import fused_step, number
+from libamp.torch.optimizers.fused_novograd import inf_norm_step
+
 from .. import kernels
-from .optimizers.base import fused_step, number
-from .optimizers.fused_novograd import inf_norm_step
 
 _Lists = Sequence[Sequence[torch.Tensor]]
 

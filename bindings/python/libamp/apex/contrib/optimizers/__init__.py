@@ -2,8 +2,9 @@
 """apex.contrib.optimizers: Apex moved its first fused optimizers and their FP16_Optimizer there. These are those of
 today. DistributedFusedAdam and DistributedFusedLAMB are in modules of their names."""
 
-from ...fp16_utils import FP16_Optimizer
-from ...optimizers import FusedLAMB, FusedSGD
+from libamp.torch.fp16_utils import FP16_Optimizer
+from libamp.torch.optimizers import FusedLAMB, FusedSGD
+
 from .fused_adam import FusedAdam
 
 __all__ = ["FP16_Optimizer", "FusedAdam", "FusedLAMB", "FusedSGD"]

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ...optimizers.base import fused_step, number
+from libamp.torch.optimizers.base import fused_step, number
+
 from ._buckets import Bucket
 from ._sharded import ShardedOptimizer
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """apex.contrib.optimizers.fused_sgd."""
 
-from ...optimizers import FusedSGD
+from libamp.torch.optimizers import FusedSGD
 
 __all__ = ["FusedSGD"]

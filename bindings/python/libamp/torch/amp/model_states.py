@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import split
+from . import split_masters
 from .session import Session, live
 
 _LOW = (torch.float16, torch.bfloat16)
@@ -60,7 +60,7 @@ def _widen(
 
 def has_master(tensor: torch.Tensor) -> bool:
     """Has this 16-bit parameter one?"""
-    return _keeper_of(tensor) is not None or split.remainder_of(tensor) is not None
+    return _keeper_of(tensor) is not None or split_masters.remainder_of(tensor) is not None
 
 
 def exact(tensor: torch.Tensor, reader: Any = None) -> torch.Tensor | None:
@@ -70,8 +70,8 @@ def exact(tensor: torch.Tensor, reader: Any = None) -> torch.Tensor | None:
     if keeper is not None:
         _settle_for(reader)
         return keeper.masters[id(tensor)]
-    rest = split.remainder_of(tensor)
-    return None if rest is None else split.shown(tensor, rest)
+    rest = split_masters.remainder_of(tensor)
+    return None if rest is None else split_masters.shown(tensor, rest)
 
 
 class SaveHook:
@@ -89,9 +89,9 @@ def load_masters(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) ->
     after."""
     for name, param in module._parameters.items():
         value = state_dict.get(prefix + name)
-        remainder = split.remainder_of(param) if param is not None else None
+        remainder = split_masters.remainder_of(param) if param is not None else None
         if remainder is not None and isinstance(value, torch.Tensor) and value.shape == param.shape:
-            split.load(param, remainder, value)
+            split_masters.load(param, remainder, value)
         keeper = _keeper_of(param) if param is not None else None
         if keeper is not None and isinstance(value, torch.Tensor) and value.shape == param.shape:
             with torch.no_grad():

@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bracket around backward, blocks without casts, and Apex's old handle."""
+"""amp.scale_loss, the bracket around backward; amp.scale and amp.unscale."""
 from __future__ import annotations
 
-import contextlib
 import operator
-import weakref
-from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
 import torch
 
-from ... import _core
-from . import graphs, sensitivity, sharding, utils
-from ._amp_state import _amp_state
-from ._casting import disable_casts, scaled
+from . import cuda_graphs, sensitivity, sharding
+from ._casting import scaled
 from .compiling import outside
-from .opt import OptimWrapper
+from .process_state import _amp_state
 from .session import Session, last
 
 
@@ -102,15 +97,15 @@ class ScaledLoss:
             self._session.observer.leave()
             self._session.observer.began(self._loss)
         for optimizer in self._optimizers:
-            graphs.hear(optimizer._amp_stash)
-        if graphs.is_capturing():
+            cuda_graphs.hear(optimizer._amp_stash)
+        if cuda_graphs.is_capturing():
             mistakes.finish()  # what they look at has to come to the host
         if mistakes.fresh:
             sharding.know_ranks(self._session)
             self._session.look_for_edits()
             self._session.settle()  # edits that torch does not count: later the library knows whose to look for
         mistakes.begin(self._optimizers)
-        with graphs.explained(self._optimizers):
+        with cuda_graphs.explained(self._optimizers):
             self._bracket = sharding.begin(self._session, indices, loss_id, delay_unscale, delay_check)
         try:
             watch = self._session.watch
@@ -197,112 +192,3 @@ def unscale(tensors: Any, loss_id: int = 0, optimizer: Any = None) -> Any:
     if isinstance(tensors, torch.Tensor):
         return tensors * factor
     return type(tensors)(None if tensor is None else tensor * factor for tensor in tensors)
-
-
-# ---- the old API ----
-
-
-class AmpHandle:
-    """What amp.init returns, and _amp_state.handle: the context that patches torch's functions. owns: it lives as long
-    as the handle, and not as long as models and optimizers."""
-
-    def __init__(
-        self, session: Session, enable_caching: bool = True, verbose: bool = False, owns: bool = False
-    ) -> None:
-        self._ref = weakref.ref(session)
-        self._owned = session if owns else None
-        self._enable_caching = enable_caching
-        self._verbose = verbose
-        self._active = True
-        self._saved: list[tuple[Any, str, Any]] = []
-
-    def is_active(self) -> bool:
-        """Are casts made?"""
-        session = self._ref()
-        return self._active and session is not None and session.alive and _core.current_scope() != (None,)
-
-    @contextlib.contextmanager
-    def _disable_casts(self) -> Iterator[None]:
-        before, self._active = self._active, False
-        try:
-            with disable_casts():
-                yield
-        finally:
-            self._active = before
-
-    def scale_loss(self, loss: Any, optimizer: Any) -> Any:
-        """Gone already in Apex."""
-        raise RuntimeError(
-            "handle.scale_loss is gone, as it is in Apex: call amp.initialize once, and with amp.scale_loss(loss, "
-            "optimizer) as scaled_loss: scaled_loss.backward()"
-        )
-
-    def wrap_optimizer(self, optimizer: Any, num_loss: int = 1) -> Any:
-        """The old API's optimizer: scale_loss is its method."""
-        return OptimWrapper(optimizer, self, num_loss)
-
-    def _clear_cache(self) -> None:
-        session = self._ref()
-        if session is not None and session.alive:
-            session.context.cache_clear()
-
-    def remove_cache(self, param: Any) -> None:
-        """Forget a parameter's cast: with all others."""
-        self._clear_cache()
-
-    @property
-    def has_cache(self) -> bool:
-        """Is each weight cast once an iteration?"""
-        return self._enable_caching
-
-    @property
-    def cache(self) -> dict[Any, Any]:
-        """Apex's dict; the casts are the library's and are not shown."""
-        return {}
-
-    @property
-    def verbose(self) -> bool:
-        """Was it asked to print casts?"""
-        return self._verbose
-
-    def _save_func(self, mod: Any, fn: str, func: Any) -> None:
-        """What a script is about to replace by itself, for _deactivate to put back."""
-        self._saved.append((mod, fn, func))
-
-    def _deactivate(self) -> None:
-        while self._saved:
-            utils.set_func(*self._saved.pop())
-        session = self._ref()
-        if session is not None:
-            session.shutdown()
-        self._active = False
-
-
-class NoOpHandle:
-    """amp.init(enabled=False)."""
-
-    has_cache = False
-    verbose = False
-
-    def is_active(self) -> bool:
-        """No."""
-        return False
-
-    @contextlib.contextmanager
-    def _disable_casts(self) -> Iterator[None]:
-        yield
-
-    @contextlib.contextmanager
-    def scale_loss(self, loss: Any, optimizer: Any) -> Iterator[Any]:
-        """The loss as it is."""
-        yield loss
-
-    def wrap_optimizer(self, optimizer: Any, num_loss: int = 1) -> Any:
-        """An optimizer whose losses are not scaled."""
-        return OptimWrapper(optimizer, self, num_loss)
-
-    def _clear_cache(self) -> None:
-        pass
-
-    def _deactivate(self) -> None:
-        pass

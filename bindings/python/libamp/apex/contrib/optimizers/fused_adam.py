@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import optimizers
+from libamp.torch import optimizers
 
 __all__ = ["FusedAdam"]
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from libamp.torch.amp.old_api import replace_function
+
 
 def is_cuda_enabled() -> bool:
     """Was torch built for CUDA?"""
@@ -111,7 +113,4 @@ def get_func(mod: Any, fn: str) -> Any:
 
 def set_func(mod: Any, fn: str, new_fn: Any) -> None:
     """Puts a function there."""
-    if isinstance(mod, dict):
-        mod[fn] = new_fn
-    else:
-        setattr(mod, fn, new_fn)
+    replace_function(mod, fn, new_fn)

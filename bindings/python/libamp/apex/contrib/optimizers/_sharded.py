@@ -18,9 +18,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from libamp.torch.parallel.distributed import on_gradient
+from libamp.torch.parallel.flat import flat_dist_call
+
 from .... import kernels
-from ...parallel.distributed import on_gradient
-from ...parallel.flat import flat_dist_call
 from . import _checkpoint
 from ._buckets import Bucket, Gathering, Kind, is_dense
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..._environment import switch
-from ._amp_state import maybe_print
+from .process_state import maybe_print
 from .properties import Properties, fill, resolve
 
 LEVELS = {"O1": "O4", "O2": "O5", "O3": "O3"}

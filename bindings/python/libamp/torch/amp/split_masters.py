@@ -17,7 +17,7 @@ import torch
 
 from ... import kernels
 from .._devices import need_kernels
-from . import wrapped
+from . import outer_optimizers
 from .session import live
 
 _NAME, _LOADED, _LAYOUT = "_amp_remainder", "_amp_loaded", "_amp_layout"
@@ -231,7 +231,7 @@ class Lent:
 
     def __init__(self, split: Split, optimizer: Any) -> None:
         self._split = split
-        self._optimizers = [optimizer, *wrapped.inside(optimizer, [])]
+        self._optimizers = [optimizer, *outer_optimizers.inside(optimizer, [])]
         self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def _exchange(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -239,7 +239,7 @@ class Lent:
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["params"][:] = [new.get(id(param), param) for param in group["params"]]
-            wrapped.re_key(optimizer, pairs)
+            outer_optimizers.re_key(optimizer, pairs)
 
     @torch.no_grad()
     def __enter__(self) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from . import fused, graphs, sharding, split, wrapped
-from ._amp_state import maybe_print
+from . import cuda_graphs, fused_steps, outer_optimizers, sharding, split_masters
 from .compiling import apart, outside, run_as_it_is
+from .process_state import maybe_print
 from .session import Session
 
 
@@ -24,9 +24,9 @@ class AmpStash:
     def __init__(self, session: Session, index: int, optimizer: Any) -> None:
         self.session, self.index = session, index
         self._optimizer = weakref.ref(optimizer)
-        self.fuses = fused.wanted(optimizer, session.low_type)
+        self.fuses = fused_steps.wanted(optimizer, session.low_type)
         self.skipped: Any = None  # was the last step()? None: there was none; a tensor where a GPU knows
-        self.skips = graphs.Skips()
+        self.skips = cuda_graphs.Skips()
         self.running = False  # is a step?
         self.lazy_init_called = True
         self.already_patched = False  # will the next step be skipped?
@@ -104,7 +104,7 @@ class AmpStash:
 
 def _count_skip(optimizer: Any) -> None:
     """lr_scheduler asks whether step was called: it was. Of LARC it knows the optimizer inside."""
-    for each in (optimizer, *wrapped.inside(optimizer, [])):
+    for each in (optimizer, *outer_optimizers.inside(optimizer, [])):
         each._opt_called = True
         if "_step_count" in vars(each):  # torch before 2.4
             each._step_count += 1
@@ -134,7 +134,7 @@ def _begin(optimizer: Any, stash: AmpStash) -> Any:
     stash.session.follow()
     found_inf = context.step_begin(stash.index, bool(stash.session.masters))
     try:
-        return graphs.settle(optimizer, found_inf)
+        return cuda_graphs.settle(optimizer, found_inf)
     except BaseException:
         context.step_end(stash.index)
         raise
@@ -195,9 +195,9 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
             return None
         stash.running = True
         try:
-            lent = split.lent(stash.session, self)
+            lent = split_masters.lent(stash.session, self)
             guarded = () if closure is None else (_guard_closure(stash, closure, lent),)
-            with lent, graphs.told(self, found_inf), fused.Choice(self, stash.fuses and closure is None):
+            with lent, cuda_graphs.told(self, found_inf), fused_steps.Choice(self, stash.fuses and closure is None):
                 result = old(*guarded, *args, **kwargs)
             skipped = _stepped(stash, found_inf)
         finally:
@@ -248,7 +248,7 @@ def _make_zero_grad(old: Callable[..., Any], owner: Callable[..., Any]) -> Calla
             _zero(stash)
         result = old(*args, **kwargs)
         if stash.session.split is not None:
-            split.forget_gradients(self)
+            split_masters.forget_gradients(self)
         return result
 
     return zero_grad
@@ -414,14 +414,14 @@ def _put_masters(optimizer: Any, session: Session) -> Callable[[], None]:
     """Masters in the place of their parameters in groups and state. The way back."""
     for group in optimizer.param_groups:
         group["params"][:] = [session.masters.get(id(param), param) for param in group["params"]]
-    wrapped.re_key(optimizer, session.params_and_masters())
+    outer_optimizers.re_key(optimizer, session.params_and_masters())
 
     def undo() -> None:
         pairs = [(master, param) for param, master in session.params_and_masters()]
         back = {id(master): param for master, param in pairs}
         for group in optimizer.param_groups:
             group["params"][:] = [back.get(id(param), param) for param in group["params"]]
-        wrapped.re_key(optimizer, pairs)
+        outer_optimizers.re_key(optimizer, pairs)
 
     return undo
 
@@ -431,7 +431,7 @@ def wire(optimizer: Any, session: Session, index: int, others: list[Any]) -> Non
     called by itself is that optimizer's step. `others` are given to initialize too."""
     stash = AmpStash(session, index, optimizer)
     session.remember(stash._pairs())
-    for each in (optimizer, *wrapped.inside(optimizer, others)):
+    for each in (optimizer, *outer_optimizers.inside(optimizer, others)):
         session.undo.append(_wire_one(each, stash))
     session.optimizers.append(weakref.ref(optimizer))
 
@@ -441,7 +441,7 @@ def _wire_one(optimizer: Any, stash: AmpStash) -> Callable[[], None]:
     undo = [_put_masters(optimizer, stash.session)]
     methods = [("step", _make_step), ("zero_grad", _make_zero_grad), ("add_param_group", _make_add_param_group)]
     if stash.session.split is not None:
-        methods.append(("load_state_dict", split.make_load))
+        methods.append(("load_state_dict", split_masters.make_load))
     for name, make in methods:
         way_back = _replace(optimizer, name, make)
         if way_back is not None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ... import _core
-from . import averages, states
+from . import averages, model_states
 from ._casting import cast_tree
 from .compiling import root, run_as_it_is, set_compiler
 from .session import Session
@@ -111,7 +111,7 @@ class Wired:
         return result
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        states.settle_copy(self)
+        model_states.settle_copy(self)
         session = self._amp_forward.session
         if session is not None and session.alive:
             session.follow()

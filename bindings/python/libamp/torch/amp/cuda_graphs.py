@@ -13,9 +13,9 @@ import torch
 
 from ... import _core
 from .._devices import Copy
-from . import wrapped
-from ._amp_state import maybe_print
+from . import outer_optimizers
 from .compiling import run_as_it_is
+from .process_state import maybe_print
 
 
 def overflow(loss_id: int, scale: float) -> str:
@@ -44,10 +44,11 @@ def skips_by_itself(optimizer: Any, others: list[Any]) -> bool:
     """Does its step read found_inf, as torch's GradScaler tells it? Not by what it hands on to one inside it. libamp's
     own do, but classes derived from them may have a step of their own."""
     if vars(type(optimizer)).get("_skips_by_flag", False):
-        return not wrapped.inside(optimizer, others)
+        return not outer_optimizers.inside(optimizer, others)
     if not inspect.getattr_static(optimizer, "_step_supports_amp_scaling", False):
         return False
-    return not wrapped.inside(optimizer, others) and "grad_scaler" not in inspect.signature(optimizer.step).parameters
+    has_inner = bool(outer_optimizers.inside(optimizer, others))
+    return not has_inner and "grad_scaler" not in inspect.signature(optimizer.step).parameters
 
 
 def _begins(optimizer: Any, group: dict[str, Any]) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...optimizers.base import number
+from libamp.torch.optimizers.base import number
+
 from ._buckets import Bucket
 from ._sharded import ShardedOptimizer
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """apex.amp.amp: the old API and the annotations, where scripts import them from."""
-from .frontend import init
-from .handle import AmpHandle, NoOpHandle
-from .registry import (
+from libamp.torch.amp.frontend import init
+from libamp.torch.amp.old_api import AmpHandle, NoOpHandle
+from libamp.torch.amp.registry import (
     bfloat16_function,
     float_function,
     half_function,

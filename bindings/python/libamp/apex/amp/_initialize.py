@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import bf16, retype
-from ._amp_state import _amp_state, warn_or_err
-from .frontend import check_level, check_models, check_optimizers, start
-from .properties import Properties, resolve, settings_of
+from libamp.torch.amp import bf16_switch, retype
+from libamp.torch.amp.frontend import check_level, check_models, check_optimizers, start
+from libamp.torch.amp.process_state import _amp_state, warn_or_err
+from libamp.torch.amp.properties import Properties, resolve, settings_of
 
 __all__ = ["applier", "check_models", "check_optimizers", "check_params_fp32", "to_type"]
 
@@ -44,7 +44,7 @@ def _initialize(
 ) -> Any:
     """What initialize does once the properties stand: without its banner."""
     check_level(properties.opt_level)
-    bf16.read_properties(properties)
+    bf16_switch.read_properties(properties)
     level, settings = properties.opt_level, settings_of(properties.options)
     resolve(level, settings)
     _amp_state.opt_properties = properties

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.amp._amp_state: what the last initialize left, by the names that scripts and tests read."""
+"""What the last initialize left in the process, and the verbosity of what is printed: apex.amp._amp_state."""
 from __future__ import annotations
 
 import os
