@@ -206,6 +206,10 @@ struct amp__tile {
     X(set, amp__split_fn *, split, 0)                                                                                  \
     X(set, amp__join_fn *, join, 0)                                                                                    \
     X(set, amp__join_squares_fn *, join_squares, 0)                                                                    \
+    AMP__UPDATE_MAP(X, set)
+
+/* Those of the fused optimizers. */
+#define AMP__UPDATE_MAP(X, set)                                                                                        \
     X(set, amp__update_fn *, sgd, 0)                                                                                   \
     X(set, amp__update_fn *, adam, 0)                                                                                  \
     X(set, amp__update_fn *, adagrad, 0)                                                                               \

@@ -8,6 +8,7 @@
 
 #include "amp_optim.h"
 #include "common/common.h"
+#include "kernels/kernels.h"
 #include "kernels/place.h"
 
 #define AMP__MOMENTS 3
@@ -15,6 +16,22 @@
 #define AMP__OPTIM_COUNT(...) +1
 enum { AMP__OPTIM_KINDS = 0 AMP_OPTIM_MAP(AMP__OPTIM_COUNT) };
 #undef AMP__OPTIM_COUNT
+
+/* ---- kinds.c ---- */
+
+struct amp__optim_tensor;
+
+/* What one kind of AMP_OPTIM_MAP is. */
+struct amp__optim_kind {
+    const char *name;
+    uint32_t flags; /* that it takes */
+    amp_optim defaults;
+    const char *moments[AMP__MOMENTS];
+    void (*step)(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u);
+};
+const struct amp__optim_kind *amp__optim_kind(amp_optim_kind kind); /* NULL: there is none */
+
+static inline bool amp__optim_has(const amp_optim *rule, uint32_t flag) { return (rule->flags & flag) != 0; }
 
 /* ---- rules.c ---- */
 
@@ -69,6 +86,14 @@ double amp__optim_squares(const struct amp__optim_tensor *tensor);
 float amp__optim_limit(const amp_optim *rule, float norm_of_all);
 /* The step. `limit` as above. */
 void amp__optim_update(const amp_optim *rule, const struct amp__optim_tensor *tensor, float limit);
+
+/* What the steps of kinds.c are made of. The norms are the tensor's known ones, or are computed here. */
+float amp__optim_norm_of_grad(const struct amp__optim_tensor *tensor);
+float amp__optim_norm_of_param(const struct amp__optim_tensor *tensor);
+struct amp__powers amp__optim_powers_of(const amp_optim *rule, const struct amp__optim_tensor *tensor);
+void amp__optim_pass(amp__update_fn *kernel, const struct amp__update *u, size_t n);
+/* squares += those of each block, in order. */
+void amp__optim_pass_squares(amp__update_squares_fn *kernel, const struct amp__update *u, size_t n, double squares[2]);
 
 /* Calls update(user, i), which steps tensor i of size(user, i) elements, for all of n: short ones beside each other and
  * the parts of long ones, on as many threads as there may be. */

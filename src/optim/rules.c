@@ -1,54 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rules as data: what each kind is called, takes, defaults to and keeps. */
+/* A caller's rule: its defaults, checks, and the moments that it keeps. */
 #include "optim/optim.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Flags that a kind takes, and its defaults; AMP_OPTIM_MAP asks for both of every kind. */
-#define SGD_TAKES (AMP_OPTIM_NESTEROV | AMP_OPTIM_DECAY_AFTER_MOMENTUM)
-#define SGD_DEFAULTS .lr = 1e-3
-#define ADAM_TAKES (AMP_OPTIM_BIAS_CORRECTION | AMP_OPTIM_AMSGRAD)
-#define ADAM_DEFAULTS .flags = AMP_OPTIM_BIAS_CORRECTION, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8
-#define ADAMW_TAKES ADAM_TAKES
-#define ADAMW_DEFAULTS ADAM_DEFAULTS
-#define CORRECTED_MEANS (AMP_OPTIM_BIAS_CORRECTION | AMP_OPTIM_DECOUPLED | AMP_OPTIM_GRAD_AVERAGING)
-#define LAMB_TAKES (CORRECTED_MEANS | AMP_OPTIM_NVLAMB)
-#define LAMB_DEFAULTS                                                                                                  \
-    .flags = CORRECTED_MEANS, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6, .weight_decay = 0.01,             \
-    .max_grad_norm = 1.0
-#define NOVOGRAD_TAKES (CORRECTED_MEANS | AMP_OPTIM_INIT_ZERO)
-#define NOVOGRAD_DEFAULTS .flags = CORRECTED_MEANS, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8
-#define ADAGRAD_TAKES AMP_OPTIM_DECOUPLED
-#define ADAGRAD_DEFAULTS .lr = 1e-2, .eps = 1e-10
-#define LARC_TAKES (AMP_OPTIM_NESTEROV | AMP_OPTIM_CLIP)
-#define LARC_DEFAULTS .flags = AMP_OPTIM_CLIP, .lr = 1e-3, .eps = 1e-8, .trust_coefficient = 0.02
-
-static const struct kind {
-    const char *name;
-    uint32_t flags; /* that it takes */
-    amp_optim defaults;
-    const char *moments[AMP__MOMENTS];
-} kinds[] = {
-#define KIND(constant, value, name, title, rule, ...)                                                                  \
-    [AMP_OPTIM_##constant] = { title, constant##_TAKES,                                                                \
-                               { .struct_size = sizeof(amp_optim), .kind = value, constant##_DEFAULTS },               \
-                               { __VA_ARGS__ } },
-    AMP_OPTIM_MAP(KIND)
-#undef KIND
-};
-
-#define HAS_ITS_VALUE(constant, value, ...) _Static_assert(AMP_OPTIM_##constant == (value), "AMP_OPTIM_MAP");
-AMP_OPTIM_MAP(HAS_ITS_VALUE)
-#undef HAS_ITS_VALUE
-_Static_assert(AMP_COUNT(kinds) == AMP__OPTIM_KINDS + 1, "AMP_OPTIM_MAP leaves out a value, or has one twice");
-
-static const struct kind *find_kind(amp_optim_kind kind) {
-    return kind > 0 && (size_t)kind < AMP_COUNT(kinds) ? &kinds[kind] : NULL;
-}
-
 AMP_API amp_status amp_optim_defaults(amp_optim_kind kind, amp_optim *rule) {
-    const struct kind *found = find_kind(kind);
+    const struct amp__optim_kind *found = amp__optim_kind(kind);
     AMP_RETURN_IF(!rule, AMP_ERR_INVALID_ARGUMENT, "amp_optim_defaults: rule is NULL");
 #define NAMED(constant, value, ...) ", AMP_OPTIM_" #constant " (" #value ")"
     AMP_RETURN_IF(!found, AMP_ERR_INVALID_ARGUMENT,
@@ -63,7 +21,7 @@ AMP_API amp_status amp_optim_defaults(amp_optim_kind kind, amp_optim *rule) {
 static const char *const flag_names[] = { "NESTEROV", "DECAY_AFTER_MOMENTUM", "BIAS_CORRECTION", "AMSGRAD", "DECOUPLED",
                                           "GRAD_AVERAGING", "NVLAMB", "INIT_ZERO", "CLIP" };
 
-static amp_status check_flags(const amp_optim *rule, const struct kind *kind, const char *what) {
+static amp_status check_flags(const amp_optim *rule, const struct amp__optim_kind *kind, const char *what) {
     for (uint32_t i = 0; i < 32; i++) {
         if (!(rule->flags & ~kind->flags & (uint32_t)1 << i)) continue;
         AMP_RETURN_IF(i >= AMP_COUNT(flag_names), AMP_ERR_INVALID_ARGUMENT, "%s: unknown flags 0x%x", what,
@@ -76,7 +34,7 @@ static amp_status check_flags(const amp_optim *rule, const struct kind *kind, co
     return AMP_OK;
 }
 
-static amp_status check_numbers(const amp_optim *rule, const struct kind *kind, const char *what) {
+static amp_status check_numbers(const amp_optim *rule, const struct amp__optim_kind *kind, const char *what) {
     const bool betas = kind->defaults.beta2 > 0.0, trust = kind->defaults.trust_coefficient > 0.0;
     const struct {
         const char *name;
@@ -108,7 +66,7 @@ amp_status amp__optim_check(const amp_optim *given, const char *what, amp_optim 
     amp_optim rule;
     AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "%s: the rule is NULL", what);
     AMP_TRY(amp__copy_struct(&rule, sizeof rule, sizeof rule, given, given->struct_size, "amp_optim"));
-    const struct kind *kind = find_kind(rule.kind);
+    const struct amp__optim_kind *kind = amp__optim_kind(rule.kind);
     AMP_RETURN_IF(!kind, AMP_ERR_INVALID_ARGUMENT, "%s: kind %d does not exist: start from amp_optim_defaults", what,
                   (int)rule.kind);
     AMP_RETURN_IF(rule.reserved, AMP_ERR_INVALID_ARGUMENT, "%s: reserved is not 0", what);
@@ -125,7 +83,7 @@ const char *amp__optim_moment(const amp_optim *rule, int k) {
     const bool sgd = rule->kind == AMP_OPTIM_SGD || rule->kind == AMP_OPTIM_LARC;
     if (sgd && rule->momentum == 0.0) return NULL;
     if (k == 2 && !(rule->flags & AMP_OPTIM_AMSGRAD)) return NULL;
-    return kinds[rule->kind].moments[k];
+    return amp__optim_kind(rule->kind)->moments[k];
 }
 
 uint64_t amp__optim_moment_size(const amp_optim *rule, int k, uint64_t size) {

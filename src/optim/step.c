@@ -22,7 +22,7 @@ struct amp__powers amp__optim_powers(const amp_optim *rule, uint64_t steps) {
     return (struct amp__powers){ step, amp__power(rule->beta1, step), amp__power(rule->beta2, step) };
 }
 
-static struct amp__powers powers_of(const amp_optim *rule, const struct amp__optim_tensor *tensor) {
+struct amp__powers amp__optim_powers_of(const amp_optim *rule, const struct amp__optim_tensor *tensor) {
     const bool known = tensor->powers && tensor->powers->step == *tensor->steps + 1;
     return known ? *tensor->powers : amp__optim_powers(rule, *tensor->steps);
 }
@@ -42,11 +42,11 @@ double amp__optim_squares(const struct amp__optim_tensor *tensor) {
     return amp__check_span(&tensor->grad, tensor->inv_scale, tensor->factor, &unused);
 }
 
-static float norm_of_grad(const struct amp__optim_tensor *tensor) {
+float amp__optim_norm_of_grad(const struct amp__optim_tensor *tensor) {
     return tensor->has_norm ? tensor->grad_norm : (float)sqrt(amp__optim_squares(tensor));
 }
 
-static float norm_of_param(const struct amp__optim_tensor *tensor) {
+float amp__optim_norm_of_param(const struct amp__optim_tensor *tensor) {
     uint32_t unused = 0;
     if (tensor->remainder) return (float)sqrt(amp__join_squares(&tensor->param, tensor->remainder));
     return (float)sqrt(amp__check_span(&tensor->param, 1.0f, 1.0f, &unused));
@@ -58,8 +58,6 @@ float amp__optim_limit(const amp_optim *rule, float norm_of_all) {
 }
 
 /* ---- numbers ---- */
-
-static bool has(const amp_optim *rule, uint32_t flag) { return (rule->flags & flag) != 0; }
 
 /* Short ones are not worth waiting for their stores' end. */
 enum { SHORTEST_STREAM = 32 << 10 };
@@ -87,9 +85,9 @@ static void fill_update(struct amp__update *u, const amp_optim *rule, const stru
         .ratio = 1.0f,
         .denominator = 1.0f,
         .first = *tensor->steps == 0,
-        .nesterov = has(rule, AMP_OPTIM_NESTEROV),
-        .decay_after = has(rule, AMP_OPTIM_DECAY_AFTER_MOMENTUM),
-        .decoupled = has(rule, AMP_OPTIM_DECOUPLED) || rule->kind == AMP_OPTIM_ADAMW,
+        .nesterov = amp__optim_has(rule, AMP_OPTIM_NESTEROV),
+        .decay_after = amp__optim_has(rule, AMP_OPTIM_DECAY_AFTER_MOMENTUM),
+        .decoupled = amp__optim_has(rule, AMP_OPTIM_DECOUPLED) || rule->kind == AMP_OPTIM_ADAMW,
         .stream = tensor->stream && master && low->data && low->size >= SHORTEST_STREAM,
     };
     if (tensor->remainder && low->size) {
@@ -97,14 +95,14 @@ static void fill_update(struct amp__update *u, const amp_optim *rule, const stru
         u->ties = amp__ties_of(tensor->remainder, low->size);
     }
     memcpy(u->moments, tensor->moments, sizeof u->moments);
-    if (has(rule, AMP_OPTIM_BIAS_CORRECTION)) {
-        const struct amp__powers powers = powers_of(rule, tensor);
+    if (amp__optim_has(rule, AMP_OPTIM_BIAS_CORRECTION)) {
+        const struct amp__powers powers = amp__optim_powers_of(rule, tensor);
         u->correction1 = (float)(1.0 - powers.of_beta1);
         u->correction2 = (float)(1.0 - powers.of_beta2);
     }
 }
 
-/* ---- kinds ---- */
+/* ---- passes over a tensor ---- */
 
 static size_t block_end(size_t at, size_t end) { return end - at < AMP__SUM_BLOCK ? end : at + AMP__SUM_BLOCK; }
 
@@ -123,14 +121,14 @@ static void run_part(void *pass, const struct amp__part *part) {
         else p->squares_kernel(p->u, at, block_end(at, part->end), p->squares[block++]);
 }
 
-static void run(amp__update_fn *kernel, const struct amp__update *u, size_t n) {
+void amp__optim_pass(amp__update_fn *kernel, const struct amp__update *u, size_t n) {
     const amp_span elements = { NULL, n, AMP_FLOAT32, 0 };
     struct pass pass = { u, kernel, NULL, NULL };
     amp__walk(&elements, 1, n, run_part, &pass);
 }
 
 /* Blocks on several threads, where there is memory for their sums; added in order all the same. */
-static void run_squares(amp__update_squares_fn *kernel, const struct amp__update *u, size_t n, double squares[2]) {
+void amp__optim_pass_squares(amp__update_squares_fn *kernel, const struct amp__update *u, size_t n, double squares[2]) {
     const amp_span elements = { NULL, n, AMP_FLOAT32, 0 };
     struct pass pass = { u, NULL, kernel, NULL };
     if (amp__walk_threads(n) > 1) pass.squares = amp__alloc(n / AMP__SUM_BLOCK + 1, sizeof *pass.squares);
@@ -145,70 +143,11 @@ static void run_squares(amp__update_squares_fn *kernel, const struct amp__update
     amp__free(pass.squares);
 }
 
-/* Both norms are there: Apex leaves a tensor without one of them as it is. */
-static float larc_ratio(const amp_optim *rule, const struct amp__optim_tensor *tensor) {
-    const double of_p = (double)norm_of_param(tensor), of_g = (double)norm_of_grad(tensor);
-    if (of_p == 0.0 || of_g == 0.0) return 1.0f;
-    const double ratio = rule->trust_coefficient * of_p / (of_g + rule->weight_decay * of_p + rule->eps);
-    if (!has(rule, AMP_OPTIM_CLIP)) return (float)ratio;
-    return ratio < rule->lr ? (float)(ratio / rule->lr) : 1.0f;
-}
-
-static void sgd(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
-    u->beta1 = (float)rule->momentum;
-    u->rest1 = (float)(1.0 - rule->dampening);
-    if (rule->kind == AMP_OPTIM_LARC) u->ratio = larc_ratio(rule, tensor);
-    run(amp__kernels_get()->sgd, u, (size_t)tensor->param.size);
-}
-
-static void adam(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
-    (void)rule;
-    run(amp__kernels_get()->adam, u, (size_t)tensor->param.size);
-}
-
-static void adagrad(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
-    (void)rule;
-    run(amp__kernels_get()->adagrad, u, (size_t)tensor->param.size);
-}
-
-/* The second moment is kept as a norm, not squared: what float holds of the one it need not hold of the other. */
-static void novograd(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
-    float *kept = tensor->moments[1];
-    const double norm = (double)norm_of_grad(tensor), before = (double)*kept;
-    if (u->first && !has(rule, AMP_OPTIM_INIT_ZERO)) *kept = (float)norm;
-    else *kept = (float)sqrt(rule->beta2 * (before * before) + (1.0 - rule->beta2) * (norm * norm));
-    const double correction =
-        has(rule, AMP_OPTIM_BIAS_CORRECTION) ? sqrt(1.0 - powers_of(rule, tensor).of_beta2) : 1.0;
-    u->denominator = (float)((double)*kept / correction + rule->eps);
-    u->rest1 = has(rule, AMP_OPTIM_GRAD_AVERAGING) ? u->rest1 : 1.0f;
-    u->moments[1] = NULL;
-    run(amp__kernels_get()->novograd, u, (size_t)tensor->param.size);
-}
-
-static void lamb(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
-    const struct amp__kernels *kernels = amp__kernels_get();
-    const size_t n = (size_t)tensor->param.size;
-    double squares[2] = { 0.0, 0.0 };
-    u->rest1 = has(rule, AMP_OPTIM_GRAD_AVERAGING) ? u->rest1 : 1.0f;
-    run_squares(kernels->lamb_moments, u, n, squares);
-    const double of_p = (double)(float)sqrt(squares[0]), of_u = (double)(float)sqrt(squares[1]);
-    const bool wanted = rule->weight_decay != 0.0 || has(rule, AMP_OPTIM_NVLAMB);
-    if (wanted && of_p != 0.0 && of_u != 0.0) u->lr = (float)(rule->lr * (of_p / of_u));
-    run(kernels->lamb_apply, u, n);
-}
-
-typedef void kind_fn(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u);
-static kind_fn *const kinds[] = {
-#define KIND(constant, value, name, title, rule, ...) [AMP_OPTIM_##constant] = rule,
-    AMP_OPTIM_MAP(KIND)
-#undef KIND
-};
-
 void amp__optim_update(const amp_optim *rule, const struct amp__optim_tensor *tensor, float limit) {
     struct amp__update u;
     fill_update(&u, rule, tensor);
     if (rule->kind == AMP_OPTIM_LAMB) u.ratio = limit;
-    kinds[rule->kind](rule, tensor, &u);
+    amp__optim_kind(rule->kind)->step(rule, tensor, &u);
     ++*tensor->steps;
 }
 

@@ -140,18 +140,14 @@ static void step(const struct amp__update *u, size_t begin, size_t end, emulated
     if (block) put_back(u, begin, n, block);
 }
 
-#define RULE(name, rule) \
+#define RULE(name, constant, moments) \
     static uint32_t name##_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *u, \
                               double sums[2]) { \
-        cuda_update_group(rule, t, u, at, sums); \
+        cuda_update_group(CUDA_##constant, t, u, at, sums); \
         return 0; \
     } \
     static AMP__UPDATE(name) { step(u, begin, end, name##_fn); }
-RULE(sgd, CUDA_SGD)
-RULE(adam, CUDA_ADAM)
-RULE(adagrad, CUDA_ADAGRAD)
-RULE(novograd, CUDA_NOVOGRAD)
-RULE(lamb_apply, CUDA_LAMB_APPLY)
+CUDA_RULE_MAP(RULE)
 
 /* ---- the table ---- */
 
@@ -183,5 +179,7 @@ void emulated_kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
     memcpy(k->scale_list, scale_lists, sizeof scale_lists);
     memcpy(k->axpby, axpbys, sizeof axpbys);
     memcpy(k->nonfinite, nonfinites, sizeof nonfinites);
-    k->sgd = sgd, k->adam = adam, k->adagrad = adagrad, k->novograd = novograd, k->lamb_apply = lamb_apply;
+#define SET_RULE(name, constant, moments) k->name = name;
+    CUDA_RULE_MAP(SET_RULE)
+#undef SET_RULE
 }

@@ -29,7 +29,7 @@ NARROW = {"pack", "pack_mask", "unpack"}  # a lane's rows lie apart: neighbours 
 SMALL = {"norms", "prepare", "lamb_lr", "sum_columns", "sum_rows", "scaler", "statistics_sums"}  # a block or a thread a tensor, or a sum
 NO_DIVISION = {"finish"}  # of integers, for each group
 BOUNDED = {"finish"}  # has erf, tanh and exp, whose insides are CUDA's: within a bound, not to the bit
-COUNTS = {"update": 5, "step": 3, "pack": 3, "unpack": 4}  # kernel_update<rule>, kernel_pack<bits>
+COUNTS = {"pack": 3, "unpack": 4}  # kernel_pack<bits>; and rule_counts
 
 BUDGET_ARCH = "sm_90"
 REGISTERS = {  # 64: half of a multiprocessor's threads at a time, 80: three eighths
@@ -61,6 +61,14 @@ BUDGETS = [
 ]
 # An H200: multiprocessors, their clock, warp instructions that each issues a cycle, bytes a second of copying.
 H200 = (132, 1.98e9, 4, 4.3e12)
+
+
+def rule_counts(folder):
+    """Of kernel_update<rule> and kernel_step<rule>, from the lists in update.h."""
+    text = (pathlib.Path(folder) / "update.h").read_text(encoding="utf-8")
+    rows = {name: len(re.findall(r"X\(\w+, \w+, \d\)", re.search(rf"#define CUDA_{name}_MAP\(X\)(.*?[^\\])\n", text, re.S).group(1)))
+            for name in ("KNOWN_RULE", "RULE")}
+    return {"step": rows["KNOWN_RULE"], "update": rows["KNOWN_RULE"] + rows["RULE"]}
 
 
 def tool(*command):
@@ -219,6 +227,7 @@ def judge(how, kernels, archs, found, used, ptx, over):
 
 def main():
     plugin, cuobjdump, folder, nvcc, *flags = sys.argv[1:]
+    COUNTS.update(rule_counts(folder))
     if plugin.startswith("-"):
         print(f"1..0 # SKIP {plugin[1:]}")
     elif os.environ.get("AMP_TEST_SHORT"):

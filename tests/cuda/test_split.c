@@ -100,8 +100,10 @@ static const struct {
     amp_optim_kind kind;
     double momentum;
 } rules[] = {
-    { AMP_OPTIM_SGD, 0.9 }, { AMP_OPTIM_ADAM, 0.0 }, { AMP_OPTIM_ADAMW, 0.0 }, { AMP_OPTIM_LAMB, 0.0 },
-    { AMP_OPTIM_NOVOGRAD, 0.0 }, { AMP_OPTIM_ADAGRAD, 0.0 }, { AMP_OPTIM_LARC, 0.0 }, { AMP_OPTIM_LARC, 0.9 },
+#define KIND(constant, value, ...) { value, 0.0 },
+    AMP_OPTIM_MAP(KIND)
+#undef KIND
+    { AMP_OPTIM_SGD, 0.9 }, { AMP_OPTIM_LARC, 0.9 },
 };
 
 static void step(const amp_optim *rule, int split) {

@@ -7,6 +7,9 @@
 #include "asserts.h"
 
 #include "../kernels/support.h"
+#include "../optim/rules.h"
+
+#include "optim/optim.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,31 +23,6 @@ struct tensors {
     uint64_t steps[N];
 };
 static struct tensors ours, theirs;
-
-static const struct {
-    amp_optim_kind kind;
-    uint32_t flags; /* besides or instead of the defaults' */
-    bool toggle;
-    double weight_decay, momentum;
-} cases[] = {
-    { AMP_OPTIM_SGD, 0, false, 0.0, 0.0 },
-    { AMP_OPTIM_SGD, AMP_OPTIM_NESTEROV, true, 0.01, 0.9 },
-    { AMP_OPTIM_SGD, AMP_OPTIM_DECAY_AFTER_MOMENTUM, true, 0.01, 0.9 },
-    { AMP_OPTIM_ADAM, 0, false, 0.01, 0.0 },
-    { AMP_OPTIM_ADAM, AMP_OPTIM_AMSGRAD, true, 0.0, 0.0 },
-    { AMP_OPTIM_ADAM, AMP_OPTIM_BIAS_CORRECTION, true, 0.0, 0.0 },
-    { AMP_OPTIM_ADAMW, 0, false, 0.01, 0.0 },
-    { AMP_OPTIM_LAMB, 0, false, 0.01, 0.0 },
-    { AMP_OPTIM_LAMB, AMP_OPTIM_DECOUPLED | AMP_OPTIM_NVLAMB, true, 0.0, 0.0 },
-    { AMP_OPTIM_LAMB, AMP_OPTIM_GRAD_AVERAGING, true, 0.0, 0.0 },
-    { AMP_OPTIM_NOVOGRAD, 0, false, 0.01, 0.0 },
-    { AMP_OPTIM_NOVOGRAD, AMP_OPTIM_DECOUPLED | AMP_OPTIM_INIT_ZERO, true, 0.01, 0.0 },
-    { AMP_OPTIM_NOVOGRAD, AMP_OPTIM_BIAS_CORRECTION | AMP_OPTIM_GRAD_AVERAGING, true, 0.0, 0.0 },
-    { AMP_OPTIM_ADAGRAD, 0, false, 0.01, 0.0 },
-    { AMP_OPTIM_ADAGRAD, AMP_OPTIM_DECOUPLED, true, 0.01, 0.0 },
-    { AMP_OPTIM_LARC, 0, false, 0.01, 0.9 },
-    { AMP_OPTIM_LARC, AMP_OPTIM_CLIP, true, 0.01, 0.0 },
-};
 
 static const float inv_scale = 1.0f / 1024.0f, grad_factor = 0.75f;
 
@@ -92,12 +70,6 @@ static uint32_t update_fn(const struct cuda_tensor *t, const struct cuda_place *
     return 0;
 }
 
-static int n_moments(const amp_optim *rule) {
-    if (rule->kind == AMP_OPTIM_SGD || rule->kind == AMP_OPTIM_LARC) return rule->momentum != 0.0;
-    if (rule->kind == AMP_OPTIM_ADAGRAD || rule->kind == AMP_OPTIM_NOVOGRAD) return 1;
-    return rule->flags & AMP_OPTIM_AMSGRAD ? 3 : 2;
-}
-
 /* LAMB's learning rates from sums of the same order as libamp's own, so that they are the same to the bit; that the
  * device's sums are near those is test_sums' business, and is looked at here once more. */
 static void lamb(const amp_optim *rule, struct cuda_update *updates, const struct spans *s, double *chunk_sums,
@@ -136,7 +108,8 @@ static void step_ours(const amp_optim *rule, float norm, const float *norms) {
     struct cuda_update updates[N];
     OWN_PLAN plan = { 0 };
     double *sums = NULL;
-    for (int k = 0; k < n_moments(rule); k++) lists[CUDA_MOMENTS + k] = s.moments[k];
+    for (int k = 0; k < 3; k++)
+        if (amp__optim_moment(rule, k)) lists[CUDA_MOMENTS + k] = s.moments[k];
     for (int i = 0; i < N; i++) {
         float of_param;
         ck_ok(amp_l2norm_list(&s.param[i], 1, &of_param, NULL));
@@ -154,12 +127,9 @@ static void step_ours(const amp_optim *rule, float norm, const float *norms) {
     free(sums);
 }
 
-TEST_TIMES(test_steps, sizeof cases / sizeof *cases) {
-    amp_optim rule = AMP_OPTIM_INIT;
-    ck_ok(amp_optim_defaults(cases[_i].kind, &rule));
-    if (cases[_i].toggle) rule.flags ^= cases[_i].flags;
+TEST_TIMES(test_steps, N_RULES) {
+    amp_optim rule = rule_of(_i, NULL);
     rule.eps = 1e-3; /* large enough to be seen */
-    rule.weight_decay = cases[_i].weight_decay, rule.momentum = cases[_i].momentum;
     random_restart();
     memset(&ours, 0, sizeof ours);
     for (int i = 0; i < N; i++) fill(PATTERN_NORMAL, AMP_FLOAT32, ours.param[i], sizes[i]);

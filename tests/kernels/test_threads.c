@@ -181,8 +181,9 @@ static uint64_t step_with(int32_t kind, bool split) {
     return hash;
 }
 
-static const int32_t kinds[] = { AMP_OPTIM_SGD,      AMP_OPTIM_ADAM,    AMP_OPTIM_ADAMW, AMP_OPTIM_LAMB,
-                                 AMP_OPTIM_NOVOGRAD, AMP_OPTIM_ADAGRAD, AMP_OPTIM_LARC };
+#define KIND(constant, value, ...) value,
+static const int32_t kinds[] = { AMP_OPTIM_MAP(KIND) };
+#undef KIND
 
 TEST_TIMES(optimizers_have_the_same_bits, AMP_COUNT(kinds)) {
     DO(amp_set_num_threads(1));

@@ -6,7 +6,9 @@
 #include "kernels/kernels.h"
 
 typedef void update_check(amp_fn kernel, const amp_dtype *types, const char *isa);
-update_check check_sgd, check_adam, check_adagrad, check_novograd, check_lamb_apply, check_lamb_moments, check_check;
-update_check check_split, check_join, check_join_squares;
+#define CHECK_OF_UPDATE(set, type, group, n_types) update_check check_##group;
+AMP__UPDATE_MAP(CHECK_OF_UPDATE, )
+#undef CHECK_OF_UPDATE
+update_check check_check, check_split, check_join, check_join_squares;
 
 #endif

@@ -50,6 +50,7 @@ struct step {
     const amp_optim *rule;
     const struct reference *t;
     double number; /* of the step, from 1 on */
+    struct number factor; /* LAMB's */
     struct number lr, decay, eps, beta1, beta2, rest1, rest2, corr1, corr2, grad_share;
 };
 
@@ -137,10 +138,12 @@ static void adam(const struct step *s) {
     }
 }
 
-static void lamb(const struct step *s, struct number factor) {
+static void adamw(const struct step *s) { adam(s); }
+
+static void lamb(const struct step *s) {
     struct number *u = calloc(s->t->n, sizeof *u);
     for (size_t i = 0; i < s->t->n; i++) {
-        const struct number g = mul(exact((double)s->t->grad[i]), factor);
+        const struct number g = mul(exact((double)s->t->grad[i]), s->factor);
         u[i] = adam_direction(s, i, has(s, AMP_OPTIM_DECOUPLED) ? g : decayed(s, i, g), s->grad_share);
         if (has(s, AMP_OPTIM_DECOUPLED)) u[i] = decayed(s, i, u[i]);
     }
@@ -194,15 +197,13 @@ struct number reference_factor(const amp_optim *rule, const struct reference *te
 }
 
 void reference_step(const amp_optim *rule, const struct reference *tensor, struct number factor) {
-    const struct step s = prepare(rule, tensor);
+    struct step s = prepare(rule, tensor);
+    s.factor = factor;
     switch (rule->kind) {
-    case AMP_OPTIM_SGD: sgd(&s); break;
-    case AMP_OPTIM_LARC: larc(&s); break;
-    case AMP_OPTIM_ADAM:
-    case AMP_OPTIM_ADAMW: adam(&s); break;
-    case AMP_OPTIM_LAMB: lamb(&s, factor); break;
-    case AMP_OPTIM_NOVOGRAD: novograd(&s); break;
-    case AMP_OPTIM_ADAGRAD: adagrad(&s); break;
+#define STEP(constant, value, name, ...)                                                                               \
+    case value: name(&s); break;
+        AMP_OPTIM_MAP(STEP)
+#undef STEP
     default: abort();
     }
 }

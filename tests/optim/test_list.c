@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_optim_list: unscaling on the way is unscaling before, overflow writes nothing, 16-bit copies, edges, refusals. */
 #include "optim/optim.h"
-#include "rules.h"
+#include "tensors.h"
 
 #include <math.h>
 

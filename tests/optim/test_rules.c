@@ -2,7 +2,7 @@
 /* Each rule, with each switch, against the formulas in double, within the bounds of reference.h; step after step from
  * the floats that the step before left, so that every step is judged by itself. */
 #include "reference.h"
-#include "rules.h"
+#include "tensors.h"
 
 #include <math.h>
 

@@ -4,7 +4,7 @@
  * and moments after each step, with the reference and with this machine's best set. amp_split_list and amp_join_list:
  * what they refuse, and what they make of halves that a host has written. (Values, lengths, sets: tests/kernels.)
  */
-#include "rules.h"
+#include "tensors.h"
 
 #include <float.h>
 #include <math.h>

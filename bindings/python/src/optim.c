@@ -15,6 +15,9 @@ static const struct rule_name { const char *name; amp_optim_kind kind; const cha
     AMP_OPTIM_MAP(RULE)
 #undef RULE
 };
+#define ONE_RULE(...) +1
+_Static_assert(sizeof rules / sizeof *rules == 0 AMP_OPTIM_MAP(ONE_RULE), "AMP_OPTIM_MAP leaves out a rule");
+#undef ONE_RULE
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define IS(object, text) (PyUnicode_CompareWithASCIIString(object, text) == 0)

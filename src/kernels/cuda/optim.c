@@ -40,6 +40,15 @@ struct step {
     struct cuda_step prepare;
 };
 
+static const enum cuda_rule rules[] = {
+#define KIND(constant, value, name, title, rule, ...) [AMP_OPTIM_##constant] = cuda_rule_##rule,
+    AMP_OPTIM_MAP(KIND)
+#undef KIND
+};
+#define ONE_KIND(...) +1
+_Static_assert(sizeof rules / sizeof *rules == 1 AMP_OPTIM_MAP(ONE_KIND), "AMP_OPTIM_MAP leaves out a value");
+#undef ONE_KIND
+
 static bool asks_norm(const amp_optim *rule) { return rule->kind == AMP_OPTIM_LAMB && rule->max_grad_norm > 0.0; }
 static bool asks_norms(const amp_optim *rule) {
     return rule->kind == AMP_OPTIM_NOVOGRAD || rule->kind == AMP_OPTIM_LARC;
@@ -47,7 +56,8 @@ static bool asks_norms(const amp_optim *rule) {
 
 /* One launch: the host counts the steps, and no norm of a tensor's own is asked for. */
 static bool has_known_numbers(const struct step *s) {
-    return !s->call->tensors->steps && s->call->rule->kind != AMP_OPTIM_LAMB && !asks_norms(s->call->rule);
+    const amp_optim *rule = s->call->rule;
+    return !s->call->tensors->steps && rules[rule->kind] < CUDA_KNOWN_RULES && !asks_norms(rule);
 }
 
 static uint32_t max_chunks(const struct step *s) {
@@ -99,12 +109,6 @@ static amp_status find_norms(struct step *s, bool needs_grads) {
     s->prepare.param_norms = param_norms;
     return measure(s, &s->others, NULL, param_norms, NULL);
 }
-
-static const enum cuda_rule rules[] = {
-#define KIND(constant, value, name, title, rule, ...) [AMP_OPTIM_##constant] = cuda_rule_##rule,
-    AMP_OPTIM_MAP(KIND)
-#undef KIND
-};
 
 static amp_status launch_known(const struct step *s) {
     const amp_optim *rule = s->call->rule;

@@ -151,21 +151,23 @@ cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t strea
 cudaError_t cuda_launch_step(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *u,
                              const struct cuda_factor *inv_scale, const float *found_inf, cudaStream_t stream) {
     typedef void kernel_fn(struct cuda_table, struct cuda_update, struct cuda_factor, const float *);
-    kernel_fn *const kernel = rule == CUDA_SGD    ? kernel_step<CUDA_SGD>
-                              : rule == CUDA_ADAM ? kernel_step<CUDA_ADAM>
-                                                  : kernel_step<CUDA_ADAGRAD>;
-    return launch(kernel, table->n_chunks, stream, *table, *u, *inv_scale, found_inf);
+    static kernel_fn *const kernels[CUDA_KNOWN_RULES] = {
+#define KERNEL_OF(kernel, constant, moments) kernel_step<CUDA_##constant>,
+        CUDA_KNOWN_RULE_MAP(KERNEL_OF)
+#undef KERNEL_OF
+    };
+    return launch(kernels[rule], table->n_chunks, stream, *table, *u, *inv_scale, found_inf);
 }
 
 cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *updates,
                                cudaStream_t stream) {
     typedef void kernel_fn(struct cuda_table, const struct cuda_update *);
-    kernel_fn *const kernel = rule == CUDA_SGD        ? kernel_update<CUDA_SGD>
-                              : rule == CUDA_ADAM     ? kernel_update<CUDA_ADAM>
-                              : rule == CUDA_ADAGRAD  ? kernel_update<CUDA_ADAGRAD>
-                              : rule == CUDA_NOVOGRAD ? kernel_update<CUDA_NOVOGRAD>
-                                                      : kernel_update<CUDA_LAMB_APPLY>;
-    return launch(kernel, table->n_chunks, stream, *table, updates);
+    static kernel_fn *const kernels[CUDA_RULES] = {
+#define KERNEL_OF(kernel, constant, moments) kernel_update<CUDA_##constant>,
+        CUDA_RULE_MAP(KERNEL_OF)
+#undef KERNEL_OF
+    };
+    return launch(kernels[rule], table->n_chunks, stream, *table, updates);
 }
 
 cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates,

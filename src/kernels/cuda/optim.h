@@ -30,11 +30,11 @@ extern "C" {
 #endif
 
 cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t stream);
-/* Spans: those of update.h. `rule` is one of the four that step at once, or CUDA_LAMB_APPLY. */
+/* Spans: those of update.h. `rule` is one of CUDA_RULE_MAP. */
 cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *updates,
                                cudaStream_t stream);
-/* SGD, Adam or Adagrad with the same numbers for all tensors: one launch, with nothing prepared before it. inv_scale
- * replaces u's. Tensors without a gradient are passed over; found_inf not 0: all are. */
+/* A rule of CUDA_KNOWN_RULE_MAP with the same numbers for all tensors: one launch, with nothing prepared before it.
+ * inv_scale replaces u's. Tensors without a gradient are passed over; found_inf not 0: all are. */
 cudaError_t cuda_launch_step(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *u,
                              const struct cuda_factor *inv_scale, const float *found_inf, cudaStream_t stream);
 /* LAMB's moments and learning rates, before CUDA_LAMB_APPLY. sums: two doubles a chunk. */

@@ -13,20 +13,31 @@
 
 enum { CUDA_GRAD, CUDA_PARAM, CUDA_LOW, CUDA_MOMENTS, CUDA_UPDATE_SPANS = CUDA_MOMENTS + 3 };
 
+/* The passes that write parameters: the kernel of AMP__KERNEL_MAP, constant, moments at most. The first ones need no
+ * norm: where the host knows their numbers they are one launch. */
+#define CUDA_KNOWN_RULE_MAP(X)                                                                                         \
+    X(sgd, SGD, 1)                                                                                                     \
+    X(adam, ADAM, 3)                                                                                                   \
+    X(adagrad, ADAGRAD, 1)
+#define CUDA_RULE_MAP(X)                                                                                               \
+    CUDA_KNOWN_RULE_MAP(X)                                                                                             \
+    X(novograd, NOVOGRAD, 1)                                                                                           \
+    X(lamb_apply, LAMB_APPLY, 2)
+
+#define CUDA_RULE_CONSTANT(kernel, constant, moments) CUDA_##constant,
+#define CUDA_RULE_OF_KERNEL(kernel, constant, moments) cuda_rule_##kernel = CUDA_##constant,
+#define CUDA_RULE_COUNT(...) +1
+enum { CUDA_KNOWN_RULES = 0 CUDA_KNOWN_RULE_MAP(CUDA_RULE_COUNT), CUDA_RULES = 0 CUDA_RULE_MAP(CUDA_RULE_COUNT) };
 enum cuda_rule {
-    CUDA_SGD,
-    CUDA_ADAM,
-    CUDA_ADAGRAD,
-    CUDA_NOVOGRAD,
+    CUDA_RULE_MAP(CUDA_RULE_CONSTANT)
     CUDA_LAMB_MOMENTS,
-    CUDA_LAMB_APPLY,
-    /* By the rule in AMP_OPTIM_MAP: the pass that writes parameters. */
-    cuda_rule_sgd = CUDA_SGD,
-    cuda_rule_adam = CUDA_ADAM,
-    cuda_rule_adagrad = CUDA_ADAGRAD,
-    cuda_rule_novograd = CUDA_NOVOGRAD,
+    /* By the rule in AMP_OPTIM_MAP. */
+    CUDA_RULE_MAP(CUDA_RULE_OF_KERNEL)
     cuda_rule_lamb = CUDA_LAMB_APPLY
 };
+#undef CUDA_RULE_CONSTANT
+#undef CUDA_RULE_OF_KERNEL
+#undef CUDA_RULE_COUNT
 
 /* What a step of one tensor is computed with; names as in struct amp__update. */
 struct cuda_update {
@@ -100,7 +111,11 @@ struct cuda_state {
 
 /* At most; a span each. */
 CUDA_BOTH int cuda_moments(enum cuda_rule rule) {
-    return rule == CUDA_ADAM ? 3 : rule == CUDA_LAMB_MOMENTS || rule == CUDA_LAMB_APPLY ? 2 : 1;
+#define CUDA_MOMENTS_OF(kernel, constant, moments)                                                                     \
+    if (rule == CUDA_##constant) return moments;
+    CUDA_RULE_MAP(CUDA_MOMENTS_OF)
+#undef CUDA_MOMENTS_OF
+    return 2; /* CUDA_LAMB_MOMENTS */
 }
 
 CUDA_BOTH void cuda_load_state(struct cuda_state *s, enum cuda_rule rule, const struct cuda_tensor *t,
