@@ -122,9 +122,8 @@ static void open_bracket(struct amp__bracket *bracket, bool with_loss, uint32_t 
         struct amp__optimizer *optimizer = bracket->optimizers[i];
         if (optimizer->steps_called) amp__decision_used(optimizer);
         optimizer->skip_is_old = optimizer->skip;
-        optimizer->in_bracket = optimizer->bracketed = true;
+        optimizer->bracketed = true;
         amp__step_enters_bracket(optimizer);
-        amp__step_check_state(optimizer);
         optimizer->last_loss = bracket->loss_id;
     }
     tell_seeds(bracket->context);
@@ -213,12 +212,7 @@ void amp__bracket_close(struct amp__bracket *bracket) {
     drop_temporaries(bracket);
     atomic_fetch_sub(&bracket->context->progress.open, 1);
     if (bracket->with_loss) atomic_fetch_sub(&bracket->context->progress.backward, 1);
-    for (size_t i = 0; i < bracket->n_optimizers; i++) {
-        amp__step_check_state(bracket->optimizers[i]);
-        amp__step_leaves_bracket(bracket->optimizers[i]);
-        bracket->optimizers[i]->in_bracket = false;
-        amp__step_check_state(bracket->optimizers[i]);
-    }
+    for (size_t i = 0; i < bracket->n_optimizers; i++) amp__step_leaves_bracket(bracket->optimizers[i]);
     bracket->n_optimizers = 0;
     bracket->open = false;
     tell_seeds(bracket->context);
@@ -350,7 +344,6 @@ static amp_status delay_end(struct amp__bracket *bracket, amp_scaled_loss *scale
         struct amp__optimizer *optimizer = bracket->optimizers[i];
         amp__grads_delay(optimizer->params, optimizer->n_params, bracket->loss_id, bracket->scale);
         amp__step_delays(optimizer);
-        optimizer->delayed = true;
         optimizer->delayed_loss = bracket->loss_id;
         optimizer->delayed_scale = bracket->scale;
     }

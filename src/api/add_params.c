@@ -11,9 +11,9 @@
 
 static amp_status check_idle(const struct amp__optimizer *optimizer) {
     AMP_RETURN_IF(optimizer->context->progress.verifying, AMP_ERR_WRONG_STATE, "amp_add_params inside amp_verify_step");
-    AMP_RETURN_IF(optimizer->in_bracket || optimizer->delayed, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(amp__step_in_bracket(optimizer) || amp__step_is_delayed(optimizer), AMP_ERR_WRONG_STATE,
                   "amp_add_params inside a bracket, or while gradients are still scaled: end the bracket first");
-    AMP_RETURN_IF(optimizer->stepping, AMP_ERR_WRONG_STATE, "amp_add_params inside a step");
+    AMP_RETURN_IF(amp__step_is_running(optimizer), AMP_ERR_WRONG_STATE, "amp_add_params inside a step");
     return AMP_OK;
 }
 

@@ -70,7 +70,7 @@ static amp_status check_idle(const amp_context *context) {
     AMP_RETURN_IF(thread->scope.set && thread->scope.context == context, AMP_ERR_WRONG_STATE,
                   "amp_shutdown inside a wrapped call or an entered scope of the same context: leave it first");
     for (size_t i = 0; i < context->n_optimizers; i++)
-        AMP_RETURN_IF(context->optimizers[i].stepping, AMP_ERR_WRONG_STATE,
+        AMP_RETURN_IF(amp__step_is_running(&context->optimizers[i]), AMP_ERR_WRONG_STATE,
                       "amp_shutdown while a step of optimizer %zu is running", i);
     /* a device that cannot be asked is lost, and its context ends all the same */
     const amp_status status =

@@ -112,7 +112,6 @@ static amp_status clear(const struct amp__verification *v) {
         struct amp__optimizer *optimizer = &context->optimizers[i];
         (void)amp__grads_cancel(optimizer->params, optimizer->n_params, true);
         amp__step_drops_delay(optimizer);
-        optimizer->delayed = false;
     }
     (void)amp__places_flush(context);
     for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
@@ -212,10 +211,12 @@ static amp_status check_over(const struct amp__verification *v, int pass) {
         AMP_RETURN_IF(context->brackets.list[i].open, AMP_ERR_WRONG_STATE,
                       "amp_verify_step: run %s left the bracket of loss %u open: end it there", passes[pass],
                       (unsigned)i);
-    for (size_t i = 0; i < context->n_optimizers; i++)
-        AMP_RETURN_IF(context->optimizers[i].delayed || context->optimizers[i].unchecked, AMP_ERR_WRONG_STATE,
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        const struct amp__optimizer *optimizer = &context->optimizers[i];
+        AMP_RETURN_IF(amp__step_is_delayed(optimizer) || optimizer->unchecked, AMP_ERR_WRONG_STATE,
                       "amp_verify_step: run %s left gradients of optimizer %zu scaled, or unchecked: end it with a "
                       "bracket that does not delay", passes[pass], i);
+    }
     return AMP_OK;
 }
 
@@ -355,11 +356,13 @@ static amp_status check_param(const struct amp__param *param) {
 static amp_status check_idle(const amp_context *context) {
     AMP_RETURN_IF(context->progress.verifying, AMP_ERR_WRONG_STATE, "amp_verify_step inside of amp_verify_step");
     AMP_RETURN_IF(context->progress.open, AMP_ERR_WRONG_STATE, "amp_verify_step inside a bracket: end it first");
-    for (size_t i = 0; i < context->n_optimizers; i++)
-        AMP_RETURN_IF(context->optimizers[i].delayed || context->optimizers[i].unchecked ||
-                          context->optimizers[i].stepping, AMP_ERR_WRONG_STATE,
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        const struct amp__optimizer *optimizer = &context->optimizers[i];
+        AMP_RETURN_IF(amp__step_is_delayed(optimizer) || optimizer->unchecked || amp__step_is_running(optimizer),
+                      AMP_ERR_WRONG_STATE,
                       "amp_verify_step while optimizer %zu has scaled or unchecked gradients, or steps: call it "
                       "between steps", i);
+    }
     for (size_t i = 0; i < context->params.n; i++) AMP_TRY(check_param(context->params.list[i]));
     return AMP_OK;
 }

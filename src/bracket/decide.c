@@ -19,8 +19,6 @@ static amp_status cancel_gradients(const struct amp__bracket *bracket, bool all)
         const amp_status one_status = amp__grads_cancel(optimizer->params, optimizer->n_params, all);
         if (one_status != AMP_OK) status = one_status;
         if (all) amp__step_drops_delay(optimizer);
-        optimizer->delayed &= !all;
-        amp__step_check_state(optimizer);
     }
     const amp_status launched = amp__places_flush(bracket->context);
     return status == AMP_OK ? launched : status;
@@ -38,7 +36,6 @@ amp_status amp__bracket_delay_check(struct amp__bracket *bracket, const struct a
         bool *unchecked = &bracket->unchecked[optimizer - context->optimizers];
         optimizer->unchecked += !*unchecked;
         amp__step_drops_delay(optimizer);
-        optimizer->delayed = false;
         *unchecked = true;
     }
     return bracket->home->keep(bracket);
@@ -53,7 +50,6 @@ static void end_delayed_check(struct amp__bracket *bracket, bool skip) {
         bracket->unchecked[i] = false;
         optimizer->unchecked--;
         optimizer->skip |= skip;
-        amp__step_check_state(optimizer);
     }
     bracket->unchecked_inf = false;
     bracket->unchecked_first = NULL;
@@ -95,7 +91,6 @@ static amp_status agree(const struct amp__bracket *bracket, struct agreement *ag
 static void skip_all(const struct amp__bracket *bracket) {
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         bracket->optimizers[i]->skip = true;
-        bracket->optimizers[i]->delayed = false;
         amp__step_drops_delay(bracket->optimizers[i]);
     }
 }
@@ -118,7 +113,6 @@ amp_status amp__bracket_conclude(struct amp__bracket *bracket, const struct amp_
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         bracket->optimizers[i]->skip |= *action == AMP_SKIP;
         bracket->optimizers[i]->decisions++;
-        bracket->optimizers[i]->delayed = false;
         amp__step_drops_delay(bracket->optimizers[i]);
     }
     end_delayed_check(bracket, *action == AMP_SKIP);

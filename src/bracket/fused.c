@@ -244,8 +244,7 @@ AMP_API amp_status amp_fused_zero_grad(amp_optimizer *user) {
     AMP_TRY(amp__places_flush(optimizer->context));
     amp__grads_forget(optimizer->params, optimizer->n_params);
     optimizer->stayed = NULL;
-    if (!optimizer->in_bracket) amp__step_drops_delay(optimizer);
-    optimizer->delayed &= optimizer->in_bracket; /* what was delayed is gone with the gradients */
+    amp__step_clears(optimizer);
     return AMP_OK;
 }
 

@@ -194,7 +194,6 @@ static void absorb(struct amp__bracket *bracket, const struct amp__device_scaler
     for (size_t i = 0; i < context->n_optimizers; i++) {
         context->optimizers[i].skip |= bracket->device.waiting[i] && amp__rule_decided(now) == AMP_SKIP;
         bracket->device.waiting[i] = false;
-        amp__step_check_state(&context->optimizers[i]);
     }
     bracket->device.looked_changed = false;
     bracket->device.last = AMP__DECISION_KNOWN;

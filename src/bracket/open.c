@@ -38,12 +38,13 @@ static amp_status check_optimizer(const struct amp__bracket *bracket, const stru
     const amp_context *context = bracket->context;
     AMP_RETURN_IF(optimizer->context != context, AMP_ERR_CONFLICT,
                   "amp_scale_loss_begin: the optimizers belong to different contexts: initialise them together");
-    AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(amp__step_in_bracket(optimizer), AMP_ERR_WRONG_STATE,
                   "amp_scale_loss_begin: an optimizer is in an open bracket already: end that one first");
-    AMP_RETURN_IF(optimizer->stepping || amp__optimizer_is_lent(optimizer), AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(amp__step_is_running(optimizer) || amp__optimizer_is_lent(optimizer), AMP_ERR_WRONG_STATE,
                   "amp_scale_loss_begin inside a step of the same optimizer, or of one that shares a parameter with "
                   "it");
-    AMP_RETURN_IF(optimizer->delayed && is_foreign(bracket, optimizer->delayed_loss, optimizer->delayed_scale),
+    AMP_RETURN_IF(amp__step_is_delayed(optimizer) &&
+                      is_foreign(bracket, optimizer->delayed_loss, optimizer->delayed_scale),
                   AMP_ERR_CONFLICT,
                   "amp_scale_loss_begin: gradients still carry the scale of loss_id %u (AMP_DELAY_UNSCALE); loss_id %u "
                   "would unscale them wrongly: " WAY_OUT,
@@ -83,11 +84,12 @@ static amp_status check_shared(struct amp__bracket *bracket, const struct amp__o
 
 static amp_status find_optimizer(struct amp__bracket *bracket, amp_optimizer *const *users, size_t i) {
     AMP_TRY(amp__optimizer_find(users[i], &bracket->optimizers[i]));
-    AMP_TRY(check_optimizer(bracket, bracket->optimizers[i]));
-    AMP_TRY(check_shared(bracket, bracket->optimizers[i]));
-    if (bracket->optimizers[i]->delayed) AMP_TRY(carry(bracket, bracket->optimizers[i]->delayed_scale, "an optimizer"));
+    const struct amp__optimizer *optimizer = bracket->optimizers[i];
+    AMP_TRY(check_optimizer(bracket, optimizer));
+    AMP_TRY(check_shared(bracket, optimizer));
+    if (amp__step_is_delayed(optimizer)) AMP_TRY(carry(bracket, optimizer->delayed_scale, "an optimizer"));
     for (size_t j = 0; j < i; j++)
-        AMP_RETURN_IF(bracket->optimizers[j] == bracket->optimizers[i], AMP_ERR_INVALID_ARGUMENT,
+        AMP_RETURN_IF(bracket->optimizers[j] == optimizer, AMP_ERR_INVALID_ARGUMENT,
                       "amp_scale_loss_begin: optimizers %zu and %zu are the same", j, i);
     return AMP_OK;
 }

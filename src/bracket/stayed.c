@@ -47,7 +47,7 @@ void amp__wiring_note_step(struct amp__optimizer *optimizer) {
 void amp__wiring_look_for_stayed(struct amp__optimizer *optimizer) {
     const bool stepped = optimizer->stepped;
     optimizer->stepped = false;
-    if (stepped || !optimizer->delayed) optimizer->stayed = NULL;
+    if (stepped || !amp__step_is_delayed(optimizer)) optimizer->stayed = NULL;
     for (size_t i = 0; i < optimizer->n_params && stepped && !optimizer->stayed; i++) {
         const struct amp__param *param = optimizer->params[i];
         if (param->looked.sum && param->looked.sum == sum_of(optimizer->context, param)) optimizer->stayed = param;

@@ -65,7 +65,7 @@ static amp_status swap_in(struct amp__optimizer *optimizer) {
 static bool shares(const struct amp__optimizer *optimizer) { return optimizer->context->n_optimizers > 1; }
 
 bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer) {
-    if (!shares(optimizer)) return optimizer->stepping;
+    if (!shares(optimizer)) return amp__step_is_running(optimizer);
     for (size_t i = 0; i < optimizer->n_params; i++)
         if (optimizer->params[i]->lent.steps) return true;
     return false;
@@ -80,9 +80,9 @@ const struct amp__param *amp__optimizer_scaled_elsewhere(const struct amp__optim
 amp_status amp__step_check(const struct amp__optimizer *optimizer) {
     AMP_RETURN_IF(optimizer->context->progress.verifying, AMP_ERR_WRONG_STATE,
                   "step inside amp_verify_step: its run is forward and backward alone");
-    AMP_RETURN_IF(optimizer->in_bracket, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(amp__step_in_bracket(optimizer), AMP_ERR_WRONG_STATE,
                   "step inside the bracket: call amp_scale_loss_end before the optimizer's step");
-    AMP_RETURN_IF(optimizer->delayed, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(amp__step_is_delayed(optimizer), AMP_ERR_WRONG_STATE,
                   "step while gradients are still scaled: the last bracket before a step must not have "
                   "AMP_DELAY_UNSCALE");
     AMP_RETURN_IF(optimizer->unchecked, AMP_ERR_WRONG_STATE,
@@ -113,7 +113,6 @@ void amp__decision_used(struct amp__optimizer *optimizer) {
     check_brackets(optimizer);
     optimizer->skip = false;
     if (optimizer->state == AMP__STEP_DECIDED) amp__step_goes(optimizer, AMP__STEP_IDLE);
-    amp__step_check_state(optimizer);
     optimizer->last_step = ++context->progress.n_steps;
     amp__cache_retire(&context->cache, false); /* the weights moved; not every host's version tells */
     amp__tape_release(context, false);
@@ -197,8 +196,7 @@ void amp__zero_grad_handler(void *user, struct amp__call *call) {
     if (marked) amp__mark_pop(thread, &anchor);
     amp__grads_forget(optimizer->params, optimizer->n_params);
     optimizer->stayed = NULL;
-    if (!optimizer->in_bracket) amp__step_drops_delay(optimizer);
-    optimizer->delayed &= optimizer->in_bracket; /* what was delayed is gone with the gradients */
+    amp__step_clears(optimizer);
 }
 
 /* ---- hosts without a step slot ---- */
@@ -211,7 +209,6 @@ amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out)
     for (size_t i = 0; i < user->amp->n_optimizers; i++)
         if (user->amp->optimizers[i].user == user) {
             *out = &user->amp->optimizers[i];
-            amp__step_check_state(*out);
             return AMP_OK;
         }
     return amp__fail(AMP_ERR_WRONG_STATE, "the optimizer's amp field names a context that it is no part of");
@@ -238,7 +235,7 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
     AMP_RETURN_IF(!info, AMP_ERR_INVALID_ARGUMENT, "amp_step_begin: info is NULL");
     AMP_RETURN_IF(optimizer->optim, AMP_ERR_CONFLICT,
                   "amp_step_begin: the optimizer is libamp's own (amp_optimizer.fused): call amp_fused_step");
-    AMP_RETURN_IF(optimizer->stepping, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(amp__step_is_running(optimizer), AMP_ERR_WRONG_STATE,
                   "amp_step_begin: a step of this optimizer is running; call amp_step_end first");
     AMP_TRY(amp__check_struct(info->struct_size, sizeof filled, "amp_step_info"));
     amp_action action;

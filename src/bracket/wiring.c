@@ -254,7 +254,7 @@ amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket) {
 }
 
 void amp__wiring_check_clearing(struct amp__optimizer *optimizer) {
-    if (!optimizer->in_bracket) return;
+    if (!amp__step_in_bracket(optimizer)) return;
     bool any = false;
     optimizer->cleared_inside = true;
     /* older ones are set aside, where anything is: backward made these */

@@ -26,7 +26,6 @@ struct amp__optimizer {
     bool grads_stay;      /* AMP_OPTIMIZER_GRADS_STAY */
     bool skips_on_device;        /* its step reads the flag on the device: the host need not know what was decided */
     enum amp__step_state state;
-    bool in_bracket;
     bool bracketed; /* ever */
     bool cleared_inside; /* zero_grad was called in the bracket that is open */
     uint8_t looks;       /* brackets whose gradients bracket/wiring.c looked at, */
@@ -35,9 +34,8 @@ struct amp__optimizer {
     bool stepped;                    /* its gradients were noted after a step (bracket/stayed.c) */
     uint8_t stay_looks;              /* how often gradients of a step were looked for */
     const struct amp__param *stayed; /* one that has such a gradient; NULL: none is known */
-    bool delayed; /* gradients still carry the scale of loss `delayed_loss` */
-    uint32_t delayed_loss;
-    float delayed_scale; /* which that was */
+    uint32_t delayed_loss; /* whose scale its gradients carry while it is delayed */
+    float delayed_scale;   /* and which one */
     uint32_t unchecked;    /* losses that found nothing yet, or something, and have not decided (delayed check) */
     bool skip;             /* decided by the brackets since the last step */
     bool skip_is_old;      /* it was decided before the last of them began */
@@ -67,12 +65,8 @@ static inline bool amp__step_in_bracket(const struct amp__optimizer *optimizer) 
 static inline bool amp__step_is_delayed(const struct amp__optimizer *optimizer) {
     return optimizer->state == AMP__STEP_DELAYED || optimizer->state == AMP__STEP_REOPENED;
 }
-static inline void amp__step_check_state(const struct amp__optimizer *optimizer) {
-    assert(amp__step_in_bracket(optimizer) == optimizer->in_bracket);
-    assert(amp__step_is_delayed(optimizer) == optimizer->delayed);
-    assert((optimizer->state == AMP__STEP_RUNNING) == (optimizer->stepping != 0));
-    assert(optimizer->state != AMP__STEP_IDLE || (!optimizer->skip && !optimizer->steps_called));
-    (void)optimizer;
+static inline bool amp__step_is_running(const struct amp__optimizer *optimizer) {
+    return optimizer->state == AMP__STEP_RUNNING;
 }
 static inline void amp__step_goes(struct amp__optimizer *optimizer, enum amp__step_state to) {
     assert(amp__step_may_go(optimizer->state, to));
@@ -87,6 +81,10 @@ static inline void amp__step_leaves_bracket(struct amp__optimizer *optimizer) {
 /* An end that leaves the scale in the gradients. */
 static inline void amp__step_delays(struct amp__optimizer *optimizer) {
     if (optimizer->state != AMP__STEP_REOPENED) amp__step_goes(optimizer, AMP__STEP_REOPENED);
+}
+/* zero_grad: what was delayed is gone with the gradients, but for an open bracket's. */
+static inline void amp__step_clears(struct amp__optimizer *optimizer) {
+    if (optimizer->state == AMP__STEP_DELAYED) amp__step_goes(optimizer, AMP__STEP_DECIDED);
 }
 /* The gradients carry no scale of an earlier bracket any more. */
 static inline void amp__step_drops_delay(struct amp__optimizer *optimizer) {

@@ -19,11 +19,12 @@ static amp_status check_idle(const amp_context *context, const char *who) {
                       "%s inside a bracket (loss_id %u): call it after amp_scale_loss_end, best after the step", who,
                       (unsigned)i);
     for (size_t i = 0; i < context->n_optimizers; i++) {
-        AMP_RETURN_IF(context->optimizers[i].stepping, AMP_ERR_WRONG_STATE, "%s inside a step of optimizer %zu", who,
+        const struct amp__optimizer *optimizer = &context->optimizers[i];
+        AMP_RETURN_IF(amp__step_is_running(optimizer), AMP_ERR_WRONG_STATE, "%s inside a step of optimizer %zu", who,
                       i);
-        AMP_RETURN_IF(context->optimizers[i].delayed, AMP_ERR_WRONG_STATE,
+        AMP_RETURN_IF(amp__step_is_delayed(optimizer), AMP_ERR_WRONG_STATE,
                       "%s while the gradients of optimizer %zu are still scaled (AMP_DELAY_UNSCALE)", who, i);
-        AMP_RETURN_IF(context->optimizers[i].unchecked, AMP_ERR_WRONG_STATE,
+        AMP_RETURN_IF(optimizer->unchecked, AMP_ERR_WRONG_STATE,
                       "%s while an overflow of optimizer %zu's gradients is not decided (AMP_DELAY_OVERFLOW_CHECK)",
                       who, i);
     }
