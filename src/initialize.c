@@ -238,14 +238,14 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     snprintf(what, sizeof what, "optimizer %zu steps", index);
     const struct amp__struct_table structs = { given.structs, given.n_structs };
     AMP_TRY(amp__ops_build(context, given.steps, given.n_steps, &optimizer->host, structs, what,
-                           &optimizer->steps));
-    optimizer->n_steps = given.n_steps;
+                           &optimizer->slots.steps));
+    optimizer->slots.n_steps = given.n_steps;
     snprintf(what, sizeof what, "optimizer %zu zero_grads", index);
     AMP_TRY(amp__ops_build(context, given.zero_grads, given.n_zero_grads, &optimizer->host, structs, what,
-                           &optimizer->zero_grads));
-    optimizer->n_zero_grads = given.n_zero_grads;
-    adopt(optimizer->steps, optimizer->n_steps, optimizer, given.self);
-    adopt(optimizer->zero_grads, optimizer->n_zero_grads, optimizer, given.self);
+                           &optimizer->slots.zero_grads));
+    optimizer->slots.n_zero_grads = given.n_zero_grads;
+    adopt(optimizer->slots.steps, optimizer->slots.n_steps, optimizer, given.self);
+    adopt(optimizer->slots.zero_grads, optimizer->slots.n_zero_grads, optimizer, given.self);
     AMP_TRY(check_optimizer_hooks(context, optimizer, given.n_params, index));
     return amp__collect_optimizer(context, optimizer, &given, index);
 }
@@ -343,13 +343,13 @@ static amp_status wire_ops(amp_context *context) {
 
 static amp_status wire_optimizer(amp_context *context, struct amp__optimizer *optimizer) {
     size_t wrapped = 0;
-    for (size_t i = 0; i < optimizer->n_steps; i++) {
-        AMP_TRY(wire(context, &optimizer->steps[i], "step", amp__step_handler, true));
-        wrapped += optimizer->steps[i].wrapped;
+    for (size_t i = 0; i < optimizer->slots.n_steps; i++) {
+        AMP_TRY(wire(context, &optimizer->slots.steps[i], "step", amp__step_handler, true));
+        wrapped += optimizer->slots.steps[i].wrapped;
     }
-    for (size_t i = 0; i < optimizer->n_zero_grads; i++)
-        AMP_TRY(wire(context, &optimizer->zero_grads[i], "zero_grad", amp__zero_grad_handler, true));
-    optimizer->steps_expected = wrapped ? wrapped : 1;
+    for (size_t i = 0; i < optimizer->slots.n_zero_grads; i++)
+        AMP_TRY(wire(context, &optimizer->slots.zero_grads[i], "zero_grad", amp__zero_grad_handler, true));
+    optimizer->slots.expected = wrapped ? wrapped : 1;
     return AMP_OK;
 }
 

@@ -83,7 +83,7 @@ static amp_status begin_gradients(const struct amp__bracket *bracket) {
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         const struct amp__optimizer *optimizer = bracket->optimizers[i];
         /* a step that left out slots (frozen layers) is over now: no later skip goes back beyond it */
-        if (optimizer->steps_called) amp__grads_stepped(optimizer->params, optimizer->n_params, false);
+        if (optimizer->slots.called) amp__grads_stepped(optimizer->params, optimizer->n_params, false);
         const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params, scale,
                                                    &bracket->context->brackets.plan);
         if (status == AMP_OK) continue;
@@ -120,11 +120,11 @@ static void open_bracket(struct amp__bracket *bracket, bool with_loss, uint32_t 
     if (with_loss) atomic_fetch_add(&bracket->context->progress.backward, 1);
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
-        if (optimizer->steps_called) amp__decision_used(optimizer);
-        optimizer->skip_is_old = optimizer->skip;
-        optimizer->bracketed = true;
+        if (optimizer->slots.called) amp__decision_used(optimizer);
+        if (optimizer->decision.skip) optimizer->decision.skip = AMP__SKIP_OLD;
+        optimizer->decision.bracketed = true;
         amp__step_enters_bracket(optimizer);
-        optimizer->last_loss = bracket->loss_id;
+        optimizer->decision.loss = bracket->loss_id;
     }
     tell_seeds(bracket->context);
 }
@@ -257,11 +257,11 @@ static void mark(const struct amp__optimizer *optimizer, bool overflowed) {
 /* After an overflow that no step has followed: the parameters that nobody in the bracket will step on. */
 static bool mark_overflowed(const struct amp__bracket *bracket) {
     bool any = false;
-    for (size_t i = 0; i < bracket->n_optimizers; i++) any |= bracket->optimizers[i]->skip;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) any |= bracket->optimizers[i]->decision.skip;
     for (size_t i = 0; i < bracket->n_optimizers && any; i++)
-        if (bracket->optimizers[i]->skip) mark(bracket->optimizers[i], true);
+        if (bracket->optimizers[i]->decision.skip) mark(bracket->optimizers[i], true);
     for (size_t i = 0; i < bracket->n_optimizers && any; i++)
-        if (!bracket->optimizers[i]->skip) mark(bracket->optimizers[i], false);
+        if (!bracket->optimizers[i]->decision.skip) mark(bracket->optimizers[i], false);
     return any;
 }
 
@@ -344,8 +344,8 @@ static amp_status delay_end(struct amp__bracket *bracket, amp_scaled_loss *scale
         struct amp__optimizer *optimizer = bracket->optimizers[i];
         amp__grads_delay(optimizer->params, optimizer->n_params, bracket->loss_id, bracket->scale);
         amp__step_delays(optimizer);
-        optimizer->delayed_loss = bracket->loss_id;
-        optimizer->delayed_scale = bracket->scale;
+        optimizer->delay.loss = bracket->loss_id;
+        optimizer->delay.scale = bracket->scale;
     }
     scaled->action = AMP_STEP;
     close_bracket(bracket, scaled);

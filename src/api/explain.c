@@ -225,10 +225,10 @@ static void tell_optimizer(const struct amp__optimizer *optimizer, amp__text *te
     for (size_t i = 0; i < optimizer->n_params; i++) masters += optimizer->params[i]->has_master;
     amp__text_add(text, "optimizer %zu: %zu parameters, %zu with FP32 masters; %llu decisions, %llu taken by a step",
                   (size_t)(optimizer - optimizer->context->optimizers), optimizer->n_params, masters,
-                  (unsigned long long)optimizer->decisions, (unsigned long long)optimizer->taken);
-    if (optimizer->looks)
-        amp__text_add(text, "; gradients seen in %zu, missing in %zu", optimizer->n_params - optimizer->missing,
-                      optimizer->missing);
+                  (unsigned long long)optimizer->decision.made, (unsigned long long)optimizer->decision.taken);
+    if (optimizer->scans.brackets)
+        amp__text_add(text, "; gradients seen in %zu, missing in %zu", optimizer->n_params - optimizer->scans.missing,
+                      optimizer->scans.missing);
     amp__text_add(text, "\n");
 }
 

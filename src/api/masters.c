@@ -154,7 +154,7 @@ AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_norm", "it clips gradients"));
     if (optimizer->context->devices.n_places) return amp__clip_on_device(optimizer, max_norm, norm);
     const amp_status here = total_norm(optimizer, &total);
-    if (optimizer->skip) total = INFINITY; /* what an overflow leaves is not what backward made */
+    if (optimizer->decision.skip) total = INFINITY; /* what an overflow leaves is not what backward made */
     AMP_TRY(norm_of_all(optimizer, here, &total));
     const float factor = amp__clip_factor(total, max_norm);
     if (factor < 1.0f) AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));

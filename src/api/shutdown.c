@@ -33,8 +33,8 @@ void amp__context_destroy(amp_context *context) {
     }
     for (size_t i = 0; context->optimizers && i < context->n_optimizers; i++) {
         struct amp__optimizer *optimizer = &context->optimizers[i];
-        amp__ops_destroy(optimizer->steps, optimizer->n_steps);
-        amp__ops_destroy(optimizer->zero_grads, optimizer->n_zero_grads);
+        amp__ops_destroy(optimizer->slots.steps, optimizer->slots.n_steps);
+        amp__ops_destroy(optimizer->slots.zero_grads, optimizer->slots.n_zero_grads);
         amp__free(optimizer->params);
         amp__optim_destroy(optimizer->optim);
     }

@@ -213,7 +213,7 @@ static amp_status check_over(const struct amp__verification *v, int pass) {
                       (unsigned)i);
     for (size_t i = 0; i < context->n_optimizers; i++) {
         const struct amp__optimizer *optimizer = &context->optimizers[i];
-        AMP_RETURN_IF(amp__step_is_delayed(optimizer) || optimizer->unchecked, AMP_ERR_WRONG_STATE,
+        AMP_RETURN_IF(amp__step_is_delayed(optimizer) || optimizer->delay.unchecked, AMP_ERR_WRONG_STATE,
                       "amp_verify_step: run %s left gradients of optimizer %zu scaled, or unchecked: end it with a "
                       "bracket that does not delay", passes[pass], i);
     }
@@ -358,7 +358,7 @@ static amp_status check_idle(const amp_context *context) {
     AMP_RETURN_IF(context->progress.open, AMP_ERR_WRONG_STATE, "amp_verify_step inside a bracket: end it first");
     for (size_t i = 0; i < context->n_optimizers; i++) {
         const struct amp__optimizer *optimizer = &context->optimizers[i];
-        AMP_RETURN_IF(amp__step_is_delayed(optimizer) || optimizer->unchecked || amp__step_is_running(optimizer),
+        AMP_RETURN_IF(amp__step_is_delayed(optimizer) || optimizer->delay.unchecked || amp__step_is_running(optimizer),
                       AMP_ERR_WRONG_STATE,
                       "amp_verify_step while optimizer %zu has scaled or unchecked gradients, or steps: call it "
                       "between steps", i);

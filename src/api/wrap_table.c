@@ -26,8 +26,8 @@ static bool has_ops_in(const amp_context *context, const void *table, size_t byt
     }
     for (size_t i = 0; i < context->n_optimizers; i++) {
         const struct amp__optimizer *optimizer = &context->optimizers[i];
-        if (any_lies_in(optimizer->steps, optimizer->n_steps, table, bytes)) return true;
-        if (any_lies_in(optimizer->zero_grads, optimizer->n_zero_grads, table, bytes)) return true;
+        if (any_lies_in(optimizer->slots.steps, optimizer->slots.n_steps, table, bytes)) return true;
+        if (any_lies_in(optimizer->slots.zero_grads, optimizer->slots.n_zero_grads, table, bytes)) return true;
     }
     return false;
 }

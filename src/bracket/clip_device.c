@@ -75,7 +75,7 @@ static amp_status clip(struct amp__optimizer *optimizer, float max_norm, amp_spa
     }
     if (one || factor < 1.0f) AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));
     AMP_TRY(amp__places_flush(context));
-    if (norm) *norm = optimizer->skip ? INFINITY : total;
+    if (norm) *norm = optimizer->decision.skip ? INFINITY : total;
     return AMP_OK;
 }
 

@@ -34,7 +34,7 @@ amp_status amp__bracket_delay_check(struct amp__bracket *bracket, const struct a
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
         bool *unchecked = &bracket->unchecked[optimizer - context->optimizers];
-        optimizer->unchecked += !*unchecked;
+        optimizer->delay.unchecked += !*unchecked;
         amp__step_drops_delay(optimizer);
         *unchecked = true;
     }
@@ -48,8 +48,8 @@ static void end_delayed_check(struct amp__bracket *bracket, bool skip) {
         struct amp__optimizer *optimizer = &context->optimizers[i];
         if (!bracket->unchecked[i]) continue;
         bracket->unchecked[i] = false;
-        optimizer->unchecked--;
-        optimizer->skip |= skip;
+        optimizer->delay.unchecked--;
+        amp__step_decides(optimizer, skip);
     }
     bracket->unchecked_inf = false;
     bracket->unchecked_first = NULL;
@@ -82,15 +82,15 @@ static amp_status agree_there(const struct amp__bracket *bracket, struct agreeme
 static amp_status agree(const struct amp__bracket *bracket, struct agreement *agreement) {
     if (!amp__bracket_has_ranks(bracket)) return AMP_OK;
     for (size_t i = 0; i < bracket->n_optimizers; i++) /* what the others have not heard of yet */
-        agreement->gave_up |= bracket->optimizers[i]->failed;
+        agreement->gave_up |= bracket->optimizers[i]->delay.failed;
     AMP_TRY(amp__home_agrees_there(bracket) ? agree_there(bracket, agreement) : agree_here(bracket, agreement));
-    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->failed &= !agreement->ended;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->delay.failed &= !agreement->ended;
     return AMP_OK;
 }
 
 static void skip_all(const struct amp__bracket *bracket) {
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
-        bracket->optimizers[i]->skip = true;
+        amp__step_decides(bracket->optimizers[i], true);
         amp__step_drops_delay(bracket->optimizers[i]);
     }
 }
@@ -111,8 +111,8 @@ amp_status amp__bracket_conclude(struct amp__bracket *bracket, const struct amp_
     }
     AMP_TRY(bracket->home->decide(bracket, result, agreement.overflow, action));
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
-        bracket->optimizers[i]->skip |= *action == AMP_SKIP;
-        bracket->optimizers[i]->decisions++;
+        amp__step_decides(bracket->optimizers[i], *action == AMP_SKIP);
+        bracket->optimizers[i]->decision.made++;
         amp__step_drops_delay(bracket->optimizers[i]);
     }
     end_delayed_check(bracket, *action == AMP_SKIP);
@@ -128,7 +128,8 @@ void amp__bracket_give_up(struct amp__bracket *bracket, bool agreed) {
     (void)cancel_gradients(bracket, true);
     bracket->home->forget(bracket);
     skip_all(bracket);
-    for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->failed |= amp__bracket_puts_off(bracket);
+    for (size_t i = 0; i < bracket->n_optimizers; i++)
+        bracket->optimizers[i]->delay.failed |= amp__bracket_puts_off(bracket);
     if (!amp__bracket_puts_off(bracket)) end_delayed_check(bracket, true);
 }
 

@@ -224,7 +224,7 @@ AMP_API amp_status amp_fused_step(amp_optimizer *user, amp_action *action) {
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     AMP_TRY(amp__step_check(optimizer));
     if (!optimizer->skips_on_device) AMP_TRY(amp__home_wait(optimizer->context));
-    const bool skip = optimizer->skip || amp__has_error(optimizer->context);
+    const bool skip = optimizer->decision.skip || amp__has_error(optimizer->context);
     const amp_action taken = skip ? AMP_SKIP : amp__home_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
     if (!skip && amp__fused_adds_norms(optimizer))
         AMP_TRY(amp__home_refuse_capture(optimizer->context, "amp_fused_step",
@@ -243,7 +243,7 @@ AMP_API amp_status amp_fused_zero_grad(amp_optimizer *user) {
     AMP_TRY(amp__grads_clear(optimizer->params, optimizer->n_params));
     AMP_TRY(amp__places_flush(optimizer->context));
     amp__grads_forget(optimizer->params, optimizer->n_params);
-    optimizer->stayed = NULL;
+    optimizer->scans.stayed = NULL;
     amp__step_clears(optimizer);
     return AMP_OK;
 }

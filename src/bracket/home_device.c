@@ -192,7 +192,8 @@ static void absorb(struct amp__bracket *bracket, const struct amp__device_scaler
     record->skips_in_row = now->state.skips_in_row;
     record->unskipped = now->state.unskipped;
     for (size_t i = 0; i < context->n_optimizers; i++) {
-        context->optimizers[i].skip |= bracket->device.waiting[i] && amp__rule_decided(now) == AMP_SKIP;
+        amp__step_decides(&context->optimizers[i],
+                          bracket->device.waiting[i] && amp__rule_decided(now) == AMP_SKIP);
         bracket->device.waiting[i] = false;
     }
     bracket->device.looked_changed = false;

@@ -44,11 +44,11 @@ static amp_status check_optimizer(const struct amp__bracket *bracket, const stru
                   "amp_scale_loss_begin inside a step of the same optimizer, or of one that shares a parameter with "
                   "it");
     AMP_RETURN_IF(amp__step_is_delayed(optimizer) &&
-                      is_foreign(bracket, optimizer->delayed_loss, optimizer->delayed_scale),
+                      is_foreign(bracket, optimizer->delay.loss, optimizer->delay.scale),
                   AMP_ERR_CONFLICT,
                   "amp_scale_loss_begin: gradients still carry the scale of loss_id %u (AMP_DELAY_UNSCALE); loss_id %u "
                   "would unscale them wrongly: " WAY_OUT,
-                  (unsigned)optimizer->delayed_loss, (unsigned)bracket->loss_id);
+                  (unsigned)optimizer->delay.loss, (unsigned)bracket->loss_id);
     return AMP_OK;
 }
 
@@ -87,7 +87,7 @@ static amp_status find_optimizer(struct amp__bracket *bracket, amp_optimizer *co
     const struct amp__optimizer *optimizer = bracket->optimizers[i];
     AMP_TRY(check_optimizer(bracket, optimizer));
     AMP_TRY(check_shared(bracket, optimizer));
-    if (amp__step_is_delayed(optimizer)) AMP_TRY(carry(bracket, optimizer->delayed_scale, "an optimizer"));
+    if (amp__step_is_delayed(optimizer)) AMP_TRY(carry(bracket, optimizer->delay.scale, "an optimizer"));
     for (size_t j = 0; j < i; j++)
         AMP_RETURN_IF(bracket->optimizers[j] == optimizer, AMP_ERR_INVALID_ARGUMENT,
                       "amp_scale_loss_begin: optimizers %zu and %zu are the same", j, i);

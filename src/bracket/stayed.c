@@ -38,31 +38,33 @@ static uint64_t sum_of(amp_context *context, const struct amp__param *param) {
 }
 
 void amp__wiring_note_step(struct amp__optimizer *optimizer) {
-    if (optimizer->grads_stay || optimizer->stay_looks >= LOOKS || optimizer->context->progress.verifying) return;
+    if (optimizer->grads_stay || optimizer->scans.steps >= LOOKS || optimizer->context->progress.verifying) return;
     for (size_t i = 0; i < optimizer->n_params; i++)
         optimizer->params[i]->looked.sum = sum_of(optimizer->context, optimizer->params[i]);
-    optimizer->stepped = true;
+    optimizer->scans.step_noted = true;
 }
 
 void amp__wiring_look_for_stayed(struct amp__optimizer *optimizer) {
-    const bool stepped = optimizer->stepped;
-    optimizer->stepped = false;
-    if (stepped || !amp__step_is_delayed(optimizer)) optimizer->stayed = NULL;
-    for (size_t i = 0; i < optimizer->n_params && stepped && !optimizer->stayed; i++) {
+    struct amp__scans *scans = &optimizer->scans;
+    const bool stepped = scans->step_noted;
+    scans->step_noted = false;
+    if (stepped || !amp__step_is_delayed(optimizer)) scans->stayed = NULL;
+    for (size_t i = 0; i < optimizer->n_params && stepped && !scans->stayed; i++) {
         const struct amp__param *param = optimizer->params[i];
-        if (param->looked.sum && param->looked.sum == sum_of(optimizer->context, param)) optimizer->stayed = param;
+        if (param->looked.sum && param->looked.sum == sum_of(optimizer->context, param)) scans->stayed = param;
     }
-    optimizer->stay_looks += stepped;
+    scans->steps += stepped;
 }
 
 void amp__wiring_tell_stayed(struct amp__optimizer *optimizer) {
+    struct amp__scans *scans = &optimizer->scans;
     amp_context *context = optimizer->context;
     const size_t number = (size_t)(optimizer - context->optimizers);
     char subject[32];
-    if (!optimizer->stayed) return;
+    if (!scans->stayed) return;
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     amp__find(context, AMP__GRADIENTS_STAY, subject, "optimizer %zu: the gradient of %s was the same after a step and "
-              "when the next bracket began", number, optimizer->stayed->name);
-    optimizer->stayed = NULL;
-    optimizer->stay_looks = LOOKS;
+              "when the next bracket began", number, scans->stayed->name);
+    scans->stayed = NULL;
+    scans->steps = LOOKS;
 }

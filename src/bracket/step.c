@@ -85,7 +85,7 @@ amp_status amp__step_check(const struct amp__optimizer *optimizer) {
     AMP_RETURN_IF(amp__step_is_delayed(optimizer), AMP_ERR_WRONG_STATE,
                   "step while gradients are still scaled: the last bracket before a step must not have "
                   "AMP_DELAY_UNSCALE");
-    AMP_RETURN_IF(optimizer->unchecked, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(optimizer->delay.unchecked, AMP_ERR_WRONG_STATE,
                   "step while it is not decided whether to: the last bracket of a loss_id before a step must not have "
                   "AMP_DELAY_OVERFLOW_CHECK");
     const struct amp__param *scaled = amp__optimizer_scaled_elsewhere(optimizer);
@@ -99,7 +99,7 @@ amp_status amp__step_check(const struct amp__optimizer *optimizer) {
 static void check_brackets(const struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     char subject[32];
-    if (optimizer->bracketed || context->progress.scaled_by_hand || optimizer->taken != 3) return;
+    if (optimizer->decision.bracketed || context->progress.scaled_by_hand || optimizer->decision.taken != 3) return;
     if (!amp__scales(&context->policy.properties.scaler)) return;
     snprintf(subject, sizeof subject, "optimizer %zu", (size_t)(optimizer - context->optimizers));
     amp__find(context, AMP__BRACKET_MISSING, subject, "%s has stepped three times at level %s, and no bracket has "
@@ -108,12 +108,12 @@ static void check_brackets(const struct amp__optimizer *optimizer) {
 
 void amp__decision_used(struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
-    optimizer->steps_called = 0;
-    optimizer->taken++;
+    optimizer->slots.called = 0;
+    optimizer->decision.taken++;
     check_brackets(optimizer);
-    optimizer->skip = false;
+    optimizer->decision.skip = AMP__SKIP_NO;
     if (optimizer->state == AMP__STEP_DECIDED) amp__step_goes(optimizer, AMP__STEP_IDLE);
-    optimizer->last_step = ++context->progress.n_steps;
+    optimizer->decision.last_step = ++context->progress.n_steps;
     amp__cache_retire(&context->cache, false); /* the weights moved; not every host's version tells */
     amp__tape_release(context, false);
 }
@@ -121,9 +121,9 @@ void amp__decision_used(struct amp__optimizer *optimizer) {
 static amp_status begin(struct amp__optimizer *optimizer, amp_action *action) {
     AMP_TRY(amp__step_check(optimizer));
     if (!optimizer->skips_on_device) AMP_TRY(amp__home_wait(optimizer->context));
-    const bool skip = optimizer->skip || amp__has_error(optimizer->context);
+    const bool skip = optimizer->decision.skip || amp__has_error(optimizer->context);
     if (!skip) AMP_TRY(swap_in(optimizer));
-    if (!optimizer->stepping++) amp__step_goes(optimizer, AMP__STEP_RUNNING);
+    if (!optimizer->slots.running++) amp__step_goes(optimizer, AMP__STEP_RUNNING);
     *action = skip ? AMP_SKIP : amp__home_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
     return AMP_OK;
 }
@@ -138,17 +138,17 @@ amp_status amp__step_over(struct amp__optimizer *optimizer, amp_action action) {
 }
 
 static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
-    if (!--optimizer->stepping) amp__step_goes(optimizer, AMP__STEP_DECIDED);
+    if (!--optimizer->slots.running) amp__step_goes(optimizer, AMP__STEP_DECIDED);
     amp_status status = action != AMP_SKIP ? swap_out(optimizer, optimizer->n_params) : AMP_OK;
     /* not only the last of several slots moves */
     if (action != AMP_SKIP) amp__cache_retire(&optimizer->context->cache, false);
-    const bool is_last = optimizer->steps_called + 1 >= optimizer->steps_expected;
+    const bool is_last = optimizer->slots.called + 1 >= optimizer->slots.expected;
     if (action == AMP_SKIP || is_last) {
         const amp_status stepped = amp__step_over(optimizer, action);
         if (status == AMP_OK) status = stepped;
         if (action == AMP_STEP) amp__wiring_note_step(optimizer);
     }
-    if (++optimizer->steps_called >= optimizer->steps_expected) amp__decision_used(optimizer);
+    if (++optimizer->slots.called >= optimizer->slots.expected) amp__decision_used(optimizer);
     return status;
 }
 
@@ -195,7 +195,7 @@ void amp__zero_grad_handler(void *user, struct amp__call *call) {
     amp__call_run(call, call->original, call->args);
     if (marked) amp__mark_pop(thread, &anchor);
     amp__grads_forget(optimizer->params, optimizer->n_params);
-    optimizer->stayed = NULL;
+    optimizer->scans.stayed = NULL;
     amp__step_clears(optimizer);
 }
 
@@ -218,9 +218,9 @@ amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out)
 static void tell_old_skip(struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     char line[320];
-    if (!optimizer->skip || !optimizer->skip_is_old || optimizer->told_of_old_skip) return;
-    if (context->brackets.list[optimizer->last_loss].found_inf != 0.0f) return;
-    optimizer->told_of_old_skip = true;
+    if (optimizer->decision.skip != AMP__SKIP_OLD || optimizer->decision.told_of_old) return;
+    if (context->brackets.list[optimizer->decision.loss].found_inf != 0.0f) return;
+    optimizer->decision.told_of_old = true;
     snprintf(line, sizeof line,
              "optimizer %zu: this step is skipped because of an overflow in an earlier bracket that no step followed. "
              "Nothing is wrong where several brackets make one step; else call amp_step_begin and amp_step_end also "
@@ -241,16 +241,16 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
     amp_action action;
     AMP_TRY(begin(optimizer, &action));
     tell_old_skip(optimizer);
-    const amp_status status = amp_scope_enter(NULL, &optimizer->scope);
+    const amp_status status = amp_scope_enter(NULL, &optimizer->by_hand.scope);
     if (status != AMP_OK) {
-        if (!--optimizer->stepping) amp__step_goes(optimizer, AMP__STEP_DECIDED);
+        if (!--optimizer->slots.running) amp__step_goes(optimizer, AMP__STEP_DECIDED);
         if (action != AMP_SKIP) (void)swap_out(optimizer, optimizer->n_params);
         return status;
     }
-    optimizer->running = action;
-    optimizer->begun = true;
+    optimizer->by_hand.action = action;
+    optimizer->by_hand.begun = true;
     filled.action = action;
-    filled.found_inf = &optimizer->context->brackets.list[optimizer->last_loss].found_inf;
+    filled.found_inf = &optimizer->context->brackets.list[optimizer->decision.loss].found_inf;
     filled.grad_scale = 1.0f;
     filled.device = (amp_device){ 1, 0 };
     if (action == AMP_STEP_ON_DEVICE) {
@@ -263,9 +263,9 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
 AMP_API amp_status amp_step_end(amp_optimizer *user) {
     struct amp__optimizer *optimizer = NULL;
     AMP_TRY(amp__optimizer_find(user, &optimizer));
-    AMP_RETURN_IF(!optimizer->begun, AMP_ERR_WRONG_STATE, "amp_step_end without amp_step_begin");
-    optimizer->begun = false;
-    (void)amp_scope_leave(&optimizer->scope);
-    optimizer->steps_called = optimizer->steps_expected; /* one begin and end is a whole step */
-    return end(optimizer, optimizer->running);
+    AMP_RETURN_IF(!optimizer->by_hand.begun, AMP_ERR_WRONG_STATE, "amp_step_end without amp_step_begin");
+    optimizer->by_hand.begun = false;
+    (void)amp_scope_leave(&optimizer->by_hand.scope);
+    optimizer->slots.called = optimizer->slots.expected; /* one begin and end is a whole step */
+    return end(optimizer, optimizer->by_hand.action);
 }

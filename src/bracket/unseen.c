@@ -48,8 +48,9 @@ static amp_status sum_of(const struct amp__optimizer *optimizer, uint64_t *out) 
 
 void amp__unseen_steps_forget(amp_context *context) {
     for (size_t i = 0; i < context->n_optimizers; i++) {
-        context->optimizers[i].noted = context->optimizers[i].noted_at_begin = false;
-        context->optimizers[i].unseen_changes = context->optimizers[i].changes_inside = 0;
+        struct amp__unseen *unseen = &context->optimizers[i].unseen;
+        unseen->noted = AMP__NOTED_NOTHING;
+        unseen->changes = unseen->changes_inside = 0;
     }
 }
 
@@ -58,20 +59,20 @@ static void tell_others(const struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     char names[256] = "", line[640];
     amp__text text = { names, sizeof names, 0 };
-    const size_t n = amp__name_unused(&text, optimizer->steps, optimizer->n_steps, 0);
-    if (!n || n == optimizer->n_steps) return;
+    const size_t n = amp__name_unused(&text, optimizer->slots.steps, optimizer->slots.n_steps, 0);
+    if (!n || n == optimizer->slots.n_steps) return;
     snprintf(line, sizeof line,
              "optimizer %zu: %zu of its %zu step slots saw no call in the first step: %s; nothing "
              "is wrong where those layers are frozen, else the host calls a copy of the pointer from before "
              "amp_initialize",
-             (size_t)(optimizer - context->optimizers), n, optimizer->n_steps, names);
+             (size_t)(optimizer - context->optimizers), n, optimizer->slots.n_steps, names);
     amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
 
 /* A slot whose calls were all for objects that no optimizer has as its self, `least` calls at least. */
 static const struct amp__op *missed_self(const struct amp__optimizer *optimizer, uint64_t least) {
-    for (size_t i = 0; i < optimizer->n_steps; i++)
-        if (amp__op_strangers(&optimizer->steps[i]) >= least) return &optimizer->steps[i];
+    for (size_t i = 0; i < optimizer->slots.n_steps; i++)
+        if (amp__op_strangers(&optimizer->slots.steps[i]) >= least) return &optimizer->slots.steps[i];
     return NULL;
 }
 
@@ -82,12 +83,12 @@ static void tell(const struct amp__optimizer *optimizer, const char *seen) {
     amp__text text = { names, sizeof names, 0 };
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     const struct amp__op *missed = missed_self(optimizer, 1);
-    if (!optimizer->n_steps)
+    if (!optimizer->slots.n_steps)
         amp__find(context, AMP__STEP_MISSING, subject, "optimizer %zu was not seen to step, and yet %s", number, seen);
     else if (missed)
         amp__find(context, AMP__SELF_UNMET, subject, "optimizer %zu: its slot %s was called, but never for its "
                   "amp_optimizer.self, and yet %s", number, missed->name, seen);
-    else if (amp__name_unused(&text, optimizer->steps, optimizer->n_steps, 0))
+    else if (amp__name_unused(&text, optimizer->slots.steps, optimizer->slots.n_steps, 0))
         amp__find(context, AMP__STEP_UNSEEN, subject, "optimizer %zu: its slot %s saw no call, and yet %s", number,
                   names, seen);
 }
@@ -102,61 +103,62 @@ static void tell_never(const struct amp__optimizer *optimizer) {
 
 /* A change that nobody would make on purpose: the update of a step that was to be skipped. */
 static bool is_spoiled(const struct amp__optimizer *optimizer) {
-    return optimizer->skip && amp__wiring_nonfinite_param(optimizer->context);
+    return optimizer->decision.skip && amp__wiring_nonfinite_param(optimizer->context);
 }
 
 /* NULL: nothing is certain yet. */
 static const char *evidence(const struct amp__optimizer *optimizer, bool changed) {
-    if (optimizer->unseen_changes >= 2) return "its parameters changed after two brackets";
+    if (optimizer->unseen.changes >= 2) return "its parameters changed after two brackets";
     if (changed && is_spoiled(optimizer)) return "its parameters became NaN or infinite after a bracket to be skipped";
     /* at 16 bits an update may be too small to change anything */
-    if (optimizer->decisions >= EACH && missed_self(optimizer, optimizer->decisions))
+    if (optimizer->decision.made >= EACH && missed_self(optimizer, optimizer->decision.made))
         return "each bracket was followed by a call";
     return NULL;
 }
 
 amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
     const amp_context *context = optimizer->context;
+    struct amp__unseen *unseen = &optimizer->unseen;
     uint64_t sum;
-    optimizer->noted_at_begin = false;
-    if (optimizer->told_of_steps || optimizer->optim) return AMP_OK;
-    if (optimizer->last_step || optimizer->steps_called) {
-        optimizer->told_of_steps = true;
+    if (unseen->noted) unseen->noted = AMP__NOTED_EARLIER;
+    if (unseen->told || optimizer->optim) return AMP_OK;
+    if (optimizer->decision.last_step || optimizer->slots.called) {
+        unseen->told = true;
         tell_others(optimizer);
         return AMP_OK;
     }
     /* each of the first ones, then ever more rarely: whoever accumulates for long pays nothing */
-    const uint64_t n = optimizer->unstepped++;
-    if (optimizer->decisions == LONG) tell_never(optimizer);
+    const uint64_t n = unseen->brackets++;
+    if (optimizer->decision.made == LONG) tell_never(optimizer);
     if (n >= EACH && n & (n - 1)) return AMP_OK;
     AMP_TRY(sum_of(optimizer, &sum));
     /* steps of other optimizers change what is shared */
-    const bool is_note_of_now = optimizer->noted && optimizer->noted_steps == context->progress.n_steps;
-    const bool changed = is_note_of_now && optimizer->noted_sum != sum;
-    optimizer->unseen_changes += changed;
-    optimizer->noted = optimizer->noted_at_begin = true;
-    optimizer->noted_sum = sum;
-    optimizer->noted_steps = context->progress.n_steps;
+    const bool changed = unseen->noted && unseen->steps == context->progress.n_steps && unseen->sum != sum;
+    unseen->changes += changed;
+    unseen->noted = AMP__NOTED_AT_BEGIN;
+    unseen->sum = sum;
+    unseen->steps = context->progress.n_steps;
     const char *seen = evidence(optimizer, changed);
     if (!seen) return AMP_OK;
-    optimizer->told_of_steps = true;
+    unseen->told = true;
     tell(optimizer, seen);
     return AMP_OK;
 }
 
 amp_status amp__report_changes_inside(struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
+    struct amp__unseen *unseen = &optimizer->unseen;
     const size_t number = (size_t)(optimizer - context->optimizers);
     char subject[32];
     uint64_t sum;
-    const bool stepped = optimizer->last_step || optimizer->steps_called ||
-                         optimizer->noted_steps != context->progress.n_steps;
-    if (!optimizer->noted_at_begin || optimizer->told_of_steps || stepped) return AMP_OK;
+    const bool stepped = optimizer->decision.last_step || optimizer->slots.called ||
+        unseen->steps != context->progress.n_steps;
+    if (unseen->noted != AMP__NOTED_AT_BEGIN || unseen->told || stepped) return AMP_OK;
     AMP_TRY(sum_of(optimizer, &sum));
-    if (optimizer->noted_sum == sum) return AMP_OK;
-    optimizer->noted_sum = sum;
-    if (++optimizer->changes_inside < 2 && !amp__wiring_nonfinite_param(context)) return AMP_OK;
-    optimizer->told_of_steps = true;
+    if (unseen->sum == sum) return AMP_OK;
+    unseen->sum = sum;
+    if (++unseen->changes_inside < 2 && !amp__wiring_nonfinite_param(context)) return AMP_OK;
+    unseen->told = true;
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     amp__find(context, AMP__UPDATED_INSIDE, subject, "optimizer %zu: its parameters changed between "
               "amp_scale_loss_begin and amp_scale_loss_end", number);

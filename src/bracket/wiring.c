@@ -66,7 +66,7 @@ void amp__wiring_tell_failure(amp_context *context) {
 /* Its backward may have been that of brackets before it. */
 static bool is_closing(const struct amp__bracket *bracket) {
     bool closing = bracket->carried != 0.0f;
-    for (size_t i = 0; i < bracket->n_optimizers; i++) closing |= bracket->optimizers[i]->unchecked != 0;
+    for (size_t i = 0; i < bracket->n_optimizers; i++) closing |= bracket->optimizers[i]->delay.unchecked != 0;
     return closing;
 }
 
@@ -149,7 +149,7 @@ static bool computes_in_fp16(const amp_context *context) {
 static void find_missing(const struct amp__optimizer *optimizer, size_t missing, const char *names) {
     const struct amp__properties *properties = &optimizer->context->policy.properties;
     const bool unscaled = !properties->scaler.dynamic && properties->scaler.init_scale == 1.0f;
-    const bool zeros = optimizer->looks && (missing == optimizer->n_params || unscaled); /* and not NULL */
+    const bool zeros = optimizer->scans.brackets && (missing == optimizer->n_params || unscaled); /* and not NULL */
     const bool underflow = zeros && computes_in_fp16(optimizer->context);
     char subject[32];
     if (!missing) return;
@@ -157,7 +157,7 @@ static void find_missing(const struct amp__optimizer *optimizer, size_t missing,
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     amp__find(optimizer->context, AMP__NO_GRADIENT, subject,
               "optimizer %zu: %zu of its %zu parameters got no gradient in its first %s: %s%s%s", number, missing,
-              optimizer->n_params, optimizer->looks ? "two brackets" : "bracket", names,
+              optimizer->n_params, optimizer->scans.brackets ? "two brackets" : "bracket", names,
               missing > NAMES ? ", ..." : "",
               underflow ? "; they are zero, and the likely cause is that they underflow in fp16 at this loss scale: "
                           "make it dynamic or raise it, or use bfloat16 (O4, O5)" : "");
@@ -168,7 +168,7 @@ static void find_none(const struct amp__bracket *bracket, const struct amp__opti
     const size_t number = (size_t)(optimizer - optimizer->context->optimizers);
     char subject[32];
     if (optimizer->n_params || optimizer->sharded || optimizer->context->progress.scaled_by_hand) return;
-    if (bracket->scale == 1.0f || optimizer->looks != 1) return;
+    if (bracket->scale == 1.0f || optimizer->scans.brackets != 1) return;
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     amp__find(optimizer->context, AMP__NO_PARAMETERS, subject, "optimizer %zu lists no parameter, and the loss was "
               "scaled by %g", number, (double)bracket->scale);
@@ -178,15 +178,15 @@ static amp_status look_at_listed(struct amp__optimizer *optimizer) {
     char names[256] = "";
     amp__text text = { names, sizeof names, 0 };
     size_t missing = 0;
-    optimizer->missing = 0;
+    optimizer->scans.missing = 0;
     for (size_t i = 0; i < optimizer->n_params; i++) {
         struct amp__param *param = optimizer->params[i];
         enum seen seen;
         const amp_status status = look(param, &seen);
         if (status != AMP_OK && !amp__scaling_is_trivial(&optimizer->context->policy.properties)) return status;
         if (status != AMP_OK) amp__wiring_tell_failure(optimizer->context);
-        optimizer->missing += seen != SOME;
-        const bool is_missing = optimizer->looks ? seen == ZEROS && param->looked.zeros : seen == NONE;
+        optimizer->scans.missing += seen != SOME;
+        const bool is_missing = optimizer->scans.brackets ? seen == ZEROS && param->looked.zeros : seen == NONE;
         param->looked.zeros = seen == ZEROS;
         if (!is_missing || optimizer->sharded) continue;
         if (missing++ < NAMES) amp__text_add(&text, missing > 1 ? ", %s" : "%s", param->name);
@@ -241,11 +241,12 @@ amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket) {
     const bool closing = is_closing(bracket); /* the backward was before */
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
-        if (optimizer->cleared_inside) AMP_TRY(look_after_clearing(optimizer));
-        else if (optimizer->looks < AMP__LOOKS && !closing) AMP_TRY(look_at_listed(optimizer));
-        optimizer->cleared_inside = false;
+        struct amp__scans *scans = &optimizer->scans;
+        if (scans->cleared_inside) AMP_TRY(look_after_clearing(optimizer));
+        else if (scans->brackets < AMP__LOOKS && !closing) AMP_TRY(look_at_listed(optimizer));
+        scans->cleared_inside = false;
         if (!closing) find_none(bracket, optimizer);
-        if (optimizer->looks < AMP__LOOKS && !closing) optimizer->looks++;
+        if (scans->brackets < AMP__LOOKS && !closing) scans->brackets++;
     }
     if (closing) return AMP_OK;
     if (context->n_optimizers) look_at_unlisted(context);
@@ -256,7 +257,7 @@ amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket) {
 void amp__wiring_check_clearing(struct amp__optimizer *optimizer) {
     if (!amp__step_in_bracket(optimizer)) return;
     bool any = false;
-    optimizer->cleared_inside = true;
+    optimizer->scans.cleared_inside = true;
     /* older ones are set aside, where anything is: backward made these */
     if (!optimizer->host.set_grad || amp__scaling_is_trivial(&optimizer->context->policy.properties)) return;
     if (look_for_any(optimizer, &any) != AMP_OK) amp__wiring_tell_failure(optimizer->context);
@@ -339,13 +340,16 @@ static void check_slots(const amp_context *context) {
         for (size_t j = 0; j < model->n_ops; j++) check_slot(&model->ops[j]);
         if (model->has_forward) check_slot(&model->forward);
     }
-    for (size_t i = 0; i < context->n_optimizers; i++)
-        for (size_t j = 0; j < context->optimizers[i].n_steps; j++) check_slot(&context->optimizers[i].steps[j]);
+    for (size_t i = 0; i < context->n_optimizers; i++) {
+        const struct amp__slots *slots = &context->optimizers[i].slots;
+        for (size_t j = 0; j < slots->n_steps; j++) check_slot(&slots->steps[j]);
+    }
 }
 
 /* The first bracket made no gradient at all: wait for the second. */
 static bool saw_an_empty_batch(const struct amp__optimizer *optimizer) {
-    return optimizer->looks < AMP__LOOKS && optimizer->n_params && optimizer->missing == optimizer->n_params;
+    const size_t n = optimizer->n_params;
+    return optimizer->scans.brackets < AMP__LOOKS && n && optimizer->scans.missing == n;
 }
 
 void amp__wiring_check_ops(amp_context *context) {
@@ -355,7 +359,7 @@ void amp__wiring_check_ops(amp_context *context) {
     size_t found = 0;
     if (context->progress.ops_checked) return;
     for (size_t i = 0; i < context->n_optimizers; i++) /* another one's model may run in another bracket */
-        if (!context->optimizers[i].looks || saw_an_empty_batch(&context->optimizers[i])) return;
+        if (!context->optimizers[i].scans.brackets || saw_an_empty_batch(&context->optimizers[i])) return;
     context->progress.ops_checked = true;
     for (size_t i = 0; i < context->n_models; i++) {
         const struct amp__model *model = &context->models[i];

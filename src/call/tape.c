@@ -54,7 +54,7 @@ void amp__tape_add(amp_context *context, const amp_host *host, void *handle, uin
 static uint64_t oldest_step(const amp_context *context) {
     uint64_t oldest = UINT64_MAX;
     for (size_t i = 0; i < context->n_optimizers; i++)
-        if (context->optimizers[i].last_step < oldest) oldest = context->optimizers[i].last_step;
+        if (context->optimizers[i].decision.last_step < oldest) oldest = context->optimizers[i].decision.last_step;
     return context->n_optimizers ? oldest : 0;
 }
 

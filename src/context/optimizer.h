@@ -11,51 +11,94 @@
 
 #include <assert.h>
 
+/* The slots of its steps and zero_grads; a decision holds for one call of each of its step slots. */
+struct amp__slots {
+    struct amp__op *steps, *zero_grads;
+    size_t n_steps, n_zero_grads;
+    size_t called;    /* step slots, since the decision was new */
+    size_t expected;  /* calls of step slots that are a whole step */
+    uint32_t running; /* steps at present, one inside of another included */
+};
+
+/* A step between amp_step_begin and amp_step_end. */
+struct amp__step_by_hand {
+    bool begun;
+    amp_action action; /* the answer of amp_step_begin */
+    amp_scope scope;
+};
+
+/* The work that brackets left to later ones. */
+struct amp__delay {
+    uint32_t loss; /* while it is delayed: the loss whose scale its gradients carry */
+    float scale;
+    uint32_t unchecked; /* losses whose brackets delayed their overflow check */
+    bool failed;        /* a delayed bracket ended with an error that the other ranks have not heard of */
+};
+
+enum amp__skip {
+    AMP__SKIP_NO,
+    AMP__SKIP_YES,
+    AMP__SKIP_OLD, /* decided before the last bracket began */
+};
+
+/* The brackets' decisions, and the steps that obeyed them. */
+struct amp__step_decision {
+    uint8_t skip;       /* enum amp__skip, by the brackets since the last step */
+    bool told_of_old;   /* an old skip was reported */
+    bool bracketed;     /* a bracket has named the optimizer */
+    uint32_t loss;      /* of its last bracket */
+    uint64_t made;      /* by brackets */
+    uint64_t taken;     /* by steps */
+    uint64_t last_step; /* context->progress.n_steps when it last stepped or skipped */
+};
+
+/* Its gradients as bracket/wiring.c and bracket/stayed.c found them. */
+struct amp__scans {
+    uint8_t brackets;    /* in which they were scanned */
+    bool cleared_inside; /* zero_grad was called in the open bracket */
+    size_t missing;      /* parameters without a gradient at the last scan */
+    uint8_t steps;       /* after which gradients that stayed were searched */
+    bool step_noted;     /* their sums were noted after the last step */
+    const struct amp__param *stayed; /* a parameter whose gradient outlived a step; NULL: none is known */
+};
+
+enum amp__noted {
+    AMP__NOTED_NOTHING,
+    AMP__NOTED_EARLIER,  /* before the last bracket began */
+    AMP__NOTED_AT_BEGIN, /* by the last bracket to begin */
+};
+
+/* Steps that go past the wired slots (bracket/unseen.c). */
+struct amp__unseen {
+    bool told;                /* there is no more to report */
+    uint8_t noted;            /* enum amp__noted: when sum and steps were */
+    uint64_t sum;             /* of its parameters */
+    uint64_t steps;           /* context->progress.n_steps at that time */
+    uint64_t brackets;        /* begun while no step was seen */
+    uint32_t changes;         /* of the sum, from one bracket to the next */
+    uint32_t changes_inside;  /* of the sum, between a bracket's begin and its end */
+};
+
 struct amp__optimizer {
     amp_optimizer *user;
     amp_context *context;
     amp_host host;
     struct amp__param **params;
     size_t n_params, params_capacity; /* 0: n_params */
-    struct amp__op *steps, *zero_grads;
-    size_t n_steps, n_zero_grads;
-    struct amp__optim *optim; /* libamp's own; NULL: the host steps */
+    struct amp__optim *optim;         /* libamp's own; NULL: the host steps */
 
-    bool sharded; /* AMP_OPTIMIZER_SHARDED */
-    bool holds;   /* AMP_OPTIMIZER_HOLDS_MASTERS */
+    bool sharded;         /* AMP_OPTIMIZER_SHARDED */
+    bool holds;           /* AMP_OPTIMIZER_HOLDS_MASTERS */
     bool grads_stay;      /* AMP_OPTIMIZER_GRADS_STAY */
-    bool skips_on_device;        /* its step reads the flag on the device: the host need not know what was decided */
+    bool skips_on_device; /* its step reads the flag on the device: the host need not know the decision */
+
     enum amp__step_state state;
-    bool bracketed; /* ever */
-    bool cleared_inside; /* zero_grad was called in the bracket that is open */
-    uint8_t looks;       /* brackets whose gradients bracket/wiring.c looked at, */
-    size_t missing;      /* and at the last look, parameters that had none */
-    uint64_t decisions, taken; /* of brackets; by steps */
-    bool stepped;                    /* its gradients were noted after a step (bracket/stayed.c) */
-    uint8_t stay_looks;              /* how often gradients of a step were looked for */
-    const struct amp__param *stayed; /* one that has such a gradient; NULL: none is known */
-    uint32_t delayed_loss; /* whose scale its gradients carry while it is delayed */
-    float delayed_scale;   /* and which one */
-    uint32_t unchecked;    /* losses that found nothing yet, or something, and have not decided (delayed check) */
-    bool skip;             /* decided by the brackets since the last step */
-    bool skip_is_old;      /* it was decided before the last of them began */
-    bool told_of_old_skip;
-    bool failed;           /* a delayed bracket ended with an error that the other ranks have not heard of */
-    size_t steps_called;   /* step slots called since the decision was new, */
-    size_t steps_expected; /* of so many */
-    uint32_t stepping;     /* steps running now */
-    amp_action running;    /* what amp_step_begin answered, for its end, */
-    bool begun;            /* which has not come yet */
-    amp_scope scope;       /* held between amp_step_begin and amp_step_end */
-    uint64_t last_step;    /* context->progress.n_steps when it last stepped or skipped */
-    uint32_t last_loss;    /* loss_id of its last bracket */
-    bool told_of_steps;    /* unseen.c: there is no more to say */
-    bool noted;            /* noted_sum and noted_steps are set */
-    bool noted_at_begin;   /* by the last bracket to begin */
-    uint64_t noted_sum, noted_steps; /* the sum of its parameters, and context->progress.n_steps at that time */
-    uint64_t unstepped;              /* brackets begun while no step was seen */
-    uint32_t unseen_changes;         /* of that sum, from one bracket to the next */
-    uint32_t changes_inside;         /* of that sum, between a bracket's begin and its end */
+    struct amp__slots slots;
+    struct amp__step_by_hand by_hand;
+    struct amp__delay delay;
+    struct amp__step_decision decision;
+    struct amp__scans scans;
+    struct amp__unseen unseen;
 };
 
 static inline bool amp__step_in_bracket(const struct amp__optimizer *optimizer) {
@@ -77,6 +120,12 @@ static inline void amp__step_enters_bracket(struct amp__optimizer *optimizer) {
 }
 static inline void amp__step_leaves_bracket(struct amp__optimizer *optimizer) {
     amp__step_goes(optimizer, optimizer->state == AMP__STEP_REOPENED ? AMP__STEP_DELAYED : AMP__STEP_DECIDED);
+}
+/* Skips accumulate until a step obeys them. */
+static inline void amp__step_decides(struct amp__optimizer *optimizer, bool skip) {
+    if (!skip || optimizer->decision.skip) return;
+    assert(optimizer->state != AMP__STEP_IDLE && optimizer->state != AMP__STEP_RUNNING);
+    optimizer->decision.skip = AMP__SKIP_YES;
 }
 /* An end that leaves the scale in the gradients. */
 static inline void amp__step_delays(struct amp__optimizer *optimizer) {

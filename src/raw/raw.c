@@ -34,7 +34,7 @@ static bool changes_in_steps(const struct amp__casting *casting, const struct am
         !param->in_optimizer)
         return false;
     for (size_t i = 0; i < context->n_optimizers; i++)
-        if (!context->optimizers[i].last_step) return false;
+        if (!context->optimizers[i].decision.last_step) return false;
     return context->n_optimizers != 0;
 }
 

@@ -24,7 +24,7 @@ static amp_status check_idle(const amp_context *context, const char *who) {
                       i);
         AMP_RETURN_IF(amp__step_is_delayed(optimizer), AMP_ERR_WRONG_STATE,
                       "%s while the gradients of optimizer %zu are still scaled (AMP_DELAY_UNSCALE)", who, i);
-        AMP_RETURN_IF(optimizer->unchecked, AMP_ERR_WRONG_STATE,
+        AMP_RETURN_IF(optimizer->delay.unchecked, AMP_ERR_WRONG_STATE,
                       "%s while an overflow of optimizer %zu's gradients is not decided (AMP_DELAY_OVERFLOW_CHECK)",
                       who, i);
     }
