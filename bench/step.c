@@ -186,7 +186,7 @@ static amp_op describe(const char *name, const char *schema, void *slot, amp_fn 
     return op;
 }
 
-/* As docs/buffers.md has it for raw buffers; the model itself is needed by amp_initialize alone. */
+/* As docs/reference/buffers.md has it for raw buffers; the model itself is needed by amp_initialize alone. */
 static void wire(struct net *net, amp_model *model, amp_level level) {
     amp_op ops[] = {
         describe("linear", "linear(float(out a!) y[B,N], float x[B,K], float w[N,K], int B, int K, int N) -> void",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libamp for minitape: everything a program needs to train its network under an opt level. This is the part to copy and
- * change for another framework; docs/hooks.md explains each hook.
+ * change for another framework; docs/reference/hooks.md explains each hook.
  */
 #ifndef ADAPTER_H
 #define ADAPTER_H

@@ -117,13 +117,13 @@ enum {
     /* A host that seeds backward itself reads the scale where it lives, from *amp_scaled_loss.scale in the memory of a
      * device, and does not ask amp_seed_factor. Without it libamp waits until it knows the scale. */
     AMP_HOST_SEEDS_ON_DEVICE = 1u << 1,
-    /* `version` misses writes (PyTorch's `.data`): checksums find those to parameters with masters (docs/hooks.md). */
+    /* `version` misses writes (PyTorch's `.data`): checksums find those to parameters with masters. */
     AMP_HOST_VERSION_MISSES_WRITES = 1u << 2
 };
 
 /*
- * No hook is required by itself; what needs a missing one refuses by its name. docs/hooks.md has the table of which
- * level needs which. `self` is passed back untouched. A handle is the host's tensor: only the host interprets it.
+ * No hook is required by itself; what needs a missing one refuses by its name. docs/reference/hooks.md has the table of
+ * which level needs which. `self` is passed back untouched. A handle is the host's tensor: only the host interprets it.
  * Hooks returning amp_status report failure with AMP_ERR_HOST_FAILED (or any negative status). Hooks are called on the
  * thread that made the call into libamp; ops that a hook calls run as they come.
  */
@@ -145,7 +145,7 @@ typedef struct amp_host {
     /* A number that names the tensor's storage, the same for every handle on it. 0: none. */
     uint64_t (*id)(void *self, void *tensor);
     /* A number that changes whenever the elements change in place. Where it may stand still, leave the hook out or call
-     * amp_cache_clear and amp_masters_reconcile after such writes: docs/hooks.md. */
+     * amp_cache_clear and amp_masters_reconcile after such writes: docs/reference/hooks.md. */
     uint64_t (*version)(void *self, void *tensor);
     /* Does the tape record on this thread now? Without it: yes. */
     int32_t (*grad_enabled)(void *self);
@@ -199,7 +199,7 @@ enum {
 };
 
 /*
- * One function pointer of the host. `schema` is PyTorch's operator-schema notation with C types (docs/schema.md):
+ * One function pointer of the host. `schema`: PyTorch's operator-schema notation, C types (docs/reference/schema.md):
  *
  *     linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor
  *     add_(Tensor(a!) self, Tensor other, float alpha) -> void
@@ -332,7 +332,7 @@ typedef struct amp_config {
     amp_switch enabled;             /* OFF: everything becomes a pass-through */
     amp_switch patch_ops;           /* Apex: patch_torch_functions */
     amp_switch keep_batchnorm_fp32; /* parameters and statistics of batch norm stay FP32 */
-    amp_switch master_weights;      /* FP32 masters of 16-bit parameters; AMP_SPLIT: docs/memory.md */
+    amp_switch master_weights;      /* FP32 masters of 16-bit parameters; AMP_SPLIT: docs/guide/memory.md */
     amp_switch cache;             /* cast each weight once per iteration; default ON */
     amp_dtype cast_model_type;    /* the parameters' type */
     amp_dtype cast_model_outputs; /* default: FP32 where the model is re-typed */
@@ -356,7 +356,7 @@ typedef struct amp_config {
     int32_t log; /* AMP_LOG_*, what standard error is told where no hook `event` listens: amp_diagnostics.h */
     amp_switch verify; /* ON, or AMP_VERIFY=1: every wrapped call is checked, for an adapter's first run: same page */
     amp_switch observe; /* ON, or AMP_OBSERVE=1: amp_observe can see ops that the level leaves alone: amp_observe.h */
-    const char *trace; /* a file that is told what happens, as JSON Lines; or AMP_TRACE=FILE: docs/trace.md */
+    const char *trace; /* a file that is told what happens, as JSON Lines; or AMP_TRACE=FILE: docs/reference/trace.md */
 } amp_config;
 
 #define AMP_CONFIG_INIT AMP_SIZED_(amp_config)
@@ -390,7 +390,7 @@ AMP_API amp_status amp_shutdown(amp_context *context);
 /* ---- The bracket around backward -------------------------------------------------------------------------------- */
 
 /* `loss`: run backward from it. `scale`: the factor that the gradients carry. `action` is the decision, written by end:
- * AMP_STEP_ON_DEVICE where a device made it (docs/devices.md). priv and names that end in _ are libamp's. */
+ * AMP_STEP_ON_DEVICE where a device made it (docs/guide/gpus.md). priv and names that end in _ are libamp's. */
 typedef struct amp_scaled_loss {
     uint32_t struct_size;
     amp_action action;      /* the decision, written by end */
@@ -406,8 +406,8 @@ typedef struct amp_scaled_loss {
 #define AMP_SCALED_LOSS_INIT AMP_SIZED_(amp_scaled_loss)
 
 /* Open a bracket: gradients that exist are set aside (but at a static scale of 1 without masters, and where fixed FP32
- * buffers are multiplied by the scale in place: docs/numerics.md), the loss is scaled. loss NULL: the host seeds
- * backward itself. Source of the semantics: apex.amp.scale_loss. */
+ * buffers are multiplied by the scale in place: docs/reference/numerics.md), the loss is scaled. loss NULL: the host
+ * seeds backward itself. Source of the semantics: apex.amp.scale_loss. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled);
 
 /* For hosts that seed backward themselves: what to multiply the seed with. 1 where the loss or an op's seed carries the

@@ -17,7 +17,8 @@
  *     amp_device_scale(list, stream, grads, grads, n, &unscale, found_inf_on_device);
  *
  * Numbers. Elementwise results have the bits of the functions for the CPU. Sums are added in an order that depends on
- * the lists alone: the same bits in every run and on every device, within the bound of docs/numerics.md of the CPU's.
+ * the lists alone: the same bits in every run and on every device, within the bound of docs/reference/numerics.md of
+ * the CPU's.
  *
  * Captured graphs. A call that is captured keeps its table and its scratch as they are until the list is closed; what
  * changes afterwards gets new ones. So a list is closed after the graphs that used it have run for the last time.
@@ -119,8 +120,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_device_pack(amp_device_list *list, void *s
 AMP_API AMP_MUST_CHECK amp_status amp_device_unpack(amp_device_list *list, void *stream, const amp_unpack_args *args);
 
 /*
- * Products on a device, by cuBLASLt, which is looked for when the first one is asked for (docs/backends.md). Sums are
- * FP32; fp32 operands are multiplied as they are, unless AMP_MATMUL_TF32 allows tf32.
+ * Products on a device, by cuBLASLt, which is looked for when the first one is asked for (docs/internals/backends.md).
+ * Sums are FP32; fp32 operands are multiplied as they are, unless AMP_MATMUL_TF32 allows tf32.
  */
 
 /* amp_device_epilogue.bias_grad_of: what is summed and rounded once: by cuBLASLt, in its own order and precision, where

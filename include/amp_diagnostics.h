@@ -57,9 +57,10 @@ enum {
 };
 
 /* amp_config.trace, or AMP_TRACE=FILE in the environment: every bracket's decision, every warning, error and finding,
- * and in the end what became of each op, as JSON Lines: docs/trace.md. One write a bracket, nothing in a call. The name
- * is borrowed for amp_initialize, which fails with AMP_ERR_IO where the file cannot be opened. Each process has a file
- * of its own: the rank (RANK and the like) stands before the extension, and a name in use is passed over. */
+ * and in the end what became of each op, as JSON Lines: docs/reference/trace.md. One write a bracket, nothing in a
+ * call. The name is borrowed for amp_initialize, which fails with AMP_ERR_IO where the file cannot be opened. Each
+ * process has a file of its own: the rank (RANK and the like) stands before the extension, and a name in use is passed
+ * over. */
 
 /* amp_config.verify, or AMP_VERIFY=1 in the environment: for the first run of an adapter, a few times slower. Each call
  * of a wrapped op is held against what its schema and the hook visit say: extents reach into no other registered
@@ -74,8 +75,8 @@ enum {
 
 /* ---- Findings ---------------------------------------------------------------------------------------------------- */
 
-/* What is wired wrongly, or looks like it: docs/mistakes.md has each code, why it is wrong and what mends it. Most are
- * looked for in the first two brackets of an optimizer that a step follows; each is told once, as an event. */
+/* What is wired wrongly, or looks like it: docs/reference/mistakes.md has each code, why it is wrong and what mends it.
+ * Most are looked for in the first two brackets of an optimizer that a step follows; each is told once, as an event. */
 typedef struct amp_finding {
     uint32_t struct_size;
     amp_status status;   /* of the call that failed for it; AMP_OK: a warning */

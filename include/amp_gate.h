@@ -22,7 +22,7 @@ extern "C" {
  * original. AMP_OP_DIRECT: none is called.
  *
  *   fp16, bf16  all handles have that type, at any level and of any class; or the op has raw buffers, is of class
- *               AMP_LOWER, and that is the level's 16-bit type: it gets copies (docs/buffers.md).
+ *               AMP_LOWER, and that is the level's 16-bit type: it gets copies (docs/reference/buffers.md).
  *   fp32        all handles and raw buffers are FP32, at any level and of any class: calls at O0 and others that no
  *               class casts; of AMP_LOWER, those that the gate holds back, and raw buffers without an implementation
  *               for the low type; of AMP_FP32, after the casts; AMP_PROMOTE, if FP32 is the widest. Under emulate it
@@ -57,7 +57,7 @@ extern "C" {
  *
  * Each op has one number, the least size of a call that runs low, decided once. It is, in this order: what amp_gate_set
  * said; with AMP_OP_MATMUL what amp_gate_measure found, else what libamp's table knows of amp_matmul on the instruction
- * set and the backend that are in use at amp_initialize (docs/gate.md has it); else nothing is known. All but
+ * set and the backend that are in use at amp_initialize (docs/guide/gate.md has it); else nothing is known. All but
  * amp_gate_set speak of CPUs. Calls on an NVIDIA GPU keep the policy's type, but where amp_gate_set has said nothing
  * and the GPU has no tensor cores for it: there ops with AMP_OP_MATMUL run in FP32. Such calls, and those with a
  * dimension that is no multiple of 8, which tensor cores multiply more slowly, are counted (amp_op_stats), and

@@ -7,7 +7,7 @@
  * quiet NaN of the same sign (a cast to the same type copies the bits). Arithmetic is IEEE float, without contraction
  * of multiply and add, in the default rounding mode whatever the caller's is; the caller's floating-point environment
  * (rounding mode, flush-to-zero, traps, flags) is as it was afterwards. Results do not depend on the instruction set or
- * on the number of threads; matmul's do, within the bound of docs/numerics.md.
+ * on the number of threads; matmul's do, within the bound of docs/reference/numerics.md.
  * Non-finite means: non-finite after the arithmetic and the conversion to the destination's type.
  *
  * All functions may run on any number of threads at once, on different destinations.
@@ -220,7 +220,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_matmul_explain(const amp_matmul_args *args
  * needed, or by amp_backend_load, once in the life of the process, and never unloaded. The file libamp_<name>.so is
  * looked for in the folders of the environment variable AMP_BACKEND_PATH (absolute, separated by ':'), then beside
  * libamp itself and in the folder libamp there; the first one that is there decides. What cannot be used leaves libamp
- * as it is, and says why. See docs/backends.md.
+ * as it is, and says why. See docs/internals/backends.md.
  */
 typedef int32_t amp_backend_state;
 enum {

@@ -3,7 +3,8 @@
  * Several ranks over MPI, header only: compiled with the host's mpicc (any MPI 3; C99 or C++11), while libamp knows no
  * MPI. amp_mpi_ranks.h has the ranks and their decisions, amp_mpi_params.h parameters that start and stay equal,
  * amp_mpi_average.h and amp_mpi_pass.h gradients that are averaged while backward runs, amp_mpi_shard.h optimizers of
- * which each rank has a part, and their checkpoints. All come with this header; docs/mpi.md has a whole program.
+ * which each rank has a part, and their checkpoints. All come with this header; docs/guide/several-machines.md has a
+ * whole program.
  *
  *     static amp_status reduce(void *self, amp_reduction reduction, double *values, size_t n) {
  *         return amp_mpi_reduce(((struct my_host *)self)->mpi, reduction, values, n);

@@ -8,7 +8,7 @@
  * An iteration is what happens from the end of one bracket to the end of the next, so that a forward before
  * amp_scale_loss_begin belongs to it. An evaluation between brackets does not: calls during which the host's hook
  * grad_enabled says 0 are not looked at there. Without that hook nothing tells them from a training's, and they are
- * counted with it. Iterations that are not observed cost nothing. With a trace (docs/trace.md) each
+ * counted with it. Iterations that are not observed cost nothing. With a trace (docs/reference/trace.md) each
  * observed iteration is written there.
  */
 #ifndef AMP_OBSERVE_H
@@ -202,7 +202,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_predict_memory(amp_context *context, amp_l
 
 /* ---- Survey: would this training survive with 16 bits, and where not? ------------------------------------------- */
 
-/* One advice. Codes: docs/advice.md. */
+/* One advice. Codes: docs/guide/choose-a-level.md. */
 typedef struct amp_advice {
     uint32_t struct_size;
     uint32_t levels;     /* that it concerns: bits 1u << AMP_O1 and so on */

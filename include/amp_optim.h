@@ -9,8 +9,8 @@
  *
  * Numbers. Moments and arithmetic are FP32, each operation rounded once, none contracted, division and square root as
  * in IEEE 754: the same bits for every instruction set. What depends on the rule and the step alone is computed in
- * double and rounded once: beta^t by binary powering, 1 - beta^t, norms, trust ratios. docs/numerics.md has the order
- * of operations.
+ * double and rounded once: beta^t by binary powering, 1 - beta^t, norms, trust ratios. docs/reference/numerics.md has
+ * the order of operations.
  *
  * Below, g is the gradient unscaled, p the parameter, d the weight decay, t the number of the step from 1 on, and
  * corr1 = 1 - beta1^t, corr2 = 1 - beta2^t, or 1 without AMP_OPTIM_BIAS_CORRECTION. Terms with d = 0 are left out.

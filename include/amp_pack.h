@@ -19,7 +19,7 @@
  *   not finite     A group with an infinity or a NaN comes back as NaN; with 1 bit, its elements that are not 0.
  *
  * The random numbers are a function of seed, group and place in the group: the same bytes on every instruction set, any
- * number of threads and every device. docs/numerics.md has the bounds. Source: Chen et al. 2021, ActNN,
+ * number of threads and every device. docs/reference/numerics.md has the bounds. Source: Chen et al. 2021, ActNN,
  * arXiv:2104.14129.
  */
 #ifndef AMP_PACK_H

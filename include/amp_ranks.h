@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * For hosts with several ranks, and for those whose parameters are in a device's memory: what their hooks and flags
- * owe. The functions are amp.h's. docs/devices.md leads through a host on a device; amp_device.h has lists of
+ * owe. The functions are amp.h's. docs/guide/gpus.md leads through a host on a device; amp_device.h has lists of
  * tensors there.
  */
 #ifndef AMP_RANKS_H
@@ -24,7 +24,7 @@ extern "C" {
  *
  * amp_host.reduce_on_device: the same for floats in a device's memory, with AMP_REDUCE_MAX: what combines them is put
  * on `stream`, the host's current one there, and nothing waits. None of them is infinite or NaN. Where the loss scalers
- * live on a device (docs/devices.md) it is called in the place of `reduce`: the ranks decide there, no host waits
+ * live on a device (docs/guide/gpus.md) it is called in the place of `reduce`: the ranks decide there, no host waits
  * for a decision, and a bracket can be captured in a graph. A cancelled bracket does wait, for the other ranks' word.
  * Experimental, as is a context whose parameters are on several GPUs: no machine with several has run either, and
  * amp_initialize warns once of it.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For hosts without tensors: raw FP32 buffers, structs in schemas, the hook visit, emulation. docs/hosts.md leads
- * through such hosts, docs/buffers.md has the rest.
+ * For hosts without tensors: raw FP32 buffers, structs in schemas, the hook visit, emulation. docs/start/c-host.md
+ * leads through such hosts, docs/reference/buffers.md has the rest.
  */
 #ifndef AMP_RAW_H
 #define AMP_RAW_H
@@ -20,7 +20,7 @@ extern "C" {
  * slices of one allocation. Gradients are fixed buffers that backward adds into. The structure is kept.
  * O2, O3 and O5 exchange the storage under handles, which is not possible with it. Where no op takes handles and one
  * has a 16-bit implementation, ops get 16-bit copies of the FP32 block instead, which at O2 and O5 is the master itself
- * (docs/raw-storage.md). Else these levels need amp_config.emulate.
+ * (docs/guide/raw-storage.md). Else these levels need amp_config.emulate.
  */
 typedef struct amp_buffer {
     uint32_t struct_size; /* sizeof(amp_buffer); AMP_BUFFER_INIT sets it */
@@ -33,7 +33,7 @@ typedef struct amp_buffer {
 #define AMP_BUFFER_INIT { (uint32_t)sizeof(amp_buffer), AMP_FLOAT32, NULL, 0, NULL }
 
 /* Hooks over amp_buffer handles. Static: copy it to add hooks of your own (event, reduce; grad, where
- * gradients come and go: docs/buffers.md). */
+ * gradients come and go: docs/reference/buffers.md). */
 AMP_API const amp_host *amp_buffer_host(void);
 
 /* Inference at O2, O3 or O5, where ops have 16-bit copies of the host's FP32 blocks: the copies become the only

@@ -78,7 +78,7 @@ enum {
     AMP_SERVE_SCALER = 10     /* the end of a bracket: `end` */
 };
 
-/* A loss scaler in the device's memory. docs/scaler.md has the rules; src/scaler/rules.h is their text. */
+/* A loss scaler in the device's memory. docs/guide/loss-scaling.md has the rules; src/scaler/rules.h is their text. */
 typedef struct amp_served_scaler {
     float scale;              /* of the next bracket */
     float next_scale;         /* AMP_SCALER_MXNET: of the one after it */

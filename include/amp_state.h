@@ -18,7 +18,7 @@ extern "C" {
  * the values that the optimizers update, under the parameters' names: masters where there are masters, else the
  * parameters. The host saves its model and its optimizer as ever, and loads them before or after, in any order: where
  * the model's 16-bit parameter is the rounded master, the master stays. So a resumed run is the uninterrupted one, bit
- * for bit. docs/checkpoints.md has the format, what happens at another level, and the limits.
+ * for bit. docs/guide/checkpoints.md has the format, what happens at another level, and the limits.
  *
  * All four functions may be called outside brackets and steps only, by the thread whose business those are, and while
  * no other thread runs this context's ops (AMP_ERR_WRONG_STATE where libamp can see it). AMP_ERR_UNSUPPORTED: this

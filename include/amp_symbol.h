@@ -10,7 +10,7 @@
  *     op.slot = &gemm_slot;                        and all else as for any op
  *
  * The program is not edited. Which macro, how the program must be built, and which calls no build can catch is in
- * docs/symbols.md. Until libamp writes into the slot, calls go to the original. A slot may
+ * docs/reference/symbols.md. Until libamp writes into the slot, calls go to the original. A slot may
  * also be given a function of the adapter's own.
  *
  * A trampoline knows no signature: arguments in registers and on the stack, structs by value, variable arguments, the
@@ -147,7 +147,8 @@ static inline amp_fn amp_symbol_next_(amp_fn *slot, amp_fn search, amp_fn *found
     } else if (needed) {
         (void)amp_symbol_dprintf_(2, "amp_symbol.h: %s was called, but behind the adapter no shared object defines it: "
                                   "a function of the executable itself cannot be replaced from outside, and one that "
-                                  "is opened with dlopen needs RTLD_GLOBAL (libamp, docs/symbols.md)\n", name);
+                                  "is opened with dlopen needs RTLD_GLOBAL "
+                                  "(libamp, docs/reference/symbols.md)\n", name);
         amp_symbol_abort_();
     }
     return next;

@@ -59,7 +59,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_add_params(amp_optimizer *optimizer, const
 
 /* Tell libamp that parameters changed outside its step, for hosts without `version`: elementwise, master := parameter
  * wherever the parameter is not the rounded master. With `version` this happens by itself before each step. At every
- * level, what is kept of parameters (casts, packed raw buffers: docs/buffers.md) is let go. */
+ * level, what is kept of parameters (casts, packed raw buffers: docs/reference/buffers.md) is let go. */
 AMP_API AMP_MUST_CHECK amp_status amp_masters_reconcile(amp_context *context);
 
 /* The other way, for who wrote masters between steps (an average of weights swapped in, sharpness-aware minimisation):

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libamp_darknet.so: mixed precision for any program that uses libdarknet.so, by LD_PRELOAD. docs/darknet.md is the
- * user's page.
+ * libamp_darknet.so: mixed precision for any program that uses libdarknet.so, by LD_PRELOAD. docs/start/darknet.md is
+ * the user's page.
  *
  *     options.c    what the environment wants
  *     parts.c      which parameters a layer of which kind has

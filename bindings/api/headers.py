@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The declarations of a public header, with the first sentence of what the reference says of each.
 
-Reads what docs/reference/filter.py makes of a header for Doxygen: there each declaration has its comment, and enums
+Reads what docs/doxygen/filter.py makes of a header for Doxygen: there each declaration has its comment, and enums
 made from a list are written out. The headers use a small part of C, and so does this parser; what it does not know is
 an error.
 
@@ -16,7 +16,7 @@ import pathlib
 import re
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "docs" / "reference"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "docs" / "doxygen"))
 from filter import filtered  # noqa: E402
 
 TOKEN = re.compile(

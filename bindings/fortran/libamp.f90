@@ -1,5 +1,5 @@
 ! SPDX-License-Identifier: Apache-2.0
-!> Mixed precision for programs in Fortran whose procedures work on arrays of real(c_float); docs/fortran.md is the
+!> Mixed precision for programs in Fortran whose procedures work on arrays of real(c_float); docs/start/fortran.md is the
 !> guide. All of libamp_c is public here too.
 !>
 !>     type(amp_training) :: amp

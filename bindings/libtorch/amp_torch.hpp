@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libamp for PyTorch's C++ front end: opt levels and a GradScaler. docs/libtorch.md has the guide.
+ * libamp for PyTorch's C++ front end: opt levels and a GradScaler. docs/start/libtorch.md has the guide.
  *
  *     auto amp = amp::torch::initialize(model, optimizer, AMP_O2);             once
  *

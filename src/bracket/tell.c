@@ -89,7 +89,7 @@ static void tell_cause(const struct amp__bracket *bracket) {
     if (param) amp__text_add(&text, "the parameter %s itself is not finite (AMP-M16)", param->name);
     else if (!amp__observe_words(bracket->context, &text))
         amp__text_add(&text, "AMP_OBSERVE=every=1 in the environment names the op where the overflow begins "
-                      "(docs/diagnosis.md)");
+                      "(docs/guide/it-went-wrong.md)");
     (void)amp__warn(bracket->context, "loss %u: %d steps in a row were skipped, and the loss scale is %g: %s",
                     (unsigned)bracket->loss_id, (int)MANY, (double)bracket->record.scale_after, cause);
 }

@@ -47,7 +47,7 @@ struct amp__param *amp__param_of_handle(const struct amp__params *params, const 
 struct amp__param *amp__param_find(const struct amp__params *params, const amp_host *host, void *tensor);
 
 /* A 16-bit model on a host that cannot exchange storage: its ops read 16-bit copies of its FP32 block, which is the
- * master itself where the level has masters (docs/raw-storage.md). */
+ * master itself where the level has masters (docs/guide/raw-storage.md). */
 static inline bool amp__keeps_block(const struct amp__properties *properties, const amp_host *host) {
     return amp__retypes(properties) && !properties->emulate && !host->swap_data;
 }

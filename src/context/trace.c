@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * JSON Lines, docs/trace.md. A line is one write at the end of the file, so that a program that is killed leaves whole
- * lines, and nothing is kept in memory. A file belongs to one process: another one that was given the same name, a rank
- * or a child, takes a name of its own beside it. It is bounded: each time half of the room that is left is used, a
- * sixteenth as many of the brackets that stepped get a line; the next line says how many had none.
+ * JSON Lines, docs/reference/trace.md. A line is one write at the end of the file, so that a program that is killed
+ * leaves whole lines, and nothing is kept in memory. A file belongs to one process: another one that was given the same
+ * name, a rank or a child, takes a name of its own beside it. It is bounded: each time half of the room that is left is
+ * used, a sixteenth as many of the brackets that stepped get a line; the next line says how many had none.
  */
 #include "context/trace.h"
 #include "common/fork.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happened, as JSON Lines in a file: docs/trace.md has the objects. */
+/* What happened, as JSON Lines in a file: docs/reference/trace.md has the objects. */
 #ifndef AMP_TRACE_H
 #define AMP_TRACE_H
 

@@ -36,8 +36,8 @@ static void read_environment(void) {
 /* ---- the decision ---- */
 
 /*
- * The least m * n * k * batch that goes to a backend. Measured: docs/backends.md. Below, the built-in code is as fast
- * where the shape was seen before; the first product of a shape takes oneDNN much longer.
+ * The least m * n * k * batch that goes to a backend. Measured: docs/internals/backends.md. Below, the built-in code is
+ * as fast where the shape was seen before; the first product of a shape takes oneDNN much longer.
  */
 #define LEAST_PRODUCTS (32.0 * 32.0 * 32.0)
 

@@ -41,7 +41,8 @@ AMP__CONVERT uint32_t amp__pack_hash(uint64_t key, uint32_t place) {
 }
 
 /* 16 - bits random bits of an element. A lane has a progression of words, begin and step two hashes; a word's halves
- * are for two rows half a word of codes apart. Any two elements' numbers are independent (docs/numerics.md). */
+ * are for two rows half a word of codes apart. Any two elements' numbers are independent
+ * (docs/reference/numerics.md). */
 AMP__CONVERT uint32_t amp__pack_random(uint64_t key, uint32_t row, uint32_t lane, int bits) {
     const uint32_t rows = 16 / (uint32_t)bits, term = row / rows / 2 * rows + row % rows; /* rows of half a word */
     const uint32_t x = amp__pack_hash(key, lane) + term * amp__pack_hash(key, AMP__PACK_LANES + lane);

@@ -5,7 +5,7 @@
  * with what backward made of it. What brackets left that delayed is scaled already: it stays, for backward to add to,
  * and for the host to reduce over its ranks. Outside a bracket no gradient carries the scale: a 16-bit parameter's
  * gradient is exact in its FP32 master gradient, and the host's handle shows it rounded. Source of the semantics:
- * apex/amp/_process_optimizer.py, without its losses (docs/apex-differences.md).
+ * apex/amp/_process_optimizer.py, without its losses (docs/internals/apex-differences.md).
  */
 #include "master/grad.h"
 

@@ -100,7 +100,7 @@ static const struct amp__advised *write_kind(const struct amp__advised *first, a
     return at;
 }
 
-/* What may be kept in fewer bits still: docs/memory.md. */
+/* What may be kept in fewer bits still: docs/guide/memory.md. */
 static void write_memory(const amp_survey_result *result, const amp_context *context, amp__text *text) {
     for (uint64_t i = 0; i < result->n_levels && !context->policy.properties.split_masters; i++) {
         const amp_memory *m = &result->levels[i].memory;
@@ -126,7 +126,7 @@ static void write_text(const struct amp__survey *survey, const amp_survey_result
     if (amp__level_is_dynamic(amp__level_row(result->level)))
         amp__text_add(text, ", init_scale %.9g", (double)result->init_scale);
     if (prefers_bfloat16(context))
-        amp__text_add(text, " (products in fp16 are not faster than FP32's on this CPU: docs/gate.md)");
+        amp__text_add(text, " (products in fp16 are not faster than FP32's on this CPU: docs/guide/gate.md)");
     amp__text_add(text, "\n");
     write_memory(result, context, text);
     if (left_out)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rules of the loss scale, tick by tick, in plain arithmetic: C compiles them for the host, nvcc for a device, and
- * both give the same bits. docs/scaler.md has each mode's rule, its defaults and its source; tests/parity replays the
- * originals.
+ * both give the same bits. docs/guide/loss-scaling.md has each mode's rule, its defaults and its source; tests/parity
+ * replays the originals.
  *
  * Products and quotients are formed in double and rounded once more, to the FP32 scale: so does torch, whose scale is a
  * float and whose factors are doubles. With factors that are floats that is one rounding (a product is exact in double;

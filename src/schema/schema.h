@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An op's schema: PyTorch operator-schema notation with C types, parsed into plain data. docs/schema.md has the
- * grammar. */
+/* An op's schema: PyTorch operator-schema notation with C types, parsed into plain data. docs/reference/schema.md has
+ * the grammar. */
 #ifndef AMP_SCHEMA_H
 #define AMP_SCHEMA_H
 

@@ -4,7 +4,7 @@
 
 Compares the library with the stored baseline tests/abi/libamp.abi: functions, their types and every structure they
 reach. Additions are reported and pass: functions, and members at the end of a structure that begins with struct_size,
-which old programs cannot see (docs/abi.md). What is gone or changed fails. --update replaces the baseline instead
+which old programs cannot see (docs/reference/abi.md). What is gone or changed fails. --update replaces the baseline instead
 (`ninja abi-baseline`). Prints TAP. Needs abidiff and abidw, and a library with debug information.
 """
 import pathlib

@@ -3,7 +3,7 @@
 """What the built libraries show the world: check_symbols.py SOURCE_ROOT SHARED STATIC. Prints TAP.
 
 The functions that the headers declare, those that src/libamp.map lists and those that the shared library exports are
-the same; soname, needed libraries and hardening are as promised in docs/abi.md.
+the same; soname, needed libraries and hardening are as promised in docs/reference/abi.md.
 """
 import os
 import pathlib

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The session of docs/adapt.md, as it stands there: test_session.py SOURCE LIBAMP CC... Prints TAP.
+"""The session of docs/start/adapt.md, as it stands there: test_session.py SOURCE LIBAMP CC... Prints TAP.
 
 The files that it shows are written, its commands run in their order, its diff is the answers.
 """
@@ -15,7 +15,7 @@ from adapt import Place, Tap, expect, run, scratch, skip_unless_supported
 class Session(Place):
     def __init__(self, folder, source, library, compiler):
         super().__init__(folder, source, library, compiler)
-        self.page = (source / "docs" / "adapt.md").read_text(encoding="utf-8")
+        self.page = (source / "docs" / "start" / "adapt.md").read_text(encoding="utf-8")
         self.write("libamp.pc", "Name: libamp\nDescription: the one just built\nVersion: 0\n"
                    f"Cflags: -I{source}/include\nLibs: -L{library.parent} -lamp\n")
         (folder / "bin").mkdir()

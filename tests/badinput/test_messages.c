@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The mistakes that docs/messages.md lists, made, and the messages that it quotes. check_docs.py compares the texts. */
+/* The mistakes that docs/reference/messages.md lists, made, and the messages that it quotes. check_docs.py compares the texts. */
 #include "checks.h"
 
 static amp_status start(struct rig *rig, amp_level level) {

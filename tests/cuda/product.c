@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bound is that of docs/numerics.md, as in tests/kernels/product.c: before the activation an element is off by at
- * most E = g(k + 4) * M, M = |alpha| sum |a||b| + |beta c| + |bias|, and 2^-10 of M more where tf32 rounds both
- * operands to 11 bits; tensor cores cut sums off where others round, so that u is 2^-23 there. The slopes of the GELUs
- * are below 1.13, and those slopes' own slopes too: evaluating them adds 2^-20 of x.
+ * The bound is that of docs/reference/numerics.md, as in tests/kernels/product.c: before the activation an element is
+ * off by at most E = g(k + 4) * M, M = |alpha| sum |a||b| + |beta c| + |bias|, and 2^-10 of M more where tf32 rounds
+ * both operands to 11 bits; tensor cores cut sums off where others round, so that u is 2^-23 there. The slopes of the
+ * GELUs are below 1.13, and those slopes' own slopes too: evaluating them adds 2^-20 of x.
  */
 #include "product.h"
 

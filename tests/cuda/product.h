@@ -18,7 +18,7 @@ struct device_product {
 
 /* Gives it memory, filled with ordinary numbers: the same memory each time. */
 void product_place(struct device_product *p);
-/* Holds d, aux and bias_grad against the bounds of docs/numerics.md; p was placed and run. */
+/* Holds d, aux and bias_grad against the bounds of docs/reference/numerics.md; p was placed and run. */
 void product_compare(const struct device_product *p);
 /* a's elements, to be written. */
 void *product_a(const struct device_product *p);

@@ -154,9 +154,9 @@ TEST_TIMES(test_elementwise_rules, 4 * N_ELEMENTWISE) {
 }
 
 /* Rules that look at norms, whose sums have another order on a device: a norm is right to a few units of its last place
- * (docs/numerics.md), so each step's length is within 2^-20 of itself, and 24 steps of at most lr = 2^-4 differ by no
- * more than 24 * 2^-24; a gradient that follows the weights doubles that at most with each step that adds to momentum:
- * 2^-14 leaves room. */
+ * (docs/reference/numerics.md), so each step's length is within 2^-20 of itself, and 24 steps of at most lr = 2^-4
+ * differ by no more than 24 * 2^-24; a gradient that follows the weights doubles that at most with each step that adds
+ * to momentum: 2^-14 leaves room. */
 static const struct training by_norms[] = {
     { AMP_OPTIM_LAMB, 0, AMP_O1, 1, 1, 0 },       { AMP_OPTIM_LAMB, 0, AMP_O1, 1, 1, TWO_GROUPS },
     { AMP_OPTIM_LAMB, 0, AMP_O1, 2, 2, CLIPS },   { AMP_OPTIM_NOVOGRAD, 0, AMP_O1, 1, 1, 0 },

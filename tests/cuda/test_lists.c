@@ -74,9 +74,10 @@ static uint32_t check_fn(const struct cuda_tensor *t, const struct cuda_place *a
     return cuda_check_group(t, at, 0.3f, 3.7f, &sums[0]);
 }
 
-/* docs/numerics.md: with m additions in a row to the deepest term, the sum of squares is within m * 2^-53 of the exact
- * one, either way of adding. Here a thread adds at most 64 + 8 of a chunk, then 8 levels of a block; then the chunks of
- * the tensor and the tensors likewise. ref/ adds 4096 in a lane, 4 levels, then blocks and tensors one by one. */
+/* docs/reference/numerics.md: with m additions in a row to the deepest term, the sum of squares is within m * 2^-53 of
+ * the exact one, either way of adding. Here a thread adds at most 64 + 8 of a chunk, then 8 levels of a block; then the
+ * chunks of the tensor and the tensors likewise. ref/ adds 4096 in a lane, 4 levels, then blocks and tensors one by
+ * one. */
 TEST(test_sums) {
     enum { N = 5 };
     static const uint64_t sizes[N] = { 1, 0, 70000, 300001, 17 };

@@ -251,10 +251,10 @@ def products(text):
 
 
 def test_shown(tap):
-    """show.sh makes the figures of docs/darknet.md."""
-    page = (FOLDER.parents[1] / "docs" / "darknet.md").read_text(encoding="utf-8")
+    """show.sh makes the figures of docs/start/darknet.md."""
+    page = (FOLDER.parents[1] / "docs" / "start" / "darknet.md").read_text(encoding="utf-8")
     shown = re.search(r"^    \$ (tests/darknet/show\.sh)\n(?:    .*\n)*", page, re.MULTILINE)
-    with tap.test("the figures of docs/darknet.md come from its script"):
+    with tap.test("the figures of docs/start/darknet.md come from its script"):
         said = run(FOLDER.parents[1] / shown.group(1), 2, 1, "O0", "O4", env={
             "AMP_SHOW_BUILD": str(pathlib.Path(LIBRARY).resolve().parents[2]), "AMP_SHOW_DARKNET": DARKNET})
         weights = [line[2] for line in LINE.findall(said)]

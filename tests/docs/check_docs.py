@@ -3,7 +3,7 @@
 """Holds docs/ to the code.
 
 check_docs.py ROOT               tables of docs/ against headers and tests; prints TAP
-check_docs.py --run ROOT NAME EXE           runs a program of examples/hosts: it trains, and prints what docs/hosts.md says
+check_docs.py --run ROOT NAME EXE           runs a program of examples/hosts: it trains, and prints what docs/start/c-host.md says
 check_docs.py --program ROOT PAGE           prints the program of a page
 check_docs.py --page ROOT PAGE COMMAND...   runs it: what it prints stands in the page
 check_docs.py --head ROOT        prints the program of include/amp.h, for tests/docs/head.c
@@ -38,7 +38,7 @@ def some(names, what):
 
 
 def differences(root):
-    text = read(root, "docs/apex-differences.md").split("## Not applicable in C")[0]
+    text = read(root, "docs/internals/apex-differences.md").split("## Not applicable in C")[0]
     rows_of = [line for line in text.splitlines() if re.match(r"\| (?!Apex \||---)", line)]
     listed = [re.findall(r"`(\w+)`", line.rstrip(" |").rsplit("|", 1)[-1]) for line in rows_of]
     written = [name for path in (root / "tests").rglob("*.c")
@@ -51,7 +51,7 @@ def differences(root):
 
 def python_differences(root):
     """Rows whose test is a pytest."""
-    text = read(root, "docs/apex-differences.md")
+    text = read(root, "docs/internals/apex-differences.md")
     listed = re.findall(r"\| `(\w+\.py)::(\w+)` \|$", text, re.MULTILINE)
     return some(listed, "rows") + [
         f"{file}::{name} is not there" for file, name in listed
@@ -61,7 +61,7 @@ def python_differences(root):
 def statuses(root):
     code = set(re.findall(r'X\((AMP_\w+), (-?\d+), "([^"]+)"\)', read(root, "include/amp_types.h")))
     row = r"^\| `(AMP_(?:OK|ERR_\w+))` \| (-?\d+) \| (.+?) \|$"
-    docs = set(map(" ".join, re.findall(row, read(root, "docs/abi.md"), re.MULTILINE)))
+    docs = set(map(" ".join, re.findall(row, read(root, "docs/reference/abi.md"), re.MULTILINE)))
     return some(code, "statuses") + both(set(map(" ".join, code)), "in amp_types.h", docs, "in abi.md")
 
 
@@ -71,7 +71,7 @@ def structures(root):
         code = COMMENT.sub("", header.read_text(encoding="utf-8"))
         sized |= {name for body, name in re.findall(r"typedef struct \w+ \{((?:[^{}]|\{[^{}]*\})*)\} (\w+);", code)
                   if "uint32_t struct_size" in body}
-    table = rows(read(root, "docs/abi.md"), "Structures")
+    table = rows(read(root, "docs/reference/abi.md"), "Structures")
     listed = {name for row in table for name in re.findall(r"`(amp_\w+)`", row[0])}
     return some(sized, "structures") + both(sized - {"amp_api"}, "in the headers", listed, "in abi.md")
 
@@ -80,14 +80,14 @@ def hooks(root):
     code = COMMENT.sub("", read(root, "include/amp.h"))
     body = re.search(r"typedef struct amp_host \{(.*?)\} amp_host;", code, re.DOTALL).group(1)
     names = set(re.findall(r"\(\*(\w+)\)", body))
-    table = rows(read(root, "docs/hooks.md"), "Which level needs which")
+    table = rows(read(root, "docs/reference/hooks.md"), "Which level needs which")
     listed = {name for row in table for name in re.findall(r"`(\w+)`", row[0])}
     return some(names, "hooks") + both(names, "in amp_host", listed, "in hooks.md")
 
 
 def quoted(root, heading):
-    """What docs/messages.md says that calls say, under a heading."""
-    return {row[-1].rstrip(" |").strip("`") for row in rows(read(root, "docs/messages.md"), heading)[1:]}
+    """What docs/reference/messages.md says that calls say, under a heading."""
+    return {row[-1].rstrip(" |").strip("`") for row in rows(read(root, "docs/reference/messages.md"), heading)[1:]}
 
 
 def messages(root, test="tests/badinput/test_messages.c"):
@@ -111,14 +111,14 @@ def code(root):
     """A block that starts with a file's name has lines of that file, in their order. All of the guide's do, and each program
     has one."""
     complaints, named, found = [], set(), 0
-    for page in sorted((root / "docs").glob("*.md")):
+    for page in sorted((root / "docs").rglob("*.md")):
         for block in re.findall(r"^```c\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
             head = re.match(r"/\* (\S+/\S+) \*/\n", block)
             if not head:
-                complaints += [f"a block of hosts.md names no file: {block}"] if page.name == "hosts.md" else []
+                complaints += [f"a block of c-host.md names no file: {block}"] if page.name == "c-host.md" else []
                 continue
             found += 1
-            named |= {head.group(1)} if page.name == "hosts.md" else set()
+            named |= {head.group(1)} if page.name == "c-host.md" else set()
             lines = iter([line.strip() for line in read(root, head.group(1)).splitlines()])
             wanted = filter(None, map(str.strip, block[head.end():].splitlines()))
             missing = next((line for line in wanted if line not in lines), None)
@@ -129,7 +129,7 @@ def code(root):
     named.add(name)
     programs = {f"examples/hosts/{path.name}" for path in (root / "examples" / "hosts").glob("*.c*")}
     return ([] if found > 10 else ["hardly any code was found"]) + complaints + [
-        f"hosts.md shows nothing of {name}" for name in sorted(programs - named)]
+        f"c-host.md shows nothing of {name}" for name in sorted(programs - named)]
 
 
 def quick_start(root):
@@ -139,7 +139,7 @@ def quick_start(root):
 
 def guide(root):
     """Short, and it shows what some programs print: --run compares."""
-    text = read(root, "docs/hosts.md")
+    text = read(root, "docs/start/c-host.md")
     shown = re.findall(r"^`(\w+)` prints\n\n    ", text, re.MULTILINE)
     return [f"{text.count(chr(10))} lines"] if text.count("\n") > 600 else both(
         {"tape", "raw"}, "a program", set(shown), "shown with what it prints")
@@ -186,6 +186,20 @@ def links(root):
     return complaints
 
 
+def mentions(root):
+    """Every page that code, a header, a message or a manual names is there."""
+    listed = subprocess.run(["git", "-C", root, "ls-files"], check=False, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    files = [root / name for name in listed] or [path for path in root.rglob("*") if path.is_file() and "build" not in path.parts]
+    complaints, found = [], 0
+    for path in files:
+        if path.suffix in {".png", ".gz", ".ipynb"} or not path.is_file():
+            continue
+        for page in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.(?:md|json)", path.read_text(encoding="utf-8", errors="ignore")):
+            found += 1
+            complaints += [] if (root / page).is_file() else [f"{path.relative_to(root)}: {page} is not there"]
+    return ([] if found > 100 else ["hardly any was found"]) + complaints
+
+
 def readme(root):
     """It is two screens; the rest has pages of its own."""
     text = read(root, "README.md")
@@ -217,6 +231,7 @@ CHECKS = {
     "amp-adapt(1) has the options": adapt_manual,
     "README.md has at most 120 lines and 900 words": readme,
     "links lead somewhere": links,
+    "pages that are named are there": mentions,
     "nobody is told to install libamp from an index": indexes,
 }
 
@@ -235,7 +250,7 @@ def page_runs(root, page, *command):
 def program_runs(root, name, executable):
     """A program says by its status that it trained. Where the guide shows what it prints, that is what it prints."""
     ran = subprocess.run([executable], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    shown = re.search(rf"`{name}` prints\n\n((?:    .*\n)+)", read(root, "docs/hosts.md"))
+    shown = re.search(rf"`{name}` prints\n\n((?:    .*\n)+)", read(root, "docs/start/c-host.md"))
     wanted = re.sub("^    ", "", shown.group(1), flags=re.MULTILINE) if shown else ran.stdout
     if quick_start(root)[0] == f"examples/hosts/{name}.c":
         wanted = re.search(r"^It prints `(.+?)`", read(root, "README.md"), re.MULTILINE).group(1) + "\n"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/mistakes.md and docs/advice.md say what the library says: check_mistakes.py ROOT [--write]
+"""docs/reference/mistakes.md and docs/guide/choose-a-level.md say what the library says: check_mistakes.py ROOT [--write]
 
 Codes, titles, reasons and mends of findings stand once, in src/context/findings.inc and, for those that only scripts can
 make, in bindings/python/libamp/_findings.py; those of advice in src/observe/advice.inc. --write makes the pages of them.
@@ -29,7 +29,7 @@ line. [python.md](python.md#mistakes) has when, and `python -m libamp.run --chec
 """
 ADVICE_HEAD = """# Advice
 
-What `amp_survey` ([amp_observe.h](../include/amp_observe.h)) says of a training that it has seen, each with its code: which level
+What `amp_survey` ([amp_observe.h](../../include/amp_observe.h)) says of a training that it has seen, each with its code: which level
 fits, and what stands in the way of the others. Messages say of which op, argument or parameter, and how much of it. What is lost
 is counted exactly from the values that were seen, as a cast would lose them; another batch may have larger ones.
 
@@ -45,7 +45,7 @@ if (amp_survey(context, &survey) == AMP_OK) puts(survey.text);
 ```
 
 A script asks `amp.observe(model, every=1)` after `amp.initialize`, and `print(amp.survey(model))` after some steps
-([python.md](python.md)): what is to be done is told in Python's words there.
+([python.md](../reference/python.md)): what is to be done is told in Python's words there.
 
 Without a line of code: `AMP_OBSERVE=every=1 AMP_TRACE=run.jsonl ./trainer`, and `python -m libamp.report run.jsonl` has it.
 
@@ -129,8 +129,8 @@ def advice_page(root):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    path, wanted = root / "docs" / "mistakes.md", page(root)
-    advice_path, advice = root / "docs" / "advice.md", advice_page(root)
+    path, wanted = root / "docs" / "reference" / "mistakes.md", page(root)
+    advice_path, advice = root / "docs" / "guide" / "choose-a-level.md", advice_page(root)
     if "--write" in sys.argv[2:]:
         path.write_text(wanted, encoding="utf-8")
         advice_path.write_text(advice, encoding="utf-8")

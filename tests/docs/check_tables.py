@@ -38,13 +38,13 @@ def scaler_modes(root):
     for constant, value, _, name, _, *settings, _ in rows_of_list(root, "amp_scaler.h", "AMP_SCALER_MAP"):
         listed[name] = (f"`{constant.removeprefix('AMP_SCALER_')}` {value}", [number(text) for text in settings])
     shown = {name: (constant, [number(text) for text in settings])
-             for name, constant, *settings in rows_of_table(root, "scaler.md", "Defaults")}
+             for name, constant, *settings in rows_of_table(root, "guide/loss-scaling.md", "Defaults")}
     yield "modes were found", [] if len(listed) > 5 else [f"only {listed}"]
-    yield "docs/scaler.md has the modes of AMP_SCALER_MAP and their defaults", [
+    yield "docs/guide/loss-scaling.md has the modes of AMP_SCALER_MAP and their defaults", [
         f"{name}: the list has {listed.get(name)}, the table {shown.get(name)}"
         for name in {**listed, **shown} if listed.get(name) != shown.get(name)]
-    rules = re.findall(r"^\*\*(\w+)\.\*\*", (root / "docs" / "scaler.md").read_text(encoding="utf-8"), re.MULTILINE)
-    yield "docs/scaler.md has the rule of each", sorted(set(listed) ^ set(rules))
+    rules = re.findall(r"^\*\*(\w+)\.\*\*", (root / "docs" / "guide" / "loss-scaling.md").read_text(encoding="utf-8"), re.MULTILINE)
+    yield "docs/guide/loss-scaling.md has the rule of each", sorted(set(listed) ^ set(rules))
 
 
 def main():

@@ -172,7 +172,7 @@ static void one_pass(struct reference *r, int model, int step, int loss, int mic
 
 /* ---- clipping ---- */
 
-/* The order of docs/numerics.md: 16 lanes, folded in halves. */
+/* The order of docs/reference/numerics.md: 16 lanes, folded in halves. */
 static double squares(const float *x, int n) {
     double lanes[16] = { 0 };
     for (int i = 0; i < n; i++) lanes[i % 16] += (double)x[i] * (double)x[i];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of the packing kernels for test_table.c, against what amp_pack.h and docs/numerics.md say, written again. */
+/* Checks of the packing kernels for test_table.c, against what amp_pack.h and docs/reference/numerics.md say, written
+ * again. */
 #ifndef AMP_TESTS_PACKS_H
 #define AMP_TESTS_PACKS_H
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bound is that of docs/numerics.md. Before the activation and the last rounding an element is off by at most
+ * The bound is that of docs/reference/numerics.md. Before the activation and the last rounding an element is off by at
+ * most
  *     E = g(k + 4) * (|alpha| * sum |a||b| + |beta c| + |bias|),   g(n) = n u / (1 - n u),   u = 2^-24.
  * Activations: relu moves two numbers no further apart; both gelus' slopes are below 1.13. Evaluating gelu near x adds
  * at most 2^-20 * (|x| + E): half of x times an approximation of erf or tanh that is off by less than 2^-21 (oneDNN's

@@ -31,8 +31,8 @@ struct wish random_wish(int64_t m, int64_t n, int64_t k);
 /* Memory for it, filled with ordinary numbers. */
 struct product product_new(const struct wish *wish);
 void product_free(struct product *product);
-/* Runs it and holds about `elements` of d against the bound of docs/numerics.md; d's gaps and all borders are as
- * before. */
+/* Runs it and holds about `elements` of d against the bound of docs/reference/numerics.md; d's gaps and all borders are
+ * as before. */
 void product_check(struct product *product, int64_t elements);
 
 #endif

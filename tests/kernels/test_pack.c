@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_pack and amp_unpack: what docs/numerics.md promises of values, and what is refused. Bytes: packs.c. */
+/* amp_pack and amp_unpack: what docs/reference/numerics.md promises of values, and what is refused. Bytes: packs.c. */
 #include "amp_pack.h"
 #include "support.h"
 
@@ -38,7 +38,7 @@ static double step_of_the_first(size_t groups, int32_t bits) {
     return value_of_bits(AMP_BFLOAT16, packed[groups * (size_t)bits * 8] >> 16 & 0x7fff);
 }
 
-/* But for float's errors, which docs/numerics.md bounds. */
+/* But for float's errors, which docs/reference/numerics.md bounds. */
 TEST(a_value_is_at_most_a_step_away) {
     static const float scales[] = { 1.0f, 1e-6f, 0x1p100f, 3e38f };
     float x[GROUP], back[GROUP];

@@ -13,7 +13,7 @@ static struct fake_tensor *weight_seen(const struct rig *rig) { return fake_last
 /* ---- in which calls it is cast ---- */
 
 /* CAST and KEPT are calls of linear: the weight is cast in them, or a cast of before is used. Versions count, or there
- * are none, or they stand still (docs/hooks.md, Identity). */
+ * are none, or they stand still (docs/reference/hooks.md, Identity). */
 enum act { DONE, CAST, KEPT, BRACKET, STEP, WRITE, EVALUATE, RECORD, ENTER, LEAVE, CLEAR };
 enum versions { COUNTED, NO_VERSION, STILL };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Emulation on a tape: the gradient goes back through the host's `cast`, which must round it as 16-bit storage would
- * (docs/numerics.md). A host that rounds back gets the bits, and the overflow, of 16-bit storage; one that does not
- * trains on at a scale of 2^40 as if fp16 had no largest number.
+ * (docs/reference/numerics.md). A host that rounds back gets the bits, and the overflow, of 16-bit storage; one that
+ * does not trains on at a scale of 2^40 as if fp16 had no largest number.
  */
 #include "checks.h"
 

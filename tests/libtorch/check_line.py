@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The compiler's command in docs/libtorch.md compiles, links and runs a program: check_line.py GUIDE PKGCONFIG HEADERS...
+"""The compiler's command in docs/start/libtorch.md compiles, links and runs a program: check_line.py GUIDE PKGCONFIG HEADERS...
 Prints TAP. Warnings are errors in libamp's headers.
 
 Takes the guide's words but for -O2, which would double the minute; where the C++11 ABI is the old one, what the guide says

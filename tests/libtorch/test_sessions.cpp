@@ -328,7 +328,7 @@ static void test_explain() {
     CHECK(tap::status_of([&] { (void)amp.context().explain("aten::relu"); }) == AMP_ERR_NOT_FOUND);
 }
 
-/* test_libtorch_sessions --time: nanoseconds of a call, the figures of docs/libtorch.md. The least of many short
+/* test_libtorch_sessions --time: nanoseconds of a call, the figures of docs/start/libtorch.md. The least of many short
  * rounds, which a busy machine leaves alone. */
 static int time_ops() {
     const auto time = [](const std::function<void()> &call) {

@@ -10,8 +10,8 @@ SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n"
 SCRIPT = "# SPDX-License-Identifier: Apache-2.0\n"
 CLEAN = {
     "include/amp.h": "#include <stddef.h>\n#include <stdint.h>\n",
-    "docs/numerics.md": "",
-    "include/amp_kernels.h": '/* docs/numerics.md */\n#include "amp.h"\n',
+    "docs/reference/numerics.md": "",
+    "include/amp_kernels.h": '/* docs/reference/numerics.md */\n#include "amp.h"\n',
     "src/common/common.h": '#include "amp.h"\n',
     "src/kernels/kernels.h": '#include "common/common.h"\n',
     "src/host/host.h": '#include "common/common.h"\n',

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Apex's rules in a few hundred lines, written from the documents (docs/scaler.md, docs/numerics.md,
- * docs/apex-differences.md) and not from libamp: what parameters, masters, gradients, scales, decisions and counters
- * are after each call. Every number is a double that holds a value of its type; no function of libamp is called.
+ * Apex's rules in a few hundred lines, written from the documents (docs/guide/loss-scaling.md,
+ * docs/reference/numerics.md, docs/internals/apex-differences.md) and not from libamp: what parameters, masters,
+ * gradients, scales, decisions and counters are after each call. Every number is a double that holds a value of its
+ * type; no function of libamp is called.
  */
 #ifndef TEST_MODEL_H
 #define TEST_MODEL_H

@@ -2,7 +2,7 @@
 """rules.py MODE OUTPUT: traces of a literal transcription of each mode's published rule, written at build time.
 rules.py --modes: the modes, as include/amp_scaler.h has them.
 
-Independent of src/scaler/: written from the originals' documentation and from docs/scaler.md, with the originals' own
+Independent of src/scaler/: written from the originals' documentation and from docs/guide/loss-scaling.md, with the originals' own
 variables. What an original does not have (a floor, a ceiling, hysteresis) is libamp's option, marked "option".
 """
 import math

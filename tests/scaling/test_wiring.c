@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slips of an adapter are found and named, each by its code; docs/mistakes.md has them. */
+/* Slips of an adapter are found and named, each by its code; docs/reference/mistakes.md has them. */
 #include "findings.h"
 #include "levels.h"
 

@@ -100,7 +100,7 @@ TEST_TIMES(killed_at_each_system_call, 2) {
 /* ---- what it opens ---- */
 
 static bool is_listed(const char *path) {
-    /* docs/abi.md */
+    /* docs/reference/abi.md */
     static const char *const begins[] = { "state-", ".", "/proc/self/maps", "/proc/self/fd/", "/dev/urandom" };
     for (size_t i = 0; i < sizeof begins / sizeof begins[0]; i++)
         if (!strncmp(path, begins[i], strlen(begins[i]))) return true;

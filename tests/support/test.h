@@ -62,7 +62,7 @@ int suite_run_here(int (*wanted)(const char *file));
 #define TEST_TIMES(name, n) TEST_RANGE(name, 0, n)
 #define TEST(name) TEST_RANGE(name, 0, 1)
 
-/* One that a row of docs/apex-differences.md names; tests/docs/check_docs.py holds them together. */
+/* One that a row of docs/internals/apex-differences.md names; tests/docs/check_docs.py holds them together. */
 #define DIFFERENCE_TIMES(name, n) TEST_TIMES(name, n)
 #define DIFFERENCE(name) TEST(name)
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which builds of a program let a call be caught: test_builds.py INCLUDE_DIR CC... Prints TAP.
 
-docs/symbols.md says which; each row of its list is here, tried with this compiler. The
+docs/reference/symbols.md says which; each row of its list is here, tried with this compiler. The
 program calls `inner`, and the adapter has put a function of its own into inner's slot.
 """
 import pathlib

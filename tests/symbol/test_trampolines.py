@@ -92,7 +92,7 @@ def check_next(folder, compiler, include, runner=()):
     expect(said == "early 1 2 3 4 5 6 7 8.5 9.5\nlate 1 2 3 4 5 6 15 8.5 9.5\n", f"said {said!r}")
     run(*compiler, "-O2", "-DLONELY", out("next_caller.c"), "-o", out("lonely"), *libraries)
     said = run(*runner, out("lonely"), status=None)
-    expect("missing was called" in said and "docs/symbols.md" in said, f"the message is {said!r}")
+    expect("missing was called" in said and "docs/reference/symbols.md" in said, f"the message is {said!r}")
 
 
 NEXT = {

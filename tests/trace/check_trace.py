@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What libamp traces is what docs/trace.schema.json and docs/trace.md say: check_trace.py SOURCE PROGRAM. Prints TAP.
+"""What libamp traces is what docs/reference/trace.schema.json and docs/reference/trace.md say: check_trace.py SOURCE PROGRAM. Prints TAP.
 
 PROGRAM is test_trace, which leaves files in a folder. The schema is applied by `jsonschema` where that is installed, and
 always by the few words of it that are spelled out here.
@@ -74,8 +74,8 @@ class Tap:
 
 def main():
     source, program, tap = pathlib.Path(sys.argv[1]), sys.argv[2], Tap()
-    schema = json.loads((source / "docs" / "trace.schema.json").read_text(encoding="utf-8"))
-    guide = (source / "docs" / "trace.md").read_text(encoding="utf-8")
+    schema = json.loads((source / "docs" / "reference" / "trace.schema.json").read_text(encoding="utf-8"))
+    guide = (source / "docs" / "reference" / "trace.md").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         made = subprocess.run([program, folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         failed = [line for line in made.stdout.splitlines() if line.startswith("not ok") or ":F:" in line or ":E:" in line]

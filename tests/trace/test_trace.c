@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amp_config.trace: what is written, by whom and how much. That each line is what docs/trace.schema.json says is seen
- * by check_trace.py, which reads what this program leaves in the folder that is its argument.
+ * amp_config.trace: what is written, by whom and how much. That each line is what docs/reference/trace.schema.json says
+ * is seen by check_trace.py, which reads what this program leaves in the folder that is its argument.
  */
 #include "../support/leave.h"
 #include "../scaling/bracket.h"

@@ -70,7 +70,7 @@ class Header:
             found = found.target if isinstance(found, Pointer) else found
         if word in self.variables:
             raise HeaderError(f"{self.path}: {word} is a variable, and not a struct. Give the struct that is its type; an "
-                              "array of function pointers has no names to read: docs/hosts.md adapts such a host.")
+                              "array of function pointers has no names to read: docs/start/c-host.md adapts such a host.")
         if not isinstance(found, Struct):
             raise HeaderError(f"{self.path} declares no struct {word}.{self.nearest(word, self.structs)}")
         if found.union:

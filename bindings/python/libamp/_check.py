@@ -47,7 +47,7 @@ def _tell() -> int:
         words.append("libamp.run: nothing went through amp.initialize\n")
     found = len(_findings.take_checked())
     count = "no finding" if not found else "1 finding" if found == 1 else f"{found} findings"
-    words.append(f"libamp.run: {count}{'; docs/mistakes.md says why each is wrong' if found else ''}\n")
+    words.append(f"libamp.run: {count}{'; docs/reference/mistakes.md says why each is wrong' if found else ''}\n")
     sys.stdout.flush()
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it: the status says it, as it would have

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from ._environment import switch
 
-# code: (title, why it is wrong, what to do). docs/mistakes.md is made of it (tests/docs/check_mistakes.py . --write).
+# code: (title, why it is wrong, what to do). docs/reference/mistakes.md is made of it, by
+# tests/docs/check_mistakes.py . --write.
 # Codes are for ever: one that goes leaves a gap.
 FINDINGS: dict[str, tuple[str, str, str]] = {
     "AMP-M30": (
@@ -182,7 +183,7 @@ def for_script(text: str) -> str:
 
 
 class FindingWarning(UserWarning):
-    """Something that is wired wrongly, with its code, at the script's own line; docs/mistakes.md has all of them."""
+    """Something that is wired wrongly, with its code, at the script's line; docs/reference/mistakes.md lists all."""
 
 
 class Place(NamedTuple):

@@ -21,7 +21,7 @@ from .torch.amp import checkpoint, frontend
 
 _NO = {
     "DEEPSPEED": "DeepSpeed scales losses and keeps masters itself: use its own fp16 or bf16 configuration",
-    "FSDP": "shard by hand (docs/python.md says in which order), or use FSDP's own MixedPrecision",
+    "FSDP": "shard by hand (docs/reference/python.md says in which order), or use FSDP's own MixedPrecision",
     "MEGATRON_LM": "Megatron-LM has its own mixed precision",
     "XLA": "XLA devices are not supported",
 }

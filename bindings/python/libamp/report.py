@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace (AMP_TRACE, docs/trace.md) as a page to look at: python -m libamp.report run.jsonl -o report.html
+"""A trace (AMP_TRACE, docs/reference/trace.md) as a page to look at: python -m libamp.report run.jsonl -o report.html
 
 In a notebook libamp.report.show("run.jsonl") is that page.
 """

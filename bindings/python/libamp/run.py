@@ -24,15 +24,17 @@ usage: python -m libamp.run [options] script.py args…
        python -m libamp.run [options] -m module args…
        python -m libamp.run [options] -c code args…
 Runs it with `import apex` answered by libamp (apex.amp, apex.optimizers, apex.parallel, …), unedited.
-  --cpu          on the CPU, whatever the script says: .cuda(), device="cuda", torch.cuda, NCCL (docs/python.md)
+  --cpu          on the CPU, whatever the script says: .cuda(), device="cuda", torch.cuda, NCCL
+                 (docs/reference/python.md)
   --bf16         O1 of the script is read as O4, O2 as O5, and O3 in bfloat16: LIBAMP_BF16=1
-  --check        looks for mistakes until the script ends (docs/mistakes.md), and then writes a report to standard
-                 error; the status is the script's own, or 1 if that is 0 and there are findings. The script runs in
-                 libamp.run's own process
+  --check        looks for mistakes (docs/reference/mistakes.md) until the script ends, then writes a report to
+                 standard error; the status is the script's own, or 1 if that is 0 and there are findings. The script
+                 runs in libamp.run's own process
   --survey       observes the script (AMP_OBSERVE in the environment says how: default every=10,first=10), and at its
-                 end tells on standard error what each level would lose, and where (docs/advice.md). In libamp.run's
-                 own process
-  --trace FILE   writes there what libamp does in each step (docs/trace.md): AMP_TRACE for the script and what it starts
+                 end tells on standard error what each level would lose, and where (docs/guide/choose-a-level.md).
+                 In libamp.run's own process
+  --trace FILE   writes there what libamp does in each step: AMP_TRACE (docs/reference/trace.md) for the script and
+                 the processes that it starts
   --replace      libamp's parts also where an installed Apex has its own
   --install-pth  from now on every Python of this environment answers `import apex`, without libamp.run
   --remove-pth   takes that back

@@ -337,7 +337,7 @@ def test_a_checkpointed_layer_is_computed_again_with_the_same_casts():
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O4", "O5"])
 def test_the_program_of_the_page(level, capsys):
-    page = (pathlib.Path(__file__).parents[3] / "docs" / "mlx.md").read_text()
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "start" / "mlx.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     mx.random.seed(0)
     exec(program.replace('"O1"', f'"{level}"'), {})

@@ -180,7 +180,8 @@ def test_apexs_lists_take_more_by_name(make):
 
 # ---- the table of prices ----
 
-DOCS = (pathlib.Path(__file__).parents[3] / "docs" / "python.md").read_text().split("**What Apex's lists cost.**", 1)[1]
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "reference" / "python.md"
+DOCS = PAGE.read_text().split("**What Apex's lists cost.**", 1)[1]
 PRICED = {
     "gelu": F.gelu,
     "std": lambda h: h.std(-1, keepdim=True),

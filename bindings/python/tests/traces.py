@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of a trace (docs/trace.md), as libamp would write them."""
+"""Lines of a trace (docs/reference/trace.md), as libamp would write them."""
 
 import numpy as np
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Adapts trainer.c, which is not edited: its functions become slots (amp_symbol.h), its memory amp_buffers, and the
- * bracket opens and closes around its backward. docs/symbols.md builds it in every way:
+ * bracket opens and closes around its backward. docs/reference/symbols.md builds it in every way:
  *
  *     -DADAPT_NEXT    the adapter is preloaded, or is the executable before the program's shared object
  *     -DADAPT_WRAP    the linker's --wrap

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trainer in one file, adapted without an edit: test_tableless.py SOURCE LIBAMP REFERENCE CC... Prints TAP.
 
-Runs the commands of docs/symbols.md, as they stand there, on trainer.c and adapter.c. What
+Runs the commands of docs/reference/symbols.md, as they stand there, on trainer.c and adapter.c. What
 each of the adapted programs prints is, bit for bit, what the trainer prints with its slots untouched, and at each
 level what the reference of tests/hosts/common and the same trainer with an op table print; libamp's counts say that it
 saw every call.
@@ -59,7 +59,7 @@ class Place:
 
     def recipe(self, heading):
         """The commands that build, and the one that runs."""
-        text = (self.source / "docs" / "symbols.md").read_text(encoding="utf-8")
+        text = (self.source / "docs" / "reference" / "symbols.md").read_text(encoding="utf-8")
         section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
         *build, last = re.search(r"```sh\n(.*?)```", section, re.DOTALL).group(1).splitlines()
         expect(last.startswith("ADAPT_LEVEL=O1 ") and last.endswith("./trainer"), f"the last command is {last}")

@@ -343,7 +343,7 @@ def page(chosen: list[tuple[Trace, Training]]) -> str:
         each(chosen, names, tiles),
         section(
             "Findings",
-            "What libamp told, once each; docs/mistakes.md says of each code why, and what mends it.",
+            "What libamp told, once each; docs/reference/mistakes.md says of each code why, and what mends it.",
             each(chosen, names, told),
         ),
         comparison(chosen, names),
@@ -366,7 +366,7 @@ def page(chosen: list[tuple[Trace, Training]]) -> str:
         ),
         section(
             "Which level fits",
-            "By the values that were observed; docs/advice.md has each code.",
+            "By the values that were observed; docs/guide/choose-a-level.md has each code.",
             each(chosen, names, survey),
         ),
         section(

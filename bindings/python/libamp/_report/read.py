@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace (docs/trace.md), read line by line. What cannot be read is told by its line; the rest is kept."""
+"""A trace (docs/reference/trace.md), read line by line. What cannot be read is told by its line; the rest is kept."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss scale as arrays. The rule is the library's (docs/scaler.md), bit for bit, written so that nothing is
-evaluated: each branch is a `where`, and a bracket's answer is an array like any other."""
+"""The loss scale as arrays. The rule is the library's (docs/guide/loss-scaling.md), bit for bit, written so that
+nothing is evaluated: each branch is a `where`, and a bracket's answer is an array like any other."""
 from __future__ import annotations
 
 from typing import Any

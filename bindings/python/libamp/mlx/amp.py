@@ -6,7 +6,7 @@
     loss, grads = step(model, x, y)                     # FP32 and unscaled
     optimizer.update(model, grads)                      # steps, or skips after an overflow: nobody waits to know
 
-Nothing is evaluated before mx.eval. docs/mlx.md has the rest.
+Nothing is evaluated before mx.eval. docs/start/mlx.md has the rest.
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Automatic mixed precision for trainers in Rust, over libamp's C library; `docs/rust.md` of libamp is the guide.
+//! Automatic mixed precision for trainers in Rust, over libamp's C library; `docs/start/rust.md` of libamp is the guide.
 //!
 //! A [`Model`] has ops, parameters and optimizers; [`Model::initialize`] makes a [`Context`] of it for a [`Level`].
 //!

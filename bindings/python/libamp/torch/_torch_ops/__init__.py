@@ -27,11 +27,11 @@ element on the device: `factor_of` makes one from an amp_factor. `found` are key
 raised to 1 where an element of the result is infinite or NaN; first, a tensor of one int32 (a uint32's bits), lowered
 to the least base + i of such a tensor i; base. Nothing here waits for the device.
 
-Numbers. FP32 arithmetic, each operation rounded once, in the order of docs/numerics.md: on a device whose operations
-are IEEE 754's the bits of the CPU's kernels. Exceptions: the payload of a NaN; fp64 to 16 bits, which torch rounds
-twice; norms, whose squares are summed in double in torch's order (in scaled FP32 where the device has no FP64: MPS);
-1 - beta^t where the number of steps is a tensor, within an ulp (FP32 alone: four); and torch's square root on the CPU,
-which is MKL's, within an ulp.
+Numbers. FP32 arithmetic, each operation rounded once, in the order of docs/reference/numerics.md: on a device whose
+operations are IEEE 754's the bits of the CPU's kernels. Exceptions: the payload of a NaN; fp64 to 16 bits, which torch
+rounds twice; norms, whose squares are summed in double in torch's order (in scaled FP32 where the device has no FP64:
+MPS); 1 - beta^t where the number of steps is a tensor, within an ulp (FP32 alone: four); and torch's square root on the
+CPU, which is MKL's, within an ulp.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Memory(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """code: docs/advice.md has each. levels: which it concerns."""
+    """code: docs/guide/choose-a-level.md has each. levels: which it concerns."""
 
     code: str
     op: str | None
@@ -410,8 +410,8 @@ def observe(
     of: a model or an optimizer, for the initialize that it went through; None: the last one. what: of inputs, outputs,
     weights, scaled, gradients, masters, updates; None: all. names: patterns as in a shell, of ops ("encoder.0: *") and
     parameters; None: all. max_bytes: of what is kept. Called again it begins anew. Trained is the same to the bit. In
-    the environment AMP_OBSERVE=1 asks for it, and AMP_TRACE=FILE writes it down (docs/report.md). Functions that
-    torch.compile has compiled are not seen. What a GPU holds is copied for it, which waits for the GPU.
+    the environment AMP_OBSERVE=1 asks for it, and AMP_TRACE=FILE writes it down (docs/guide/see-what-it-did.md).
+    Functions that torch.compile has compiled are not seen. What a GPU holds is copied for it, which waits for the GPU.
     """
     session = _session_of(of, "observe")
     patterns = [names] if isinstance(names, str) else [str(name) for name in names or ()]
