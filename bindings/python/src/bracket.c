@@ -23,11 +23,10 @@ typedef struct {
     amp_scaled_loss scaled;
 } Bracket;
 
-static PyObject *bracket_scale(PyObject *self, void *unused)
-{
+static PyObject *bracket_scale(PyObject *self, void *unused) {
     const Bracket *bracket = (Bracket *)self;
     (void)unused;
-    if (bracket->context == NULL) {
+    if (!bracket->context) {
         PyErr_SetString(PyExc_RuntimeError, "the bracket is closed");
         return NULL;
     }
@@ -40,14 +39,11 @@ static PyObject *bracket_scale(PyObject *self, void *unused)
 
 /* ---- ranks ---- */
 
-PyObject *amp_py_Context_set_ranks(PyObject *self, PyObject *args)
-{
+PyObject *amp_py_Context_set_ranks(PyObject *self, PyObject *args) {
     amp_py_Context *context = (amp_py_Context *)self;
     PyObject *reduce;
     int tells_of_cancels = 0;
-    if (!PyArg_ParseTuple(args, "Op:set_ranks", &reduce, &tells_of_cancels)) {
-        return NULL;
-    }
+    if (!PyArg_ParseTuple(args, "Op:set_ranks", &reduce, &tells_of_cancels)) return NULL;
     PyObject *before = context->reduce;
     context->reduce = reduce == Py_None ? NULL : Py_NewRef(reduce);
     context->tells_of_cancels = tells_of_cancels;
@@ -58,42 +54,30 @@ PyObject *amp_py_Context_set_ranks(PyObject *self, PyObject *args)
 /* ---- begin ---- */
 
 /* Apex: gradients of 16-bit parameters that a bracket finds are dropped, for the masters' gradients have them. */
-static int drop_stale(const struct amp_py_optimizer *optimizer)
-{
+static int drop_stale(const struct amp_py_optimizer *optimizer) {
     for (size_t i = 0; i < optimizer->n && optimizer->has_masters && !optimizer->delayed; i++) {
         const struct amp_py_param *param = optimizer->params[i];
-        if (param->master == NULL) {
-            continue;
-        }
+        if (!param->master) continue;
         PyObject *stale = amp_py_grad(param->tensor);
-        if (stale == NULL) {
-            return -1;
-        }
+        if (!stale) return -1;
         Py_DECREF(stale);
-        if (stale != Py_None && amp_py_set_grad(param->tensor, Py_None)) {
-            return -1;
-        }
+        if (stale != Py_None && amp_py_set_grad(param->tensor, Py_None)) return -1;
     }
     return 0;
 }
 
-static int list_optimizers(Bracket *bracket, amp_py_Context *context, PyObject *indices)
-{
+static int list_optimizers(Bracket *bracket, amp_py_Context *context, PyObject *indices) {
     const Py_ssize_t n = PySequence_Size(indices);
     bracket->optimizers = n >= 0 ? calloc((size_t)n + 1, sizeof *bracket->optimizers) : NULL;
-    if (bracket->optimizers == NULL) {
-        if (n >= 0) {
-            PyErr_NoMemory();
-        }
+    if (!bracket->optimizers) {
+        if (n >= 0) PyErr_NoMemory();
         return -1;
     }
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *index = PySequence_GetItem(indices, i);
         bracket->optimizers[i] = index ? amp_py_optimizer_at(context, index) : NULL;
         Py_XDECREF(index);
-        if (bracket->optimizers[i] == NULL) {
-            return -1;
-        }
+        if (!bracket->optimizers[i]) return -1;
     }
     bracket->n = (size_t)n;
     return 0;
@@ -104,23 +88,18 @@ enum { NOTED = 4 }; /* brackets */
 /* At a static scale of 1 without masters the library sets no gradients aside, and has none to give back: those that
  * there were keep what backward adds, as without amp. Those that there were not can be taken away again for nothing.
  * After the first brackets no parameter is looked at for it: zero_grad tells whether there is a gradient. */
-static int note_bare(Bracket *bracket, amp_py_Context *context)
-{
+static int note_bare(Bracket *bracket, amp_py_Context *context) {
     size_t n = 0;
     for (size_t i = 0; i < bracket->n; i++) {
         struct amp_py_optimizer *optimizer = bracket->optimizers[i];
         optimizer->emptied = optimizer->cleared && !optimizer->has_masters;
         optimizer->cleared = false;
     }
-    if (context->noted >= NOTED) {
-        return 0;
-    }
+    if (context->noted >= NOTED) return 0;
     context->noted++;
-    for (size_t i = 0; i < bracket->n; i++) {
-        n += bracket->optimizers[i]->has_masters ? 0 : bracket->optimizers[i]->n;
-    }
+    for (size_t i = 0; i < bracket->n; i++) n += bracket->optimizers[i]->has_masters ? 0 : bracket->optimizers[i]->n;
     bracket->bare = malloc((n + 1) * sizeof(struct amp_py_param *));
-    if (bracket->bare == NULL) {
+    if (!bracket->bare) {
         PyErr_NoMemory();
         return -1;
     }
@@ -128,13 +107,9 @@ static int note_bare(Bracket *bracket, amp_py_Context *context)
         struct amp_py_optimizer *optimizer = bracket->optimizers[i];
         for (size_t j = 0; j < optimizer->n && !optimizer->has_masters; j++) {
             PyObject *grad = amp_py_grad(optimizer->params[j]->tensor);
-            if (grad == NULL) {
-                return -1;
-            }
+            if (!grad) return -1;
             Py_DECREF(grad);
-            if (grad == Py_None) {
-                bracket->bare[bracket->n_bare++] = optimizer->params[j];
-            }
+            if (grad == Py_None) bracket->bare[bracket->n_bare++] = optimizer->params[j];
             optimizer->keeps |= grad != Py_None && optimizer->emptied;
         }
         optimizer->emptied = false; /* what was looked at is known better */
@@ -142,34 +117,28 @@ static int note_bare(Bracket *bracket, amp_py_Context *context)
     return 0;
 }
 
-static int strip_bare(const Bracket *bracket)
-{
+static int strip_bare(const Bracket *bracket) {
     for (size_t i = 0; i < bracket->n_bare; i++) {
-        if (amp_py_set_grad(bracket->bare[i]->tensor, Py_None)) {
-            return -1;
-        }
+        if (amp_py_set_grad(bracket->bare[i]->tensor, Py_None)) return -1;
     }
     for (size_t i = 0; i < bracket->n; i++) {
         const struct amp_py_optimizer *optimizer = bracket->optimizers[i];
         for (size_t j = 0; j < optimizer->n && optimizer->emptied && !optimizer->keeps; j++) {
-            if (amp_py_set_grad(optimizer->params[j]->tensor, Py_None)) {
-                return -1;
-            }
+            if (amp_py_set_grad(optimizer->params[j]->tensor, Py_None)) return -1;
         }
     }
     return 0;
 }
 
-static int set_view_apart(Bracket *bracket, const amp_py_Context *context, struct amp_py_param *param, PyObject *grad)
-{
+static int set_view_apart(Bracket *bracket, const amp_py_Context *context, struct amp_py_param *param, PyObject *grad) {
     struct view *grown = realloc(bracket->views, (bracket->n_views + 1) * sizeof *grown);
-    if (grown == NULL) {
+    if (!grown) {
         PyErr_NoMemory();
         return -1;
     }
     bracket->views = grown;
     PyObject *values = PyObject_CallMethod(context->storage, "values_of", "O", grad);
-    if (values == NULL || amp_py_set_grad(param->tensor, values)) {
+    if (!values || amp_py_set_grad(param->tensor, values)) {
         Py_XDECREF(values);
         return -1;
     }
@@ -180,31 +149,25 @@ static int set_view_apart(Bracket *bracket, const amp_py_Context *context, struc
 
 /* What libamp sets aside must not change meanwhile, and a view of a flat buffer, or of a bucket of DDP's, is written by
  * others: its values go aside in memory of their own. */
-static int set_views_apart(Bracket *bracket, const amp_py_Context *context)
-{
+static int set_views_apart(Bracket *bracket, const amp_py_Context *context) {
     for (size_t i = 0; i < bracket->n; i++) {
         for (size_t j = 0; j < bracket->optimizers[i]->n; j++) {
             struct amp_py_param *param = bracket->optimizers[i]->params[j];
-            if (param->master || param->scaled) {
-                continue;
-            }
+            if (param->master || param->scaled) continue;
             PyObject *grad = amp_py_grad(param->tensor);
             PyObject *base = grad == NULL || grad == Py_None ? Py_XNewRef(grad)
                 : PyObject_GetAttr(grad, amp_py_names.base);
             const int bad = base == NULL || (base != Py_None && set_view_apart(bracket, context, param, grad));
             Py_XDECREF(base);
             Py_XDECREF(grad);
-            if (bad) {
-                return -1;
-            }
+            if (bad) return -1;
         }
     }
     return 0;
 }
 
 /* The gradients that there are now, in the views' places. After a failure the others stay where they are. */
-static int join_views(Bracket *bracket, const amp_py_Context *context)
-{
+static int join_views(Bracket *bracket, const amp_py_Context *context) {
     int bad = 0;
     while (bracket->n_views) {
         const struct view view = bracket->views[--bracket->n_views];
@@ -218,25 +181,17 @@ static int join_views(Bracket *bracket, const amp_py_Context *context)
 }
 
 /* The same on the way of an error, which stays the one that is told. */
-static void rejoin_views(Bracket *bracket, const amp_py_Context *context)
-{
+static void rejoin_views(Bracket *bracket, const amp_py_Context *context) {
     PyObject *error[3];
     PyErr_Fetch(&error[0], &error[1], &error[2]);
-    if (join_views(bracket, context)) {
-        PyErr_Clear();
-    }
+    if (join_views(bracket, context)) PyErr_Clear();
     PyErr_Restore(error[0], error[1], error[2]);
 }
 
-static amp_status open_bracket(Bracket *bracket, amp_py_Context *context, uint32_t loss_id)
-{
+static amp_status open_bracket(Bracket *bracket, amp_py_Context *context, uint32_t loss_id) {
     amp_optimizer **optimizers = calloc(bracket->n + 1, sizeof *optimizers);
-    if (optimizers == NULL) {
-        return AMP_ERR_NO_MEMORY;
-    }
-    for (size_t i = 0; i < bracket->n; i++) {
-        optimizers[i] = &bracket->optimizers[i]->amp;
-    }
+    if (!optimizers) return AMP_ERR_NO_MEMORY;
+    for (size_t i = 0; i < bracket->n; i++) optimizers[i] = &bracket->optimizers[i]->amp;
     const amp_status status =
         amp_scale_loss_begin_many(context->amp, optimizers, bracket->n, loss_id, bracket->flags, NULL,
                                   &bracket->scaled);
@@ -247,20 +202,16 @@ static amp_status open_bracket(Bracket *bracket, amp_py_Context *context, uint32
     return status;
 }
 
-PyObject *amp_py_Context_begin(PyObject *self, PyObject *args)
-{
+PyObject *amp_py_Context_begin(PyObject *self, PyObject *args) {
     amp_py_Context *context = amp_py_live(self);
     PyObject *indices;
     unsigned loss_id = 0;
     int delay_unscale = 0, delay_overflow_check = 0;
-    if (context == NULL
-        || !PyArg_ParseTuple(args, "O|Ipp:begin", &indices, &loss_id, &delay_unscale, &delay_overflow_check)) {
+    if (!context ||
+        !PyArg_ParseTuple(args, "O|Ipp:begin", &indices, &loss_id, &delay_unscale, &delay_overflow_check))
         return NULL;
-    }
     Bracket *bracket = (Bracket *)PyType_GenericAlloc(amp_py_bracket_type, 0);
-    if (bracket == NULL) {
-        return NULL;
-    }
+    if (!bracket) return NULL;
     bracket->scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
     bracket->flags = (delay_unscale ? AMP_DELAY_UNSCALE : 0u) | (delay_overflow_check ? AMP_DELAY_OVERFLOW_CHECK : 0u);
     if (list_optimizers(bracket, context, indices)) {
@@ -291,9 +242,8 @@ PyObject *amp_py_Context_begin(PyObject *self, PyObject *args)
 
 /* ---- end ---- */
 
-static amp_py_Context *open_context(Bracket *bracket)
-{
-    if (bracket->context == NULL || bracket->context->amp == NULL) {
+static amp_py_Context *open_context(Bracket *bracket) {
+    if (!bracket->context || !bracket->context->amp) {
         PyErr_SetString(PyExc_RuntimeError, bracket->context ? "the context was shut down inside the bracket"
                                                              : "the bracket is closed");
         return NULL;
@@ -301,28 +251,21 @@ static amp_py_Context *open_context(Bracket *bracket)
     return bracket->context;
 }
 
-static void set_delayed(const amp_py_Context *context, struct amp_py_optimizer *optimizer, bool delayed)
-{
+static void set_delayed(const amp_py_Context *context, struct amp_py_optimizer *optimizer, bool delayed) {
     const bool changes = optimizer->delayed != delayed || context->n_optimizers > 1;
     optimizer->delayed = delayed;
-    for (size_t i = 0; i < optimizer->n && changes; i++) {
-        optimizer->params[i]->scaled = delayed;
-    }
+    for (size_t i = 0; i < optimizer->n && changes; i++) optimizer->params[i]->scaled = delayed;
 }
 
 /* A cancel takes back its own bracket alone, unless other ranks wanted to step: then what was delayed is gone too. */
-static bool still_delayed(struct amp_py_optimizer *optimizer)
-{
+static bool still_delayed(struct amp_py_optimizer *optimizer) {
     size_t n;
     return optimizer->delayed && amp_master_params(&optimizer->amp, NULL, 0, &n) != AMP_OK;
 }
 
-static PyObject *finish(Bracket *bracket, bool cancel)
-{
+static PyObject *finish(Bracket *bracket, bool cancel) {
     amp_py_Context *context = open_context(bracket);
-    if (context == NULL) {
-        return NULL;
-    }
+    if (!context) return NULL;
     context->ending = true;
     context->alone = cancel && !context->tells_of_cancels;
     const amp_status status = cancel ? amp_scale_loss_cancel(&bracket->scaled) : amp_scale_loss_end(&bracket->scaled);
@@ -332,9 +275,7 @@ static PyObject *finish(Bracket *bracket, bool cancel)
     int bad = delays || unscaled ? 0 : strip_bare(bracket);
     bad |= join_views(bracket, context);
     for (size_t i = 0; i < bracket->n; i++) {
-        if (!cancel) {
-            set_delayed(context, bracket->optimizers[i], delays);
-        }
+        if (!cancel) set_delayed(context, bracket->optimizers[i], delays);
         bad |= unscaled && !bad ? amp_py_show_gradients(context, bracket->optimizers[i]) : 0;
         bracket->optimizers[i]->emptied = false;
     }
@@ -342,11 +283,8 @@ static PyObject *finish(Bracket *bracket, bool cancel)
     bracket->context = NULL;
     context->brackets--;
     PyObject *result = NULL;
-    if (!bad && status == AMP_OK) {
-        result = PyLong_FromLong(bracket->scaled.action);
-    } else if (!bad) {
-        amp_py_context_raise(context, status);
-    }
+    if (!bad && status == AMP_OK) result = PyLong_FromLong(bracket->scaled.action);
+    else if (!bad) amp_py_context_raise(context, status);
     for (size_t i = 0; i < bracket->n && cancel; i++) { /* last, for libamp's words are of its last call */
         set_delayed(context, bracket->optimizers[i], still_delayed(bracket->optimizers[i]));
     }
@@ -354,20 +292,17 @@ static PyObject *finish(Bracket *bracket, bool cancel)
     return result;
 }
 
-static PyObject *bracket_end(PyObject *self, PyObject *unused)
-{
+static PyObject *bracket_end(PyObject *self, PyObject *unused) {
     (void)unused;
     return finish((Bracket *)self, false);
 }
 
-static PyObject *bracket_cancel(PyObject *self, PyObject *unused)
-{
+static PyObject *bracket_cancel(PyObject *self, PyObject *unused) {
     (void)unused;
     return finish((Bracket *)self, true);
 }
 
-static void bracket_dealloc(PyObject *self)
-{
+static void bracket_dealloc(PyObject *self) {
     Bracket *bracket = (Bracket *)self;
     PyTypeObject *type = Py_TYPE(self);
     if (bracket->context && bracket->context->amp) {
@@ -388,8 +323,7 @@ static void bracket_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-int amp_py_add_bracket(PyObject *module)
-{
+int amp_py_add_bracket(PyObject *module) {
     static PyMethodDef methods[] = {
         { "end", bracket_end, METH_NOARGS,
           "end()\n--\n\nUnscale, check, decide: 0 step, 1 skip, 2 a device decides." },
@@ -413,82 +347,58 @@ int amp_py_add_bracket(PyObject *module)
 
 /* ---- the step ---- */
 
-PyObject *amp_py_Context_step_begin(PyObject *self, PyObject *args)
-{
+PyObject *amp_py_Context_step_begin(PyObject *self, PyObject *args) {
     amp_py_Context *context = amp_py_live(self);
     PyObject *index;
     int settled = 0;
-    if (context == NULL || !PyArg_ParseTuple(args, "O|p:step_begin", &index, &settled)) {
-        return NULL;
-    }
+    if (!context || !PyArg_ParseTuple(args, "O|p:step_begin", &index, &settled)) return NULL;
     struct amp_py_optimizer *optimizer = amp_py_optimizer_at(context, index);
     amp_step_info info = AMP_STEP_INFO_INIT;
-    if (optimizer == NULL) {
-        return NULL;
-    }
-    if (optimizer->has_masters && !settled && amp_py_settle(context)) {
-        return NULL;
-    }
+    if (!optimizer) return NULL;
+    if (optimizer->has_masters && !settled && amp_py_settle(context)) return NULL;
     const amp_status status = amp_step_begin(&optimizer->amp, &info);
     amp_py_drop_held(context);
     optimizer->steps = status == AMP_OK && info.action != AMP_SKIP;
-    if (status != AMP_OK) {
-        return amp_py_context_raise(context, status);
-    }
-    if (info.action != AMP_STEP_ON_DEVICE) {
-        return PyBool_FromLong(info.action == AMP_SKIP);
-    }
+    if (status != AMP_OK) return amp_py_context_raise(context, status);
+    if (info.action != AMP_STEP_ON_DEVICE) return PyBool_FromLong(info.action == AMP_SKIP);
     PyObject *found_inf = amp_py_number(context, info.found_inf, info.device);
-    if (found_inf == NULL && amp_step_end(&optimizer->amp) != AMP_OK) {
+    if (!found_inf && amp_step_end(&optimizer->amp) != AMP_OK) {
         optimizer->steps = false; /* what failed first is told */
     }
     return found_inf;
 }
 
-PyObject *amp_py_Context_step_end(PyObject *self, PyObject *index)
-{
+PyObject *amp_py_Context_step_end(PyObject *self, PyObject *index) {
     amp_py_Context *context = amp_py_live(self);
     struct amp_py_optimizer *optimizer = context ? amp_py_optimizer_at(context, index) : NULL;
-    if (optimizer == NULL) {
-        return NULL;
-    }
+    if (!optimizer) return NULL;
     const int bad = optimizer->has_masters && amp_py_settle_masters(context, optimizer);
     if (bad) {
         amp_py_keep_error(context); /* the step ends first */
     }
     const amp_status status = amp_step_end(&optimizer->amp);
     amp_py_drop_held(context);
-    if (status != AMP_OK || bad) {
-        return amp_py_context_raise(context, status);
-    }
-    if (optimizer->steps && optimizer->has_masters) {
-        amp_py_masters_seen(optimizer->params, optimizer->n);
-    }
+    if (status != AMP_OK || bad) return amp_py_context_raise(context, status);
+    if (optimizer->steps && optimizer->has_masters) amp_py_masters_seen(optimizer->params, optimizer->n);
     return amp_py_clear_masters(optimizer, false) ? NULL : Py_NewRef(Py_None);
 }
 
-PyObject *amp_py_Context_zero_grad(PyObject *self, PyObject *index)
-{
+PyObject *amp_py_Context_zero_grad(PyObject *self, PyObject *index) {
     amp_py_Context *context = amp_py_live(self);
     struct amp_py_optimizer *optimizer = context ? amp_py_optimizer_at(context, index) : NULL;
-    if (optimizer == NULL || amp_py_clear_masters(optimizer, true)) {
-        return NULL;
-    }
+    if (!optimizer || amp_py_clear_masters(optimizer, true)) return NULL;
     optimizer->cleared = true;
     Py_RETURN_NONE;
 }
 
-PyObject *amp_py_Context_masters(PyObject *self, PyObject *index)
-{
+PyObject *amp_py_Context_masters(PyObject *self, PyObject *index) {
     amp_py_Context *context = amp_py_live(self);
     struct amp_py_optimizer *optimizer = context ? amp_py_optimizer_at(context, index) : NULL;
     PyObject *list = optimizer ? PyList_New(0) : NULL;
     for (size_t i = 0; list && i < optimizer->n; i++) {
         const struct amp_py_param *param = optimizer->params[i];
         PyObject *pair = PyTuple_Pack(2, param->tensor, param->master ? param->master : Py_None);
-        if (pair == NULL || PyList_Append(list, pair)) {
-            Py_CLEAR(list);
-        }
+        if (!pair || PyList_Append(list, pair)) Py_CLEAR(list);
         Py_XDECREF(pair);
     }
     return list;

@@ -4,8 +4,7 @@
 /* The order of a call's numbers in its scratch. */
 enum { AT_NORM, AT_FOUND, AT_NORMS };
 
-int amp_py_call_open(amp_py_call *call, const amp_py_argument *arguments, size_t count)
-{
+int amp_py_call_open(amp_py_call *call, const amp_py_argument *arguments, size_t count) {
     for (call->count = 0; call->count < count; call->count++) {
         const amp_py_argument *argument = &arguments[call->count];
         if (amp_py_list_open(&call->lists[call->count], argument->name, argument->value, argument->how,
@@ -21,30 +20,22 @@ int amp_py_call_open(amp_py_call *call, const amp_py_argument *arguments, size_t
     return 0;
 }
 
-void amp_py_call_close(amp_py_call *call)
-{
-    for (size_t k = 0; k < call->count; k++) {
-        amp_py_list_close(&call->lists[k]);
-    }
+void amp_py_call_close(amp_py_call *call) {
+    for (size_t k = 0; k < call->count; k++) amp_py_list_close(&call->lists[k]);
     call->count = 0;
     amp_py_scalar *const scalars[] = { &call->a, &call->b, &call->norm, &call->norms, &call->found_inf };
-    for (size_t k = 0; k < sizeof(scalars) / sizeof(scalars[0]); k++) {
-        amp_py_scalar_close(scalars[k]);
-    }
+    for (size_t k = 0; k < sizeof(scalars) / sizeof(scalars[0]); k++) amp_py_scalar_close(scalars[k]);
     PyMem_Free(call->numbers);
     call->numbers = NULL;
     Py_CLEAR(call->scratch);
 }
 
 /* Where the kernel writes what it finds: the caller's tensors, or scratch where the work is done. */
-static int place_results(amp_py_call *call)
-{
+static int place_results(amp_py_call *call) {
     const amp_py_scalar *const scalars[] = { &call->a, &call->b, &call->norm, &call->norms, &call->found_inf };
     for (size_t k = 0; k < sizeof(scalars) / sizeof(scalars[0]); k++) {
         /* a number may also be read from the CPU's memory */
-        if ((k > 1 || scalars[k]->device.type != AMP_PY_CPU) && amp_py_scalar_on(scalars[k], call->device)) {
-            return -1;
-        }
+        if ((k > 1 || scalars[k]->device.type != AMP_PY_CPU) && amp_py_scalar_on(scalars[k], call->device)) return -1;
     }
     bool own_norm = (call->results & AMP_PY_NORM) && !call->norm.tensor;
     bool own_norms = (call->results & AMP_PY_NORMS) && !call->norms.tensor;
@@ -52,18 +43,16 @@ static int place_results(amp_py_call *call)
     size_t count = AT_NORMS + (own_norms ? call->lists[0].n : 0);
     if (own_norm || own_norms || own_found) {
         call->numbers = PyMem_Calloc(count, sizeof(float));
-        if (call->numbers == NULL) {
+        if (!call->numbers) {
             PyErr_NoMemory();
             return -1;
         }
     }
     float *numbers = call->numbers;
-    if (numbers != NULL && call->device.type != AMP_PY_CPU) {
+    if (numbers && call->device.type != AMP_PY_CPU) {
         void *data = NULL;
         call->scratch = amp_py_cuda_make("zeros", PyLong_FromSize_t(count), "float32", call->device, &data);
-        if (call->scratch == NULL) {
-            return -1;
-        }
+        if (!call->scratch) return -1;
         numbers = data;
     }
     call->to_norm = own_norm ? numbers + AT_NORM : call->norm.pointer;
@@ -72,17 +61,14 @@ static int place_results(amp_py_call *call)
     return 0;
 }
 
-int amp_py_call_run(amp_py_call *call, amp_py_kernel cpu, amp_py_kernel cuda)
-{
+int amp_py_call_run(amp_py_call *call, amp_py_kernel cpu, amp_py_kernel cuda) {
     bool on_cuda = call->device.type != AMP_PY_CPU;
-    if (on_cuda && cuda == NULL) {
+    if (on_cuda && !cuda) {
         PyErr_Format(amp_py_argument_error(), "%s works on the CPU alone, and these tensors are on device %d",
                      call->function, (int)call->device.id);
         return -1;
     }
-    if ((on_cuda && amp_py_cuda_open(call)) || place_results(call)) {
-        return -1;
-    }
+    if ((on_cuda && amp_py_cuda_open(call)) || place_results(call)) return -1;
     amp_status status;
     if (on_cuda) { /* only starts the work, and holding the GIL keeps calls on one list apart */
         status = cuda(call);
@@ -99,71 +85,47 @@ int amp_py_call_run(amp_py_call *call, amp_py_kernel cpu, amp_py_kernel cuda)
 }
 
 /* One of the results as Python has it; takes part only where no tensor was given for it. */
-static PyObject *result(const amp_py_call *call, int which)
-{
-    if (which == AMP_PY_NORM) {
-        return PyFloat_FromDouble((double)call->numbers[AT_NORM]);
-    }
-    if (which == AMP_PY_FOUND) {
-        return PyBool_FromLong(call->numbers[AT_FOUND] != 0.0f);
-    }
+static PyObject *result(const amp_py_call *call, int which) {
+    if (which == AMP_PY_NORM) return PyFloat_FromDouble((double)call->numbers[AT_NORM]);
+    if (which == AMP_PY_FOUND) return PyBool_FromLong(call->numbers[AT_FOUND] != 0.0f);
     PyObject *list = PyList_New((Py_ssize_t)call->lists[0].n);
     for (size_t i = 0; list && i < call->lists[0].n; i++) {
         PyObject *value = PyFloat_FromDouble((double)call->numbers[AT_NORMS + i]);
-        if (value == NULL || PyList_SetItem(list, (Py_ssize_t)i, value)) {
-            Py_CLEAR(list);
-        }
+        if (!value || PyList_SetItem(list, (Py_ssize_t)i, value)) Py_CLEAR(list);
     }
     return list;
 }
 
-PyObject *amp_py_call_results(amp_py_call *call)
-{
-    if (call->numbers == NULL) {
-        return Py_NewRef(Py_None);
-    }
-    if (call->scratch != NULL) {
+PyObject *amp_py_call_results(amp_py_call *call) {
+    if (!call->numbers) return Py_NewRef(Py_None);
+    if (call->scratch) {
         bool norms = (call->results & AMP_PY_NORMS) && !call->norms.tensor;
-        if (amp_py_cuda_read(call->scratch, call->numbers, AT_NORMS + (norms ? call->lists[0].n : 0))) {
-            return NULL;
-        }
+        if (amp_py_cuda_read(call->scratch, call->numbers, AT_NORMS + (norms ? call->lists[0].n : 0))) return NULL;
     }
     PyObject *values[3];
     Py_ssize_t n = 0;
     for (int which = AMP_PY_NORM; which <= AMP_PY_FOUND; which *= 2) {
         const amp_py_scalar *tensor = which == AMP_PY_NORM ? &call->norm
             : which == AMP_PY_NORMS ? &call->norms : &call->found_inf;
-        if (!(call->results & which)) {
-            continue;
-        }
+        if (!(call->results & which)) continue;
         values[n] = tensor->tensor ? Py_NewRef(Py_None) : result(call, which);
         if (values[n++] == NULL) {
-            while (--n > 0) {
-                Py_DECREF(values[n - 1]);
-            }
+            while (--n > 0) Py_DECREF(values[n - 1]);
             return NULL;
         }
     }
-    if (n == 1) {
-        return values[0];
-    }
+    if (n == 1) return values[0];
     PyObject *tuple = PyTuple_New(n);
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (tuple == NULL) {
-            Py_DECREF(values[i]);
-        } else {
-            PyTuple_SetItem(tuple, i, values[i]);
-        }
+        if (!tuple) Py_DECREF(values[i]);
+        else PyTuple_SetItem(tuple, i, values[i]);
     }
     return tuple;
 }
 
 PyObject *amp_py_call_all(amp_py_call *call, const amp_py_argument *arguments, size_t count, amp_py_kernel cpu,
-                          amp_py_kernel cuda)
-{
-    if (amp_py_call_open(call, arguments, count)) {
-        return NULL;
-    }
+                          amp_py_kernel cuda) {
+    if (amp_py_call_open(call, arguments, count)) return NULL;
     PyObject *results = amp_py_call_run(call, cpu, cuda) ? NULL : amp_py_call_results(call);
     amp_py_call_close(call);
     return results;

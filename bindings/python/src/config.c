@@ -52,8 +52,7 @@ static const struct member {
 #undef MEMBER
 };
 
-static int read_choice(const struct member *member, PyObject *value, int32_t *out)
-{
+static int read_choice(const struct member *member, PyObject *value, int32_t *out) {
     for (size_t i = 0; PyUnicode_Check(value) && i < sizeof(choices) / sizeof(choices[0]); i++) {
         if (!strcmp(choices[i].kind, member->kind) && !PyUnicode_CompareWithASCIIString(value, choices[i].name)) {
             *out = choices[i].value;
@@ -72,24 +71,20 @@ static int read_choice(const struct member *member, PyObject *value, int32_t *ou
 }
 
 /* What a conversion raised, in words. */
-static int refuse_number(const struct member *member, PyObject *value, const char *what)
-{
+static int refuse_number(const struct member *member, PyObject *value, const char *what) {
     PyObject *raised = PyErr_Occurred();
-    if (raised == NULL) {
-        return 0;
-    }
+    if (!raised) return 0;
     const bool is_type = PyErr_GivenExceptionMatches(raised, PyExc_TypeError);
     PyErr_Clear();
     PyObject *name = amp_py_words(member->name);
-    if (name != NULL) {
+    if (name) {
         PyErr_Format(is_type ? PyExc_TypeError : PyExc_ValueError, "%U is %R, and must be %s", name, value, what);
         Py_DECREF(name);
     }
     return -1;
 }
 
-static int read_member(const struct member *member, PyObject *value, amp_config *config)
-{
+static int read_member(const struct member *member, PyObject *value, amp_config *config) {
     char *at = (char *)config + member->offset;
     if (!strcmp(member->kind, "switch")) {
         const bool split = PyUnicode_Check(value) && !PyUnicode_CompareWithASCIIString(value, "split");
@@ -120,19 +115,16 @@ static int read_member(const struct member *member, PyObject *value, amp_config 
     return bad;
 }
 
-static int read_entry(PyObject *key, PyObject *value, amp_config *config)
-{
+static int read_entry(PyObject *key, PyObject *value, amp_config *config) {
     for (size_t i = 0; PyUnicode_Check(key) && i < sizeof(members) / sizeof(members[0]); i++) {
-        if (!PyUnicode_CompareWithASCIIString(key, members[i].name)) {
+        if (!PyUnicode_CompareWithASCIIString(key, members[i].name))
             return value == Py_None ? 0 : read_member(&members[i], value, config);
-        }
     }
     PyErr_Format(PyExc_ValueError, "there is no setting %R", key);
     return -1;
 }
 
-int amp_py_config(const char *level, PyObject *settings, amp_config *config)
-{
+int amp_py_config(const char *level, PyObject *settings, amp_config *config) {
     PyObject *key, *value;
     Py_ssize_t at = 0;
     *config = (amp_config)AMP_CONFIG_INIT;
@@ -142,40 +134,33 @@ int amp_py_config(const char *level, PyObject *settings, amp_config *config)
         return -1;
     }
     while (PyDict_Next(settings, &at, &key, &value)) {
-        if (read_entry(key, value, config)) {
-            return -1;
-        }
+        if (read_entry(key, value, config)) return -1;
     }
     return 0;
 }
 
 /* ---- the other way ---- */
 
-static PyObject *choice_name(const struct member *member, int32_t value)
-{
+static PyObject *choice_name(const struct member *member, int32_t value) {
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
-        if (!strcmp(choices[i].kind, member->kind) && choices[i].value == value) {
+        if (!strcmp(choices[i].kind, member->kind) && choices[i].value == value)
             return PyUnicode_FromString(choices[i].name);
-        }
     }
     return Py_NewRef(Py_None);
 }
 
 /* A type's name, None for one that means "leave it". */
-PyObject *amp_py_type_name(amp_dtype dtype)
-{
+PyObject *amp_py_type_name(amp_dtype dtype) {
     static const struct member type = { "the type", "type", 0 };
     return choice_name(&type, dtype);
 }
 
-int amp_py_type_of(PyObject *name, amp_dtype *dtype)
-{
+int amp_py_type_of(PyObject *name, amp_dtype *dtype) {
     static const struct member type = { "a type", "type", 0 };
     return read_choice(&type, name, dtype);
 }
 
-static PyObject *member_value(const struct member *member, const amp_config *config)
-{
+static PyObject *member_value(const struct member *member, const amp_config *config) {
     const char *at = (const char *)config + member->offset;
     if (!strcmp(member->kind, "float")) {
         float number;
@@ -190,39 +175,32 @@ static PyObject *member_value(const struct member *member, const amp_config *con
     uint32_t number;
     memcpy(&number, at, sizeof number);
     if (!strcmp(member->kind, "switch")) {
-        if (number == AMP_SPLIT) {
-            return PyUnicode_FromString("split");
-        }
+        if (number == AMP_SPLIT) return PyUnicode_FromString("split");
         return Py_NewRef(number == AMP_ON ? Py_True : number == AMP_OFF ? Py_False : Py_None);
     }
     return strcmp(member->kind, "count") ? choice_name(member, (int32_t)number) : PyLong_FromUnsignedLong(number);
 }
 
-static PyObject *resolve(PyObject *module, PyObject *args)
-{
+static PyObject *resolve(PyObject *module, PyObject *args) {
     const char *level;
     PyObject *settings;
     amp_config given, resolved = AMP_CONFIG_INIT;
     (void)module;
-    if (!PyArg_ParseTuple(args, "sO!:resolve", &level, &PyDict_Type, &settings)
-        || amp_py_config(level, settings, &given)) {
+    if (!PyArg_ParseTuple(args, "sO!:resolve", &level, &PyDict_Type, &settings) ||
+        amp_py_config(level, settings, &given))
         return NULL;
-    }
     const amp_status status = amp_config_resolve(&given, &resolved);
     PyObject *dict = status == AMP_OK ? PyDict_New() : amp_py_raise(status);
     for (size_t i = 0; dict && i < sizeof(members) / sizeof(members[0]); i++) {
         PyObject *value = member_value(&members[i], &resolved);
-        if (value == NULL || PyDict_SetItemString(dict, members[i].name, value)) {
-            Py_CLEAR(dict);
-        }
+        if (!value || PyDict_SetItemString(dict, members[i].name, value)) Py_CLEAR(dict);
         Py_XDECREF(value);
     }
     return dict;
 }
 
 /* {"O1": ("float16", words), ...} */
-static PyObject *levels(PyObject *module, PyObject *args)
-{
+static PyObject *levels(PyObject *module, PyObject *args) {
     static const struct {
         const char *name, *words;
         int32_t low;
@@ -235,16 +213,13 @@ static PyObject *levels(PyObject *module, PyObject *args)
     PyObject *dict = PyDict_New();
     for (size_t i = 0; dict && i < sizeof rows / sizeof *rows; i++) {
         PyObject *row = Py_BuildValue("(Ns)", amp_py_type_name(rows[i].low), rows[i].words);
-        if (row == NULL || PyDict_SetItemString(dict, rows[i].name, row)) {
-            Py_CLEAR(dict);
-        }
+        if (!row || PyDict_SetItemString(dict, rows[i].name, row)) Py_CLEAR(dict);
         Py_XDECREF(row);
     }
     return dict;
 }
 
-int amp_py_add_config(PyObject *module)
-{
+int amp_py_add_config(PyObject *module) {
     static PyMethodDef functions[] = {
         { "resolve", resolve, METH_VARARGS, "resolve(level, settings): what they come to, every default filled in." },
         { "levels", levels, METH_NOARGS, "levels(): a level's name -> its 16-bit type and what it is, in words." },

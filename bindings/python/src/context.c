@@ -10,18 +10,16 @@
 
 static PyTypeObject *context_type;
 
-amp_py_Context *amp_py_live(PyObject *object)
-{
+amp_py_Context *amp_py_live(PyObject *object) {
     amp_py_Context *context = (amp_py_Context *)object;
-    if (context->amp == NULL) {
+    if (!context->amp) {
         PyErr_SetString(PyExc_RuntimeError, "this amp context was shut down");
         return NULL;
     }
     return context;
 }
 
-amp_context *amp_py_context(PyObject *object)
-{
+amp_context *amp_py_context(PyObject *object) {
     if (!PyObject_TypeCheck(object, context_type)) {
         PyErr_SetString(PyExc_TypeError, "not a libamp context");
         return NULL;
@@ -30,12 +28,9 @@ amp_context *amp_py_context(PyObject *object)
     return context ? context->amp : NULL;
 }
 
-struct amp_py_optimizer *amp_py_optimizer_at(amp_py_Context *context, PyObject *index)
-{
+struct amp_py_optimizer *amp_py_optimizer_at(amp_py_Context *context, PyObject *index) {
     const size_t i = PyLong_AsSize_t(index);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
+    if (PyErr_Occurred()) return NULL;
     if (i >= context->n_optimizers) {
         PyErr_SetString(PyExc_IndexError, "the context has no optimizer of that number");
         return NULL;
@@ -45,8 +40,7 @@ struct amp_py_optimizer *amp_py_optimizer_at(amp_py_Context *context, PyObject *
 
 /* ---- making and ending ---- */
 
-static amp_status initialize(amp_py_Context *context, const amp_config *config)
-{
+static amp_status initialize(amp_py_Context *context, const amp_config *config) {
     amp_model *models[] = { &context->model };
     amp_optimizer **optimizers = calloc(context->n_optimizers + 1, sizeof *optimizers);
     amp_status status = optimizers ? AMP_OK : AMP_ERR_NO_MEMORY;
@@ -56,9 +50,8 @@ static amp_status initialize(amp_py_Context *context, const amp_config *config)
         optimizers[i]->n_params = context->optimizers[i]->n;
         status = optimizers[i]->params ? AMP_OK : AMP_ERR_NO_MEMORY;
     }
-    if (status == AMP_OK) {
+    if (status == AMP_OK)
         status = amp_initialize_many(models, 1, optimizers, context->n_optimizers, config, &context->amp);
-    }
     for (size_t i = 0; i < context->n_optimizers; i++) {
         free((void *)(uintptr_t)context->optimizers[i]->amp.params);
         context->optimizers[i]->amp.params = NULL;
@@ -68,12 +61,9 @@ static amp_status initialize(amp_py_Context *context, const amp_config *config)
 }
 
 static int make_context(amp_py_Context *context, const char *level, PyObject *params, PyObject *optimizers,
-                        PyObject *skipping, PyObject *settings, PyObject *ops)
-{
+                        PyObject *skipping, PyObject *settings, PyObject *ops) {
     amp_config config;
-    if (amp_py_torch() || amp_py_config(level, settings, &config)) {
-        return -1;
-    }
+    if (amp_py_torch() || amp_py_config(level, settings, &config)) return -1;
     context->torch_ops = amp_py_torch_ops();
     amp_py_host(context, &context->host);
     context->model = (amp_model)AMP_MODEL_INIT;
@@ -87,70 +77,58 @@ static int make_context(amp_py_Context *context, const char *level, PyObject *pa
         context->model.ops = described;
         status = initialize(context, &config);
         amp_py_drop_held(context);
-        if (status != AMP_OK) {
-            amp_py_context_raise(context, status);
-        }
+        if (status != AMP_OK) amp_py_context_raise(context, status);
     }
     free(given);
     free(described);
     amp_config resolved = AMP_CONFIG_INIT;
     context->scales_by_one = amp_config_resolve(&config, &resolved) == AMP_OK && resolved.loss_scale == 1;
     int bad = status != AMP_OK;
-    for (size_t i = 0; i < context->n_optimizers && !bad; i++) {
+    for (size_t i = 0; i < context->n_optimizers && !bad; i++)
         bad = amp_py_make_masters(context, context->optimizers[i], 0);
-    }
     return bad ? -1 : 0;
 }
 
-static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
+static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = { "level", "params", "optimizers", "config", "event", "ops", "storage", "skipping",
                              NULL };
     const char *level;
     PyObject *params, *optimizers, *settings, *event = Py_None, *ops = NULL, *storage = Py_None,
              *skipping = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sOOO|OOOO!", names, &level, &params, &optimizers, &settings,
-                                     &event, &ops, &storage, &PyList_Type, &skipping)) {
+                                     &event, &ops, &storage, &PyList_Type, &skipping))
         return NULL;
-    }
     amp_py_Context *context = (amp_py_Context *)PyType_GenericAlloc(type, 0);
     PyObject *no_ops = ops ? Py_NewRef(ops) : PyList_New(0);
-    if (context == NULL || no_ops == NULL) {
+    if (!context || !no_ops) {
         Py_XDECREF((PyObject *)context);
         return NULL;
     }
     context->event = event == Py_None ? NULL : Py_NewRef(event);
     context->storage = Py_NewRef(storage);
     context->blocks = PyDict_New();
-    if (context->blocks == NULL || make_context(context, level, params, optimizers, skipping, settings, no_ops)) {
+    if (!context->blocks || make_context(context, level, params, optimizers, skipping, settings, no_ops))
         Py_CLEAR(context);
-    }
     Py_DECREF(no_ops);
     return (PyObject *)context;
 }
 
-static amp_status end(amp_py_Context *context)
-{
+static amp_status end(amp_py_Context *context) {
     amp_status status = AMP_OK;
     if (context->amp) {
         context->ending = context->alone = true; /* open brackets are cancelled: gradients are backward's */
         status = amp_shutdown(context->amp);
         context->ending = context->alone = false;
-        if (status != AMP_ERR_WRONG_STATE) {
-            context->amp = NULL;
-        }
+        if (status != AMP_ERR_WRONG_STATE) context->amp = NULL;
         amp_py_drop_held(context);
     }
     return status;
 }
 
-static PyObject *context_shutdown(PyObject *self, PyObject *unused)
-{
+static PyObject *context_shutdown(PyObject *self, PyObject *unused) {
     amp_py_Context *context = (amp_py_Context *)self;
     (void)unused;
-    if (context->amp && (amp_py_settle_types(context) || amp_py_settle(context))) {
-        return NULL;
-    }
+    if (context->amp && (amp_py_settle_types(context) || amp_py_settle(context))) return NULL;
     const amp_status status = end(context);
     return status == AMP_OK ? Py_NewRef(Py_None) : amp_py_context_raise(context, status);
 }
@@ -158,8 +136,7 @@ static PyObject *context_shutdown(PyObject *self, PyObject *unused)
 /* ---- collection ---- */
 
 /* Nobody has the models any more: nothing is given back to them. */
-static void context_finalize(PyObject *self)
-{
+static void context_finalize(PyObject *self) {
     amp_py_Context *context = (amp_py_Context *)self;
     PyObject *error[3];
     PyErr_Fetch(&error[0], &error[1], &error[2]);
@@ -169,8 +146,7 @@ static void context_finalize(PyObject *self)
     PyErr_Restore(error[0], error[1], error[2]);
 }
 
-static int context_traverse(PyObject *self, visitproc visit, void *arg)
-{
+static int context_traverse(PyObject *self, visitproc visit, void *arg) {
     amp_py_Context *context = (amp_py_Context *)self;
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(context->event);
@@ -185,8 +161,7 @@ static int context_traverse(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int context_clear(PyObject *self)
-{
+static int context_clear(PyObject *self) {
     amp_py_Context *context = (amp_py_Context *)self;
     if (context->amp) { /* finalize comes first; what still runs keeps its tensors */
         return 0;
@@ -199,21 +174,16 @@ static int context_clear(PyObject *self)
         Py_CLEAR(context->params[i]->gradient);
         Py_CLEAR(context->params[i]->held);
     }
-    for (size_t i = 0; i < 3; i++) {
-        Py_CLEAR(context->error[i]);
-    }
+    for (size_t i = 0; i < 3; i++) Py_CLEAR(context->error[i]);
     return 0;
 }
 
-static void context_dealloc(PyObject *self)
-{
+static void context_dealloc(PyObject *self) {
     amp_py_Context *context = (amp_py_Context *)self;
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     context_finalize(self);
-    if (context->weakrefs) {
-        PyObject_ClearWeakRefs(self);
-    }
+    if (context->weakrefs) PyObject_ClearWeakRefs(self);
     (void)context_clear(self);
     for (size_t i = 0; i < context->n_params; i++) {
         Py_DECREF(context->params[i]->tensor);
@@ -233,44 +203,36 @@ static void context_dealloc(PyObject *self)
 
 /* ---- the type ---- */
 
-static PyObject *context_enter(PyObject *self, PyObject *unused)
-{
+static PyObject *context_enter(PyObject *self, PyObject *unused) {
     (void)unused;
     return amp_py_enter(amp_py_live(self)) ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *context_enter_forward(PyObject *self, PyObject *unused)
-{
+static PyObject *context_enter_forward(PyObject *self, PyObject *unused) {
     amp_py_Context *context = amp_py_live(self);
     (void)unused;
-    if (context == NULL) {
-        return NULL;
-    }
+    if (!context) return NULL;
     return amp_py_enter(amp_py_is_disabled() ? NULL : context) ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *context_leave(PyObject *self, PyObject *unused)
-{
+static PyObject *context_leave(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
     return amp_py_leave() ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *context_handle(PyObject *self, PyObject *unused)
-{
+static PyObject *context_handle(PyObject *self, PyObject *unused) {
     const amp_py_Context *context = amp_py_live(self);
     (void)unused;
     return context ? PyLong_FromVoidPtr(context->amp) : NULL;
 }
 
-static PyObject *context_cache_clear(PyObject *self, PyObject *unused)
-{
+static PyObject *context_cache_clear(PyObject *self, PyObject *unused) {
     const amp_py_Context *context = amp_py_live(self);
     (void)unused;
     return context ? amp_py_result(amp_cache_clear(context->amp)) : NULL;
 }
 
-static PyObject *context_alive(PyObject *self, void *unused)
-{
+static PyObject *context_alive(PyObject *self, void *unused) {
     (void)unused;
     return PyBool_FromLong(((amp_py_Context *)self)->amp != NULL);
 }
@@ -325,8 +287,7 @@ static PyMethodDef methods[] = {
     { NULL, NULL, 0, NULL },
 };
 
-int amp_py_add_context(PyObject *module)
-{
+int amp_py_add_context(PyObject *module) {
     static PyGetSetDef getters[] = {
         { "alive", context_alive, NULL, "False after shutdown.", NULL },
         { NULL, NULL, NULL, NULL, NULL },
@@ -348,9 +309,8 @@ int amp_py_add_context(PyObject *module)
     static PyType_Spec spec = { "libamp._core.Context", sizeof(amp_py_Context), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots };
     context_type = (PyTypeObject *)PyType_FromSpec(&spec);
-    if (context_type == NULL || amp_py_add_bracket(module) || amp_py_add_scopes(module)
-        || amp_py_add_config(module)) {
+    if (!context_type || amp_py_add_bracket(module) || amp_py_add_scopes(module) ||
+        amp_py_add_config(module))
         return -1;
-    }
     return PyModule_AddObjectRef(module, "Context", (PyObject *)context_type);
 }

@@ -6,47 +6,33 @@
 
 /* ---- parameters ---- */
 
-int amp_py_read_order(PyObject *tensor, struct amp_py_order *order)
-{
+int amp_py_read_order(PyObject *tensor, struct amp_py_order *order) {
     amp_tensor_view view = { 0 };
     *order = (struct amp_py_order){ 0 };
-    if (amp_py_look(tensor, &view)) {
-        return -1;
-    }
-    if (view.ndim > AMP_PY_MAX_DIMS || !view.strides) {
-        return 0;
-    }
+    if (amp_py_look(tensor, &view)) return -1;
+    if (view.ndim > AMP_PY_MAX_DIMS || !view.strides) return 0;
     order->ndim = view.ndim;
     for (int32_t i = 0; i < view.ndim; i++) {
         int32_t at = i;
-        for (; at > 0 && view.strides[order->of[at - 1]] < view.strides[i]; at--) {
-            order->of[at] = order->of[at - 1];
-        }
+        for (; at > 0 && view.strides[order->of[at - 1]] < view.strides[i]; at--) order->of[at] = order->of[at - 1];
         order->of[at] = (int8_t)i;
         order->permuted |= at != i;
     }
     return 0;
 }
 
-static int grow_table(amp_py_Context *context)
-{
+static int grow_table(amp_py_Context *context) {
     size_t size = 64;
-    while (size < 4 * (context->n_params + 1)) {
-        size *= 2;
-    }
+    while (size < 4 * (context->n_params + 1)) size *= 2;
     struct amp_py_param **table = size > context->table_size ? calloc(size, sizeof *table) : context->table;
-    if (table == NULL) {
+    if (!table) {
         PyErr_NoMemory();
         return -1;
     }
-    if (table == context->table) {
-        return 0;
-    }
+    if (table == context->table) return 0;
     for (size_t i = 0; i < context->n_params; i++) {
         size_t at = ((uintptr_t)context->params[i]->tensor >> 4) & (size - 1);
-        while (table[at]) {
-            at = (at + 1) & (size - 1);
-        }
+        while (table[at]) at = (at + 1) & (size - 1);
         table[at] = context->params[i];
     }
     free(context->table);
@@ -56,23 +42,18 @@ static int grow_table(amp_py_Context *context)
 }
 
 /* The parameter of a tensor, a new one where it is not known. */
-static struct amp_py_param *intern_param(amp_py_Context *context, PyObject *tensor)
-{
+static struct amp_py_param *intern_param(amp_py_Context *context, PyObject *tensor) {
     struct amp_py_param *param = amp_py_find(context, tensor);
-    if (param) {
-        return param;
-    }
-    if (grow_table(context)) {
-        return NULL;
-    }
+    if (param) return param;
+    if (grow_table(context)) return NULL;
     struct amp_py_param **grown = realloc(context->params, (context->n_params + 1) * sizeof *grown);
-    if (grown == NULL) {
+    if (!grown) {
         PyErr_NoMemory();
         return NULL;
     }
     context->params = grown;
     param = calloc(1, sizeof *param);
-    if (param == NULL) {
+    if (!param) {
         PyErr_NoMemory();
         return NULL;
     }
@@ -80,9 +61,7 @@ static struct amp_py_param *intern_param(amp_py_Context *context, PyObject *tens
     param->number = context->n_params;
     context->params[context->n_params++] = param;
     size_t at = ((uintptr_t)tensor >> 4) & (context->table_size - 1);
-    while (context->table[at]) {
-        at = (at + 1) & (context->table_size - 1);
-    }
+    while (context->table[at]) at = (at + 1) & (context->table_size - 1);
     context->table[at] = param;
     const int bad = amp_py_read_order(tensor, &param->order);
     context->permutes |= param->order.permuted;
@@ -90,13 +69,10 @@ static struct amp_py_param *intern_param(amp_py_Context *context, PyObject *tens
 }
 
 /* One (tensor, name, is_batch_norm). The name stays the tuple's. */
-static int read_param(amp_py_Context *context, PyObject *entry, amp_param *out)
-{
+static int read_param(amp_py_Context *context, PyObject *entry, amp_param *out) {
     PyObject *tensor, *name;
     int is_batch_norm = 0;
-    if (!PyArg_ParseTuple(entry, "OUp", &tensor, &name, &is_batch_norm)) {
-        return -1;
-    }
+    if (!PyArg_ParseTuple(entry, "OUp", &tensor, &name, &is_batch_norm)) return -1;
     *out = (amp_param)AMP_PARAM_INIT;
     out->tensor = tensor;
     out->name = PyUnicode_AsUTF8AndSize(name, NULL);
@@ -108,11 +84,10 @@ static int read_param(amp_py_Context *context, PyObject *entry, amp_param *out)
     return out->name && intern_param(context, tensor) ? 0 : -1;
 }
 
-amp_param *amp_py_read_params(amp_py_Context *context, PyObject *list, size_t *n)
-{
+amp_param *amp_py_read_params(amp_py_Context *context, PyObject *list, size_t *n) {
     *n = (size_t)PyList_Size(list);
     amp_param *params = calloc(*n + 1, sizeof *params);
-    if (params == NULL) {
+    if (!params) {
         PyErr_NoMemory();
         return NULL;
     }
@@ -127,11 +102,10 @@ amp_param *amp_py_read_params(amp_py_Context *context, PyObject *list, size_t *n
 
 /* ---- optimizers ---- */
 
-static int append_param(amp_py_Context *context, struct amp_py_optimizer *optimizer, PyObject *tensor)
-{
+static int append_param(amp_py_Context *context, struct amp_py_optimizer *optimizer, PyObject *tensor) {
     struct amp_py_param *param = intern_param(context, tensor);
     struct amp_py_param **grown = realloc(optimizer->params, (optimizer->n + 1) * sizeof *grown);
-    if (param == NULL || grown == NULL) {
+    if (!param || !grown) {
         optimizer->params = grown ? grown : optimizer->params;
         return param ? (PyErr_NoMemory(), -1) : -1;
     }
@@ -140,11 +114,10 @@ static int append_param(amp_py_Context *context, struct amp_py_optimizer *optimi
     return 0;
 }
 
-static int read_optimizer(amp_py_Context *context, PyObject *tensors)
-{
+static int read_optimizer(amp_py_Context *context, PyObject *tensors) {
     struct amp_py_optimizer *optimizer = calloc(1, sizeof *optimizer);
     const Py_ssize_t n = PyList_Size(tensors);
-    if (optimizer == NULL || n < 0) {
+    if (!optimizer || n < 0) {
         free(optimizer);
         return n < 0 ? -1 : (PyErr_NoMemory(), -1);
     }
@@ -153,68 +126,50 @@ static int read_optimizer(amp_py_Context *context, PyObject *tensors)
     optimizer->amp.flags = AMP_OPTIMIZER_HOLDS_MASTERS;
     optimizer->amp.host = &context->host;
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (append_param(context, optimizer, PyList_GetItem(tensors, i))) {
-            return -1;
-        }
+        if (append_param(context, optimizer, PyList_GetItem(tensors, i))) return -1;
     }
     return 0;
 }
 
-int amp_py_read_optimizers(amp_py_Context *context, PyObject *list, PyObject *skipping)
-{
+int amp_py_read_optimizers(amp_py_Context *context, PyObject *list, PyObject *skipping) {
     const Py_ssize_t n = PyList_Size(list);
     context->optimizers = n < 0 ? NULL : calloc((size_t)n + 1, sizeof *context->optimizers);
-    if (context->optimizers == NULL) {
-        return n < 0 ? -1 : (PyErr_NoMemory(), -1);
-    }
+    if (!context->optimizers) return n < 0 ? -1 : (PyErr_NoMemory(), -1);
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (read_optimizer(context, PyList_GetItem(list, i))) {
-            return -1;
-        }
+        if (read_optimizer(context, PyList_GetItem(list, i))) return -1;
     }
     for (Py_ssize_t i = 0; skipping && i < PyList_Size(skipping); i++) {
         struct amp_py_optimizer *optimizer = amp_py_optimizer_at(context, PyList_GetItem(skipping, i));
-        if (optimizer == NULL) {
-            return -1;
-        }
+        if (!optimizer) return -1;
         optimizer->amp.flags |= AMP_OPTIMIZER_SKIPS_ON_DEVICE;
     }
     return 0;
 }
 
 /* The handles of an optimizer's parameters for amp_initialize_many; free() it. */
-void **amp_py_handles_of(const struct amp_py_optimizer *optimizer)
-{
+void **amp_py_handles_of(const struct amp_py_optimizer *optimizer) {
     void **handles = calloc(optimizer->n + 1, sizeof *handles);
-    for (size_t i = 0; handles && i < optimizer->n; i++) {
-        handles[i] = optimizer->params[i]->tensor;
-    }
+    for (size_t i = 0; handles && i < optimizer->n; i++) handles[i] = optimizer->params[i]->tensor;
     return handles;
 }
 
 /* ---- ops ---- */
 
-static int read_op(PyObject *entry, amp_op *op)
-{
+static int read_op(PyObject *entry, amp_op *op) {
     int op_class = 0;
     PyObject *class_object = Py_None;
     *op = (amp_op)AMP_OP_INIT;
-    if (!PyArg_ParseTuple(entry, "szzO", &op->name, &op->aliases, &op->schema, &class_object)) {
-        return -1;
-    }
-    if (class_object != Py_None) {
-        op_class = (int)PyLong_AsLong(class_object);
-    }
+    if (!PyArg_ParseTuple(entry, "szzO", &op->name, &op->aliases, &op->schema, &class_object)) return -1;
+    if (class_object != Py_None) op_class = (int)PyLong_AsLong(class_object);
     op->op_class = op_class;
     op->flags = AMP_OP_DIRECT;
     return PyErr_Occurred() ? -1 : 0;
 }
 
-amp_op *amp_py_read_ops(PyObject *list, size_t *n)
-{
+amp_op *amp_py_read_ops(PyObject *list, size_t *n) {
     *n = (size_t)PyList_Size(list);
     amp_op *ops = calloc(*n + 1, sizeof *ops);
-    if (ops == NULL) {
+    if (!ops) {
         PyErr_NoMemory();
         return NULL;
     }
@@ -229,25 +184,18 @@ amp_op *amp_py_read_ops(PyObject *list, size_t *n)
 
 /* ---- parameters that come later ---- */
 
-PyObject *amp_py_Context_add_params(PyObject *self, PyObject *args)
-{
+PyObject *amp_py_Context_add_params(PyObject *self, PyObject *args) {
     amp_py_Context *context = amp_py_live(self);
     PyObject *index, *list;
-    if (context == NULL || !PyArg_ParseTuple(args, "OO!:add_params", &index, &PyList_Type, &list)) {
-        return NULL;
-    }
+    if (!context || !PyArg_ParseTuple(args, "OO!:add_params", &index, &PyList_Type, &list)) return NULL;
     struct amp_py_optimizer *optimizer = amp_py_optimizer_at(context, index);
     size_t n = 0;
     amp_param *params = optimizer ? amp_py_read_params(context, list, &n) : NULL;
-    if (params == NULL) {
-        return NULL;
-    }
+    if (!params) return NULL;
     const size_t before = optimizer->n;
     amp_status status = AMP_OK;
     int bad = 0;
-    for (size_t i = 0; i < n && !bad; i++) {
-        bad = append_param(context, optimizer, params[i].tensor);
-    }
+    for (size_t i = 0; i < n && !bad; i++) bad = append_param(context, optimizer, params[i].tensor);
     if (!bad) {
         status = amp_add_params(&optimizer->amp, params, n);
         amp_py_drop_held(context);

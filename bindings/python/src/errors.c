@@ -7,8 +7,7 @@ static PyObject *error_class;    /* libamp.Error */
 static PyObject *argument_class; /* libamp.ArgumentError: an Error and a ValueError */
 static PyObject *io_class;       /* libamp.FileError: an Error and an OSError */
 
-static PyObject *class_of(amp_status status)
-{
+static PyObject *class_of(amp_status status) {
     switch (status) {
     case AMP_ERR_INVALID_ARGUMENT:
     case AMP_ERR_SCHEMA:
@@ -63,8 +62,7 @@ static const char *const spoken[][2] = {
     { "max_scale", "max_loss_scale" },
 };
 
-PyObject *amp_py_words(const char *text)
-{
+PyObject *amp_py_words(const char *text) {
     PyObject *words = PyUnicode_FromString(text);
     for (size_t i = 0; words != NULL && i < sizeof spoken / sizeof *spoken; i++) {
         PyObject *next = PyObject_CallMethod(words, "replace", "ss", spoken[i][0], spoken[i][1]);
@@ -74,72 +72,54 @@ PyObject *amp_py_words(const char *text)
     return words;
 }
 
-PyObject *amp_py_raise(amp_status status)
-{
+PyObject *amp_py_raise(amp_status status) {
     /* a hook in Python failed: its own exception says more */
-    if (PyErr_Occurred() || (status == AMP_ERR_HOST_FAILED && amp_py_served_error())) {
-        return NULL;
-    }
-    if (status == AMP_ERR_NO_MEMORY) {
-        return PyErr_NoMemory();
-    }
+    if (PyErr_Occurred() || (status == AMP_ERR_HOST_FAILED && amp_py_served_error())) return NULL;
+    if (status == AMP_ERR_NO_MEMORY) return PyErr_NoMemory();
     const char *text = amp_last_error();
     PyObject *words = amp_py_words(*text ? text : amp_status_text(status));
     PyObject *error = words ? PyObject_CallFunctionObjArgs(class_of(status), words, NULL) : NULL;
     Py_XDECREF(words);
-    if (error == NULL) {
-        return NULL;
-    }
+    if (!error) return NULL;
     PyObject *number = PyLong_FromLong(status);
     PyObject *name = PyUnicode_FromString(amp_status_name(status));
-    if (number != NULL && name != NULL && PyObject_SetAttrString(error, "status", number) == 0
-        && PyObject_SetAttrString(error, "status_name", name) == 0) {
+    if (number && name && PyObject_SetAttrString(error, "status", number) == 0 &&
+        PyObject_SetAttrString(error, "status_name", name) == 0)
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-    }
     Py_XDECREF(number);
     Py_XDECREF(name);
     Py_DECREF(error);
     return NULL;
 }
 
-PyObject *amp_py_argument_error(void)
-{
+PyObject *amp_py_argument_error(void) {
     return argument_class;
 }
 
-PyObject *amp_py_result(amp_status status)
-{
-    if (status != AMP_OK) {
-        return amp_py_raise(status);
-    }
+PyObject *amp_py_result(amp_status status) {
+    if (status != AMP_OK) return amp_py_raise(status);
     Py_RETURN_NONE;
 }
 
-static PyObject *new_class(const char *name, const char *doc, PyObject *first, PyObject *second)
-{
+static PyObject *new_class(const char *name, const char *doc, PyObject *first, PyObject *second) {
     PyObject *bases = second ? PyTuple_Pack(2, first, second) : PyTuple_Pack(1, first);
     PyObject *made = bases ? PyErr_NewExceptionWithDoc(name, doc, bases, NULL) : NULL;
     Py_XDECREF(bases);
     return made;
 }
 
-int amp_py_add_errors(PyObject *module)
-{
+int amp_py_add_errors(PyObject *module) {
     error_class = new_class("libamp.Error", "What libamp refused or could not do, in words; `status` is its number.",
                             PyExc_RuntimeError, NULL);
-    if (error_class == NULL) {
-        return -1;
-    }
+    if (!error_class) return -1;
     argument_class = new_class("libamp.ArgumentError", "An argument of a call into libamp is not what it can be.",
                                error_class, PyExc_ValueError);
     io_class = new_class("libamp.FileError", "A file cannot be read or written, or is not what it should be.",
                          error_class, PyExc_OSError);
-    if (argument_class == NULL || io_class == NULL) {
-        return -1;
-    }
-    return PyModule_AddObjectRef(module, "Error", error_class) == 0
-                && PyModule_AddObjectRef(module, "ArgumentError", argument_class) == 0
-                && PyModule_AddObjectRef(module, "FileError", io_class) == 0
+    if (!argument_class || !io_class) return -1;
+    return PyModule_AddObjectRef(module, "Error", error_class) == 0 &&
+                PyModule_AddObjectRef(module, "ArgumentError", argument_class) == 0 &&
+                PyModule_AddObjectRef(module, "FileError", io_class) == 0
             ? 0
             : -1;
 }

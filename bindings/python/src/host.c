@@ -10,8 +10,7 @@
 /* ---- the context's parameters by address ---- */
 
 /* libamp goes through parameters in their order, and asks for each more than once. */
-struct amp_py_param *amp_py_find(amp_py_Context *context, const void *tensor)
-{
+struct amp_py_param *amp_py_find(amp_py_Context *context, const void *tensor) {
     const size_t mask = context->table_size - 1, end = context->found + 2;
     for (size_t i = context->found; i < end && i < context->n_params; i++) {
         if (context->params[i]->tensor == tensor) {
@@ -19,9 +18,7 @@ struct amp_py_param *amp_py_find(amp_py_Context *context, const void *tensor)
             return context->params[i];
         }
     }
-    if (context->table_size == 0) {
-        return NULL;
-    }
+    if (context->table_size == 0) return NULL;
     for (size_t i = ((uintptr_t)tensor >> 4) & mask; context->table[i]; i = (i + 1) & mask) {
         if (context->table[i]->tensor == tensor) {
             context->found = context->table[i]->number;
@@ -33,17 +30,12 @@ struct amp_py_param *amp_py_find(amp_py_Context *context, const void *tensor)
 
 /* ---- exceptions inside hooks ---- */
 
-void amp_py_keep_error(amp_py_Context *context)
-{
-    if (context->error[0]) {
-        PyErr_Clear();
-    } else {
-        PyErr_Fetch(&context->error[0], &context->error[1], &context->error[2]);
-    }
+void amp_py_keep_error(amp_py_Context *context) {
+    if (context->error[0]) PyErr_Clear();
+    else PyErr_Fetch(&context->error[0], &context->error[1], &context->error[2]);
 }
 
-PyObject *amp_py_context_raise(amp_py_Context *context, amp_status status)
-{
+PyObject *amp_py_context_raise(amp_py_Context *context, amp_status status) {
     if (context->error[0]) {
         PyErr_Restore(context->error[0], context->error[1], context->error[2]);
         memset(context->error, 0, sizeof context->error);
@@ -52,8 +44,7 @@ PyObject *amp_py_context_raise(amp_py_Context *context, amp_status status)
     return amp_py_raise(status);
 }
 
-static amp_status fail(amp_py_Context *context)
-{
+static amp_status fail(amp_py_Context *context) {
     amp_py_keep_error(context);
     return AMP_ERR_HOST_FAILED;
 }
@@ -61,12 +52,9 @@ static amp_status fail(amp_py_Context *context)
 /* ---- looking ---- */
 
 /* The dimensions in the order in which the parameter's elements lie: so a dense block is compact, channels last too. */
-static void permute(const struct amp_py_order *order, amp_tensor_view *view)
-{
+static void permute(const struct amp_py_order *order, amp_tensor_view *view) {
     static _Thread_local int64_t shape[AMP_PY_MAX_DIMS], strides[AMP_PY_MAX_DIMS];
-    if (view->ndim != order->ndim || !view->strides) {
-        return;
-    }
+    if (view->ndim != order->ndim || !view->strides) return;
     for (int32_t i = 0; i < view->ndim; i++) {
         shape[i] = view->shape[order->of[i]];
         strides[i] = view->strides[order->of[i]];
@@ -79,13 +67,10 @@ enum { DL_FLOAT = 2, DL_COMPLEX = 5 };
 
 /* Complex elements as pairs of real ones, one more dimension: a gradient is unscaled and checked by its parts. The
  * parameter itself, whose elements nobody reads, is said to be FP64, which no level re-types. */
-static void pair(bool is_param, amp_tensor_view *view)
-{
+static void pair(bool is_param, amp_tensor_view *view) {
     static _Thread_local int64_t shape[AMP_PY_MAX_DIMS + 1], strides[AMP_PY_MAX_DIMS + 1];
     const int32_t n = view->ndim;
-    if (view->dtype.code != DL_COMPLEX || n < 0 || n > AMP_PY_MAX_DIMS) {
-        return;
-    }
+    if (view->dtype.code != DL_COMPLEX || n < 0 || n > AMP_PY_MAX_DIMS) return;
     for (int32_t i = 0; i < n; i++) {
         shape[i] = view->shape[i];
         strides[i] = view->strides ? 2 * view->strides[i] : 0;
@@ -101,18 +86,14 @@ static void pair(bool is_param, amp_tensor_view *view)
 
 /* The parameter whose gradient the hook grad told of before the last one; NULL: none, or none is looked at in its own
  * order. */
-static const struct amp_py_param *holder_of(const amp_py_Context *context, const void *grad)
-{
+static const struct amp_py_param *holder_of(const amp_py_Context *context, const void *grad) {
     for (size_t i = 0; i < context->n_params && context->permutes; i++) {
-        if (context->params[i]->held == grad) {
-            return context->params[i];
-        }
+        if (context->params[i]->held == grad) return context->params[i];
     }
     return NULL;
 }
 
-static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view)
-{
+static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view) {
     amp_py_Context *context = self;
     if (amp_py_look(tensor, view)) {
         PyErr_Clear();
@@ -123,22 +104,17 @@ static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view)
         return fail(context);
     }
     const struct amp_py_param *param = context->looked_at;
-    if (param == NULL || (param->held != tensor && param->aside != tensor)) {
+    if (!param || (param->held != tensor && param->aside != tensor)) {
         param = amp_py_find(context, tensor);
         param = param ? param : holder_of(context, tensor);
     }
-    if (param && param->order.permuted) {
-        permute(&param->order, view);
-    }
+    if (param && param->order.permuted) permute(&param->order, view);
     pair(param && param->tensor == tensor, view);
-    if (amp_py_is_served(view->device, context->torch_ops) && amp_py_serve(tensor, &view->device)) {
-        return fail(context);
-    }
+    if (amp_py_is_served(view->device, context->torch_ops) && amp_py_serve(tensor, &view->device)) return fail(context);
     return AMP_OK;
 }
 
-static amp_dtype hook_dtype(void *self, void *tensor)
-{
+static amp_dtype hook_dtype(void *self, void *tensor) {
     (void)self;
     return amp_py_dtype(tensor);
 }
@@ -146,35 +122,27 @@ static amp_dtype hook_dtype(void *self, void *tensor)
 /* Writes through .data bump no version. A parameter with a master that is not trained is written so by the rule (a
  * momentum encoder's): it has another version each time, so that the next step looks at it. One that got other memory
  * (`p.data = x`), as a forward has found, was written. */
-static uint64_t hook_version(void *self, void *tensor)
-{
+static uint64_t hook_version(void *self, void *tensor) {
     amp_py_Context *context = self;
     const struct amp_py_param *param = amp_py_find(context, tensor);
-    if (param == NULL) {
-        return amp_py_version(tensor);
-    }
-    if (param->frozen) {
-        return UINT64_MAX - context->looks++;
-    }
+    if (!param) return amp_py_version(tensor);
+    if (param->frozen) return UINT64_MAX - context->looks++;
     return amp_py_version(tensor) + ((uint64_t)param->moves << 40);
 }
 
-static int32_t hook_grad_enabled(void *self)
-{
+static int32_t hook_grad_enabled(void *self) {
     (void)self;
     return amp_py_grad_enabled();
 }
 
 /* ---- casting ---- */
 
-static amp_status hook_cast(void *self, void *tensor, amp_dtype to, void **out)
-{
+static amp_status hook_cast(void *self, void *tensor, amp_dtype to, void **out) {
     *out = amp_py_to(tensor, to);
     return *out ? AMP_OK : fail(self);
 }
 
-static void hook_release(void *self, void *tensor)
-{
+static void hook_release(void *self, void *tensor) {
     (void)self;
     Py_DECREF((PyObject *)tensor);
 }
@@ -183,19 +151,15 @@ static void hook_release(void *self, void *tensor)
 
 /* Where a parameter's gradient is: at its master, but for what backward has just made, or brackets that delayed have
  * left. */
-static PyObject *gradient_holder(const amp_py_Context *context, const struct amp_py_param *param, void *tensor)
-{
+static PyObject *gradient_holder(const amp_py_Context *context, const struct amp_py_param *param, void *tensor) {
     return param && param->master && !context->ending && !param->scaled ? param->master : tensor;
 }
 
-static amp_status hook_grad(void *self, void *tensor, void **grad)
-{
+static amp_status hook_grad(void *self, void *tensor, void **grad) {
     amp_py_Context *context = self;
     struct amp_py_param *param = amp_py_find(context, tensor);
     PyObject *found = amp_py_grad(gradient_holder(context, param, tensor));
-    if (found == NULL) {
-        return fail(context);
-    }
+    if (!found) return fail(context);
     *grad = found == Py_None ? NULL : found;
     if (param) {
         PyObject *before = param->held;
@@ -209,48 +173,37 @@ static amp_status hook_grad(void *self, void *tensor, void **grad)
     return AMP_OK;
 }
 
-static amp_status hook_set_grad(void *self, void *tensor, void *grad)
-{
+static amp_status hook_set_grad(void *self, void *tensor, void *grad) {
     amp_py_Context *context = self;
     struct amp_py_param *param = amp_py_find(context, tensor);
     PyObject *holder = gradient_holder(context, param, tensor);
     PyObject *new = grad ? grad : Py_None;
     PyObject *old = amp_py_grad(holder); /* libamp's from here on */
     int bad = old == NULL;
-    if (!bad && param && param->master) {
-        bad = (holder == tensor && amp_py_set_grad(tensor, Py_None))
-            || amp_py_set_grad(param->master, new);
-    } else if (!bad) {
-        bad = amp_py_set_grad(tensor, new);
-    }
+    if (!bad && param && param->master)
+        bad = (holder == tensor && amp_py_set_grad(tensor, Py_None)) ||
+            amp_py_set_grad(param->master, new);
+    else if (!bad) bad = amp_py_set_grad(tensor, new);
     if (bad) {
         Py_XDECREF(old);
         return fail(context);
     }
-    if (param) {
-        param->aside = old == Py_None ? NULL : old;
-    }
-    if (old == Py_None) {
-        Py_DECREF(old);
-    }
+    if (param) param->aside = old == Py_None ? NULL : old;
+    if (old == Py_None) Py_DECREF(old);
     Py_XDECREF((PyObject *)grad);
     return AMP_OK;
 }
 
-void amp_py_drop_held(amp_py_Context *context)
-{
+void amp_py_drop_held(amp_py_Context *context) {
     context->looked_at = NULL;
-    for (size_t i = 0; i < context->n_params && context->holds; i++) {
-        Py_CLEAR(context->params[i]->held);
-    }
+    for (size_t i = 0; i < context->n_params && context->holds; i++) Py_CLEAR(context->params[i]->held);
     context->holds = false;
 }
 
 /* ---- storage ---- */
 
 /* Fills *storage with the tensor's block; the reference goes with it. */
-static int put(amp_py_Context *context, PyObject *tensor, amp_storage *storage)
-{
+static int put(amp_py_Context *context, PyObject *tensor, amp_storage *storage) {
     storage->owner = tensor;
     storage->data = amp_py_data(tensor);
     PyObject *key = PyErr_Occurred() ? NULL : PyLong_FromVoidPtr(storage->data);
@@ -259,24 +212,21 @@ static int put(amp_py_Context *context, PyObject *tensor, amp_storage *storage)
     return bad ? -1 : 0;
 }
 
-static void forget(amp_py_Context *context, const amp_storage *storage)
-{
+static void forget(amp_py_Context *context, const amp_storage *storage) {
     PyObject *key = PyLong_FromVoidPtr(storage->data);
-    if (key == NULL || PyDict_GetItemWithError(context->blocks, key) != storage->owner
-        || PyDict_DelItem(context->blocks, key)) {
+    if (!key || PyDict_GetItemWithError(context->blocks, key) != storage->owner ||
+        PyDict_DelItem(context->blocks, key))
         PyErr_Clear();
-    }
     Py_XDECREF(key);
 }
 
-static amp_status hook_alloc(void *self, uint64_t bytes, amp_device device, amp_purpose purpose, amp_storage *storage)
-{
+static amp_status hook_alloc(void *self, uint64_t bytes, amp_device device, amp_purpose purpose, amp_storage *storage) {
     amp_py_Context *context = self;
     (void)purpose;
     PyObject *served = amp_py_served_device(device);
     PyObject *tensor = PyObject_CallMethod(context->storage, "alloc", "KiiO", (unsigned long long)bytes,
                                            (int)device.type, (int)device.id, served ? served : Py_None);
-    if (tensor == NULL || put(context, tensor, storage)) {
+    if (!tensor || put(context, tensor, storage)) {
         Py_XDECREF(tensor);
         return fail(context);
     }
@@ -290,38 +240,28 @@ static amp_status hook_alloc(void *self, uint64_t bytes, amp_device device, amp_
 
 /* torch's allocator gives a block out again in the order of the stream that it was made on, and another one may be at
  * it. */
-static void retire(const amp_py_Context *context, PyObject *tensor)
-{
+static void retire(const amp_py_Context *context, PyObject *tensor) {
     amp_tensor_view view = { 0 };
-    if (tensor && amp_py_look(tensor, &view) == 0 && view.device.type == AMP_PY_CUDA) {
+    if (tensor && amp_py_look(tensor, &view) == 0 && view.device.type == AMP_PY_CUDA)
         Py_XDECREF(PyObject_CallMethod(context->storage, "retire", "O", tensor));
-    }
     PyErr_Clear();
 }
 
-static void hook_free(void *self, amp_storage *storage)
-{
+static void hook_free(void *self, amp_storage *storage) {
     forget(self, storage);
     retire(self, storage->owner);
     Py_XDECREF((PyObject *)storage->owner);
 }
 
-static amp_status hook_swap_data(void *self, void *tensor, amp_storage *storage)
-{
+static amp_status hook_swap_data(void *self, void *tensor, amp_storage *storage) {
     amp_py_Context *context = self;
-    if (context->dying) {
-        return AMP_ERR_HOST_FAILED;
-    }
+    if (context->dying) return AMP_ERR_HOST_FAILED;
     struct amp_py_param *param = amp_py_find(context, tensor);
-    if (param) {
-        param->dtype = storage->dtype;
-    }
+    if (param) param->dtype = storage->dtype;
     PyObject *fresh = storage->owner;
     PyObject *old = PyObject_CallMethod(context->storage, "swap", "OOO", (PyObject *)tensor, fresh,
                                         amp_py_torch_dtype(storage->dtype));
-    if (old == NULL) {
-        return fail(context);
-    }
+    if (!old) return fail(context);
     amp_storage out = { .dtype = amp_py_dtype(old) };
     const amp_storage in = *storage;
     if (put(context, old, &out)) {
@@ -329,42 +269,34 @@ static amp_status hook_swap_data(void *self, void *tensor, amp_storage *storage)
         return fail(context);
     }
     amp_tensor_view view = { 0 };
-    if (amp_py_look(old, &view)) {
-        return fail(context);
-    }
+    if (amp_py_look(old, &view)) return fail(context);
     out.bytes = view.dtype.bits / 8;
-    for (int32_t i = 0; i < view.ndim; i++) {
-        out.bytes *= (uint64_t)view.shape[i];
-    }
+    for (int32_t i = 0; i < view.ndim; i++) out.bytes *= (uint64_t)view.shape[i];
     *storage = out;
     forget(context, &in); /* it lies under the tensor now, which keeps it */
     Py_DECREF(fresh);
     return AMP_OK;
 }
 
-PyObject *amp_py_number(const amp_py_Context *context, const float *address, amp_device device)
-{
+PyObject *amp_py_number(const amp_py_Context *context, const float *address, amp_device device) {
     PyObject *capsule = amp_py_dlpack_number(address, amp_py_unserved(device));
     PyObject *tensor = capsule ? PyObject_CallMethod(context->storage, "number", "O", capsule) : NULL;
     Py_XDECREF(capsule);
     return tensor;
 }
 
-static amp_status hook_current_stream(void *self, amp_device device, void **stream)
-{
+static amp_status hook_current_stream(void *self, amp_device device, void **stream) {
     return amp_py_cuda_stream(NULL, true, device, stream) ? fail(self) : AMP_OK;
 }
 
 /* ---- ranks ---- */
 
-static int32_t hook_has_ranks(void *self)
-{
+static int32_t hook_has_ranks(void *self) {
     const amp_py_Context *context = self;
     return context->reduce != NULL && !context->alone;
 }
 
-static amp_status hook_reduce(void *self, amp_reduction reduction, double *values, size_t n)
-{
+static amp_status hook_reduce(void *self, amp_reduction reduction, double *values, size_t n) {
     amp_py_Context *context = self;
     PyObject *list = PyList_New(0);
     int bad = list == NULL;
@@ -378,9 +310,7 @@ static amp_status hook_reduce(void *self, amp_reduction reduction, double *value
         PyObject *value = PySequence_GetItem(result, (Py_ssize_t)i);
         values[i] = value ? PyFloat_AsDouble(value) : 0.0;
         Py_XDECREF(value);
-        if (PyErr_Occurred()) {
-            Py_CLEAR(result);
-        }
+        if (PyErr_Occurred()) Py_CLEAR(result);
     }
     bad = result == NULL;
     Py_XDECREF(result);
@@ -390,26 +320,20 @@ static amp_status hook_reduce(void *self, amp_reduction reduction, double *value
 
 /* ---- events ---- */
 
-static void hook_event(void *self, const amp_event *event)
-{
+static void hook_event(void *self, const amp_event *event) {
     amp_py_Context *context = self;
-    if (context->event == NULL || context->dying) {
-        return;
-    }
+    if (!context->event || context->dying) return;
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyObject *result = PyObject_CallFunction(
         context->event, "isIdds", (int)event->kind, event->message ? event->message : "", (unsigned)event->loss_id,
         (double)event->scale_before, (double)event->scale_after, event->first_nonfinite ? event->first_nonfinite : "");
-    if (result == NULL) {
-        amp_py_keep_error(context);
-    }
+    if (!result) amp_py_keep_error(context);
     Py_XDECREF(result);
     PyErr_Restore(type, value, trace);
 }
 
-void amp_py_host(amp_py_Context *context, amp_host *host)
-{
+void amp_py_host(amp_py_Context *context, amp_host *host) {
     *host = (amp_host)AMP_HOST_INIT;
     host->flags = AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_SEEDS_ON_DEVICE | AMP_HOST_VERSION_MISSES_WRITES;
     host->self = context;

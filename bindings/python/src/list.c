@@ -9,16 +9,14 @@
 
 typedef struct axis { int64_t stride, extent; } axis;
 
-static int by_stride(const void *left, const void *right)
-{
+static int by_stride(const void *left, const void *right) {
     int64_t a = ((const axis *)left)->stride, b = ((const axis *)right)->stride;
     return (a > b) - (a < b);
 }
 
 /* Permuted but without gaps: its elements are one block, in an order that its extents and strides name. NULL without an
  * exception: it is not. */
-static PyObject *layout_of(const amp_py_view *view)
-{
+static PyObject *layout_of(const amp_py_view *view) {
     axis axes[AMP_PY_DIMS];
     int64_t key[2 * AMP_PY_DIMS];
     size_t n = 0;
@@ -32,25 +30,21 @@ static PyObject *layout_of(const amp_py_view *view)
     qsort(axes, n, sizeof(axes[0]), by_stride);
     int64_t step = 1;
     for (size_t i = 0; i < n; i++) {
-        if (axes[i].stride != step) {
-            return NULL;
-        }
+        if (axes[i].stride != step) return NULL;
         step *= axes[i].extent;
     }
     return PyBytes_FromStringAndSize((const char *)key, (Py_ssize_t)(2 * n * sizeof(key[0])));
 }
 
-static int keep_layout(amp_py_list *list, const amp_py_view *view, amp_py_where place)
-{
+static int keep_layout(amp_py_list *list, const amp_py_view *view, amp_py_where place) {
     PyObject *key = PyLong_FromSsize_t(place.index < 0 ? 0 : place.index);
     PyObject *layout = layout_of(view);
     int bad = -1;
-    if (layout == NULL && !PyErr_Occurred()) {
+    if (!layout && !PyErr_Occurred())
         amp_py_refuse(place, "has gaps between its elements: use a contiguous copy (torch: .contiguous(), NumPy: "
                              "numpy.ascontiguousarray), and copy a result back");
-    } else if (key != NULL && layout != NULL && (list->layouts || (list->layouts = PyDict_New()))) {
+    else if (key && layout && (list->layouts || (list->layouts = PyDict_New())))
         bad = PyDict_SetItem(list->layouts, key, layout);
-    }
     Py_XDECREF(layout);
     Py_XDECREF(key);
     return bad;
@@ -58,56 +52,41 @@ static int keep_layout(amp_py_list *list, const amp_py_view *view, amp_py_where 
 
 /* ---- Reading ----------------------------------------------------------------------------------------------------- */
 
-static bool is_list(PyObject *argument)
-{
-    if (PyList_Check(argument) || PyTuple_Check(argument)) {
-        return true;
-    }
-    if (amp_py_is_torch(argument) || PyObject_HasAttrString(argument, "__dlpack__")
-        || PyObject_HasAttrString(argument, "__array_interface__")) {
+static bool is_list(PyObject *argument) {
+    if (PyList_Check(argument) || PyTuple_Check(argument)) return true;
+    if (amp_py_is_torch(argument) || PyObject_HasAttrString(argument, "__dlpack__") ||
+        PyObject_HasAttrString(argument, "__array_interface__"))
         return false;
-    }
     return PyObject_HasAttrString(argument, "__iter__");
 }
 
-static int read_one(amp_py_list *list, PyObject *tensor, amp_py_where place, amp_py_view *view)
-{
+static int read_one(amp_py_list *list, PyObject *tensor, amp_py_where place, amp_py_view *view) {
     PyObject *keep = NULL;
-    if (amp_py_view_get(tensor, place, false, view, &keep)) {
-        return -1;
-    }
+    if (amp_py_view_get(tensor, place, false, view, &keep)) return -1;
     if (view->is_torch && amp_py_serve_if(tensor, &view->device)) {
         amp_py_let_go(&keep);
         return -1;
     }
-    if (keep != NULL) {
+    if (keep) {
         int bad = list->keep == NULL && (list->keep = PyList_New(0)) == NULL ? -1 : PyList_Append(list->keep, keep);
         Py_DECREF(keep);
-        if (bad) {
-            return -1;
-        }
+        if (bad) return -1;
     }
-    if (view->span.dtype == AMP_DTYPE_OTHER) {
+    if (view->span.dtype == AMP_DTYPE_OTHER)
         return amp_py_refuse(place,
                              "has a type that libamp does not compute in: use float32, float16, bfloat16 or float64");
-    }
-    if (view->read_only && (list->how & AMP_PY_WRITE)) {
-        return amp_py_refuse(place, "is read-only and would be written");
-    }
-    if (view->device.type != AMP_PY_CPU && view->device.type != AMP_PY_CUDA && view->device.type != AMP_PY_SERVED) {
+    if (view->read_only && (list->how & AMP_PY_WRITE)) return amp_py_refuse(place, "is read-only and would be written");
+    if (view->device.type != AMP_PY_CPU && view->device.type != AMP_PY_CUDA && view->device.type != AMP_PY_SERVED)
         return amp_py_refuse(place, "is on a device of DLPack's type %d: libamp's kernels work on the CPU and on CUDA",
                              (int)view->device.type);
-    }
-    if (list->device.type != 0 && (view->device.type != list->device.type || view->device.id != list->device.id)) {
+    if (list->device.type != 0 && (view->device.type != list->device.type || view->device.id != list->device.id))
         return amp_py_refuse(place, "is on another device than those before it: one call works on one device");
-    }
     list->device = view->device;
     list->n_torch += view->is_torch;
     return view->compact ? 0 : keep_layout(list, view, place);
 }
 
-static int read_all(amp_py_list *list)
-{
+static int read_all(amp_py_list *list) {
     amp_py_view view;
     for (size_t i = 0; i < list->n; i++) {
         PyObject *tensor = PyTuple_GetItem(list->tensors, (Py_ssize_t)i);
@@ -115,17 +94,14 @@ static int read_all(amp_py_list *list)
             list->spans[i] = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
             continue;
         }
-        if (read_one(list, tensor, (amp_py_where){ list->name, list->single ? -1 : (Py_ssize_t)i }, &view)) {
-            return -1;
-        }
+        if (read_one(list, tensor, (amp_py_where){ list->name, list->single ? -1 : (Py_ssize_t)i }, &view)) return -1;
         list->spans[i] = view.span;
     }
     return 0;
 }
 
 /* What a twin knows holds here too. */
-static void share(amp_py_list *list, const amp_py_list *twin)
-{
+static void share(amp_py_list *list, const amp_py_list *twin) {
     list->single = twin->single;
     list->n_torch = twin->n_torch;
     list->device = twin->device;
@@ -136,34 +112,26 @@ static void share(amp_py_list *list, const amp_py_list *twin)
     memcpy(list->spans, twin->spans, twin->n * sizeof(amp_span));
 }
 
-static int allocate(amp_py_list *list, size_t n)
-{
+static int allocate(amp_py_list *list, size_t n) {
     list->spans = PyMem_Malloc((n ? n : 1) * sizeof(amp_span));
-    if (list->spans == NULL) {
+    if (!list->spans) {
         PyErr_NoMemory();
         return -1;
     }
     return 0;
 }
 
-int amp_py_list_open(amp_py_list *list, const char *name, PyObject *argument, int how, const amp_py_list *twin)
-{
+int amp_py_list_open(amp_py_list *list, const char *name, PyObject *argument, int how, const amp_py_list *twin) {
     *list = (amp_py_list){ .name = name, .how = how, .source = argument };
-    if (argument == Py_None && (how & AMP_PY_OPTIONAL)) {
-        return 0;
-    }
-    if (twin != NULL && twin->source == argument && twin->tensors != NULL && (twin->how | how) == twin->how) {
-        if (allocate(list, twin->n)) {
-            return -1;
-        }
+    if (argument == Py_None && (how & AMP_PY_OPTIONAL)) return 0;
+    if (twin && twin->source == argument && twin->tensors && (twin->how | how) == twin->how) {
+        if (allocate(list, twin->n)) return -1;
         share(list, twin);
         return 0;
     }
     list->single = !is_list(argument);
     list->tensors = list->single ? PyTuple_Pack(1, argument) : PySequence_Tuple(argument);
-    if (list->tensors == NULL) {
-        return -1;
-    }
+    if (!list->tensors) return -1;
     list->n = (size_t)PyTuple_Size(list->tensors);
     if (allocate(list, list->n) || read_all(list)) {
         amp_py_list_close(list);
@@ -172,8 +140,7 @@ int amp_py_list_open(amp_py_list *list, const char *name, PyObject *argument, in
     return 0;
 }
 
-void amp_py_list_close(amp_py_list *list)
-{
+void amp_py_list_close(amp_py_list *list) {
     PyMem_Free(list->spans);
     list->spans = NULL;
     Py_CLEAR(list->layouts);
@@ -185,98 +152,72 @@ void amp_py_list_close(amp_py_list *list)
 
 /* Entry i has the same order of elements in both. One element and fewer have only one; where an entry is not there it
  * is nobody's. */
-static int same_layout(const amp_py_list *first, const amp_py_list *list, size_t i)
-{
-    if (first->layouts == NULL && list->layouts == NULL) {
-        return 0;
-    }
+static int same_layout(const amp_py_list *first, const amp_py_list *list, size_t i) {
+    if (!first->layouts && !list->layouts) return 0;
     PyObject *key = PyLong_FromSize_t(i);
-    if (key == NULL) {
-        return -1;
-    }
+    if (!key) return -1;
     PyObject *a = first->layouts ? PyDict_GetItemWithError(first->layouts, key) : NULL;
     PyObject *b = list->layouts ? PyDict_GetItemWithError(list->layouts, key) : NULL;
     Py_DECREF(key);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    if (PyErr_Occurred()) return -1;
     bool there = first->spans[i].size > 1 && list->spans[i].size > 1;
     int same = a == b ? 1 : a && b ? PyObject_RichCompareBool(a, b, Py_EQ) : 0;
-    if (same == 0 && there && first->spans[i].size == list->spans[i].size) {
+    if (same == 0 && there && first->spans[i].size == list->spans[i].size)
         return amp_py_refuse((amp_py_where){ list->name, list->single ? -1 : (Py_ssize_t)i },
                              "its elements lie in another order than %s's: make both contiguous", first->name);
-    }
     return same < 0 ? -1 : 0;
 }
 
-static int agree(const amp_py_list *first, const amp_py_list *list)
-{
+static int agree(const amp_py_list *first, const amp_py_list *list) {
     if (first->n != list->n) {
         PyErr_Format(amp_py_argument_error(), "%s has %zu tensors and %s %zu: they go in pairs", first->name, first->n,
                      list->name, list->n);
         return -1;
     }
-    if (first->device.type && list->device.type
-        && (first->device.type != list->device.type || first->device.id != list->device.id)) {
+    if (first->device.type && list->device.type &&
+        (first->device.type != list->device.type || first->device.id != list->device.id)) {
         PyErr_Format(amp_py_argument_error(), "%s and %s are on different devices: one call works on one device",
                      first->name, list->name);
         return -1;
     }
     for (size_t i = 0; i < list->n && (first->layouts || list->layouts); i++) {
-        if (same_layout(first, list, i)) {
-            return -1;
-        }
+        if (same_layout(first, list, i)) return -1;
     }
     return 0;
 }
 
-int amp_py_lists_agree(amp_py_list *lists, size_t count, amp_device *device)
-{
+int amp_py_lists_agree(amp_py_list *lists, size_t count, amp_device *device) {
     *device = (amp_device){ 0, 0 };
     const amp_py_list *first = NULL;
     for (size_t k = 0; k < count; k++) {
-        if (lists[k].tensors == NULL) {
-            continue;
-        }
-        if (first != NULL && agree(first, &lists[k])) {
-            return -1;
-        }
+        if (!lists[k].tensors) continue;
+        if (first && agree(first, &lists[k])) return -1;
         first = first ? first : &lists[k];
         *device = lists[k].device.type ? lists[k].device : *device;
     }
-    if (device->type == 0) {
-        *device = (amp_device){ AMP_PY_CPU, 0 };
-    }
+    if (device->type == 0) *device = (amp_device){ AMP_PY_CPU, 0 };
     return 0;
 }
 
 /* torch's function takes tensors of torch alone. */
-static PyObject *torch_only(PyObject *tensors)
-{
+static PyObject *torch_only(PyObject *tensors) {
     PyObject *chosen = PyList_New(0);
     Py_ssize_t n = PyTuple_Size(tensors);
     for (Py_ssize_t i = 0; chosen && i < n; i++) {
         PyObject *tensor = PyTuple_GetItem(tensors, i);
-        if (amp_py_is_torch(tensor) && PyList_Append(chosen, tensor)) {
-            Py_CLEAR(chosen);
-        }
+        if (amp_py_is_torch(tensor) && PyList_Append(chosen, tensor)) Py_CLEAR(chosen);
     }
     return chosen;
 }
 
-int amp_py_lists_touch(amp_py_list *lists, size_t count)
-{
+int amp_py_lists_touch(amp_py_list *lists, size_t count) {
     for (size_t k = 0; k < count; k++) {
-        if (lists[k].n_torch == 0 || !(lists[k].how & AMP_PY_WRITE)) {
-            continue;
-        }
+        if (lists[k].n_torch == 0 || !(lists[k].how & AMP_PY_WRITE)) continue;
         bool all = lists[k].n_torch == lists[k].n;
         PyObject *written = all ? Py_NewRef(lists[k].tensors) : torch_only(lists[k].tensors);
         int bad = written ? amp_py_touch_torch(written) : -1;
         Py_XDECREF(written);
-        if (bad) {
-            return -1;
-        }
+        if (bad) return -1;
     }
     return 0;
 }

@@ -10,16 +10,13 @@
 #define BUILT_FOR TEXT(AMP_VERSION_MAJOR) "." TEXT(AMP_VERSION_MINOR) "." TEXT(AMP_VERSION_PATCH)
 
 /* A libamp.so.0 that a preload or the program brought in earlier stands before the package's own. */
-static int check_library(void)
-{
+static int check_library(void) {
     Dl_info info;
     union {
         const char *(*function)(void);
         void *object;
     } version = { amp_version };
-    if (strcmp(amp_version(), BUILT_FOR) == 0) {
-        return 0;
-    }
+    if (strcmp(amp_version(), BUILT_FOR) == 0) return 0;
     const char *file = dladdr(version.object, &info) && info.dli_fname ? info.dli_fname : "a file that has no name";
     PyErr_Format(PyExc_ImportError, "libamp._core was built for libamp " BUILT_FOR ", and this process has loaded %s "
                  "from %s: take that library out of LD_PRELOAD or LD_LIBRARY_PATH, or install both in one version",
@@ -44,16 +41,11 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit__core(void);
-PyMODINIT_FUNC PyInit__core(void)
-{
+PyMODINIT_FUNC PyInit__core(void) {
     PyObject *module = check_library() ? NULL : PyModule_Create(&definition);
-    if (module == NULL) {
-        return NULL;
-    }
+    if (!module) return NULL;
     int bad = PyModule_AddStringConstant(module, "version", amp_version());
-    for (size_t i = 0; !bad && i < sizeof(parts) / sizeof(parts[0]); i++) {
-        bad = parts[i](module);
-    }
+    for (size_t i = 0; !bad && i < sizeof(parts) / sizeof(parts[0]); i++) bad = parts[i](module);
     if (bad) {
         Py_DECREF(module);
         return NULL;

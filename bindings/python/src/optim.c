@@ -22,12 +22,9 @@ _Static_assert(sizeof rules / sizeof *rules == 0 AMP_OPTIM_MAP(ONE_RULE), "AMP_O
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define IS(object, text) (PyUnicode_CompareWithASCIIString(object, text) == 0)
 
-static const struct rule_name *find_rule(PyObject *name)
-{
+static const struct rule_name *find_rule(PyObject *name) {
     for (size_t i = 0; i < LENGTH(rules); i++) {
-        if (IS(name, rules[i].name)) {
-            return &rules[i];
-        }
+        if (IS(name, rules[i].name)) return &rules[i];
     }
 #define NAMED(constant, value, name, ...) " " #name
     PyErr_Format(amp_py_argument_error(), "rule: there is no '%U': libamp has" AMP_OPTIM_MAP(NAMED), name);
@@ -54,8 +51,7 @@ typedef struct step_call {
     PyObject *steps_keep;
 } step_call;
 
-static int read_keywords(step_call *step, PyObject *keywords)
-{
+static int read_keywords(step_call *step, PyObject *keywords) {
     const struct { const char *name; PyObject **value; } own[] = {
         { "steps", &step->steps },
         { "model_params", &step->arguments[MODEL_PARAMS] },
@@ -77,22 +73,17 @@ static int read_keywords(step_call *step, PyObject *keywords)
                 state = 0;
             }
         }
-        if (state == 1) {
-            PyErr_Format(PyExc_TypeError, "optimizer_step() has no argument '%U'", name);
-        }
-        if (state != 0) {
-            return -1;
-        }
+        if (state == 1) PyErr_Format(PyExc_TypeError, "optimizer_step() has no argument '%U'", name);
+        if (state != 0) return -1;
     }
-    if (step->steps == NULL) {
+    if (!step->steps) {
         PyErr_SetString(PyExc_TypeError, "optimizer_step() needs steps: a number, a list, or a tensor of int64");
         return -1;
     }
     return 0;
 }
 
-static int read_state(step_call *step, PyObject *state)
-{
+static int read_state(step_call *step, PyObject *state) {
     PyObject *name, *value;
     Py_ssize_t position = 0;
     if (state != Py_None && !PyDict_Check(state)) {
@@ -102,9 +93,8 @@ static int read_state(step_call *step, PyObject *state)
     }
     while (state != Py_None && PyDict_Next(state, &position, &name, &value)) {
         int k = 0;
-        while (k < MOMENTS && step->rule->moments[k] && !(PyUnicode_Check(name) && IS(name, step->rule->moments[k]))) {
+        while (k < MOMENTS && step->rule->moments[k] && !(PyUnicode_Check(name) && IS(name, step->rule->moments[k])))
             k++;
-        }
         if (k == MOMENTS || !step->rule->moments[k]) {
             PyErr_Format(amp_py_argument_error(), "state: %s has nothing called %R", step->rule->name, name);
             return -1;
@@ -114,17 +104,13 @@ static int read_state(step_call *step, PyObject *state)
     return 0;
 }
 
-static int read_arguments(step_call *step, PyObject *args, PyObject *keywords)
-{
+static int read_arguments(step_call *step, PyObject *args, PyObject *keywords) {
     PyObject *name, *state;
     if (!PyArg_ParseTuple(args, "UOOO:optimizer_step", &name, &step->arguments[PARAMS], &step->arguments[GRADS],
-                          &state)) {
+                          &state))
         return -1;
-    }
     step->rule = find_rule(name);
-    if (step->rule == NULL) {
-        return -1;
-    }
+    if (!step->rule) return -1;
     amp_status status = amp_optim_defaults(step->rule->kind, &step->optim);
     if (status != AMP_OK) {
         amp_py_raise(status);
@@ -133,8 +119,7 @@ static int read_arguments(step_call *step, PyObject *args, PyObject *keywords)
     return read_state(step, state) || read_keywords(step, keywords) ? -1 : 0;
 }
 
-static int open_all(step_call *step)
-{
+static int open_all(step_call *step) {
     amp_py_argument lists[LISTS] = {
         { "params", step->arguments[PARAMS], AMP_PY_WRITE },
         { "grads", step->arguments[GRADS], AMP_PY_READ },
@@ -148,16 +133,14 @@ static int open_all(step_call *step)
     }
     amp_py_call *call = &step->call;
     call->a.value = 1.0f, call->b.value = 1.0f, call->found_inf.value = 0.0f;
-    if (amp_py_scalar_in(&call->a, "inv_scale", step->inv_scale)
-        || amp_py_scalar_in(&call->b, "grad_factor", step->grad_factor)
-        || amp_py_scalar_in(&call->found_inf, "found_inf", step->found_inf)
-        || amp_py_scalar_in(&call->norm, "grad_norm", step->grad_norm)) {
+    if (amp_py_scalar_in(&call->a, "inv_scale", step->inv_scale) ||
+        amp_py_scalar_in(&call->b, "grad_factor", step->grad_factor) ||
+        amp_py_scalar_in(&call->found_inf, "found_inf", step->found_inf) ||
+        amp_py_scalar_in(&call->norm, "grad_norm", step->grad_norm)) {
         amp_py_call_close(call);
         return -1;
     }
-    if (amp_py_call_open(call, lists, LISTS)) {
-        return -1;
-    }
+    if (amp_py_call_open(call, lists, LISTS)) return -1;
     if (call->b.tensor && call->b.device.type != AMP_PY_CPU) {
         amp_py_refuse((amp_py_where){ "grad_factor", -1 }, "must be a number: put what the GPU knows into inv_scale");
         amp_py_call_close(call);
@@ -174,8 +157,7 @@ static int open_all(step_call *step)
 
 /* A list of Python's own becomes an array; a tensor of int64 is used where it is, of one element for all tensors; a
  * number is told as it is. */
-static int open_steps(step_call *step)
-{
+static int open_steps(step_call *step) {
     PyObject *steps = step->steps;
     size_t n = step->call.lists[PARAMS].n;
     amp_py_where place = { "steps", -1 };
@@ -186,84 +168,66 @@ static int open_steps(step_call *step)
     if (!PyList_Check(steps)) {
         PyObject *type = PyObject_GetAttrString(steps, "dtype");
         PyObject *text = type ? PyObject_Str(type) : NULL;
-        bool fits = text && (IS(text, "torch.int64") || IS(text, "int64") || IS(text, "torch.uint64")
-                             || IS(text, "uint64"));
+        bool fits = text && (IS(text, "torch.int64") || IS(text, "int64") || IS(text, "torch.uint64") ||
+                             IS(text, "uint64"));
         Py_XDECREF(text);
         Py_XDECREF(type);
         PyErr_Clear();
-        if (!fits) {
-            return amp_py_refuse(place, "must be a number, a list of numbers, or a tensor of int64");
-        }
-        if (amp_py_view_get(steps, place, false, &step->steps_view, &step->steps_keep)
-            || (step->steps_view.is_torch && amp_py_serve_if(steps, &step->steps_view.device))) {
+        if (!fits) return amp_py_refuse(place, "must be a number, a list of numbers, or a tensor of int64");
+        if (amp_py_view_get(steps, place, false, &step->steps_view, &step->steps_keep) ||
+            (step->steps_view.is_torch && amp_py_serve_if(steps, &step->steps_view.device)))
             return -1;
-        }
         const amp_py_view *view = &step->steps_view;
         const uint64_t size = view->span.size;
-        if ((size != n && size != 1) || !view->compact || view->read_only
-            || view->device.type != step->call.device.type) {
+        if ((size != n && size != 1) || !view->compact || view->read_only ||
+            view->device.type != step->call.device.type)
             return amp_py_refuse(place, "needs one writable element for each of the %zu tensors, or for all of them, "
                                         "on their device", n);
-        }
         step->tensors.n_steps = (size_t)size;
         return 0;
     }
     step->counts = PyMem_Malloc((n ? n : 1) * sizeof(uint64_t));
-    if (step->counts == NULL) {
+    if (!step->counts) {
         PyErr_NoMemory();
         return -1;
     }
-    if ((size_t)PyList_Size(steps) != n) {
+    if ((size_t)PyList_Size(steps) != n)
         return amp_py_refuse(place, "has %zd numbers for %zu tensors", PyList_Size(steps), n);
-    }
     for (size_t i = 0; i < n; i++) {
         step->counts[i] = PyLong_AsUnsignedLongLong(PyList_GetItem(steps, (Py_ssize_t)i));
-        if (PyErr_Occurred()) {
-            return -1;
-        }
+        if (PyErr_Occurred()) return -1;
     }
     return 0;
 }
 
 /* A list is brought up to date; a single number is the caller's to count. */
-static int write_steps(step_call *step)
-{
-    if (step->counts == NULL) {
-        return 0;
-    }
+static int write_steps(step_call *step) {
+    if (!step->counts) return 0;
     for (size_t i = 0; i < step->call.lists[PARAMS].n; i++) {
         PyObject *count = PyLong_FromUnsignedLongLong(step->counts[i]);
-        if (count == NULL || PyList_SetItem(step->steps, (Py_ssize_t)i, count)) {
-            return -1;
-        }
+        if (!count || PyList_SetItem(step->steps, (Py_ssize_t)i, count)) return -1;
     }
     return 0;
 }
 
 /* ---- The call ---------------------------------------------------------------------------------------------------- */
 
-static int find_remainders(step_call *step)
-{
+static int find_remainders(step_call *step) {
     const amp_py_list *list = &step->call.lists[REMAINDERS];
-    if (list->tensors == NULL) {
-        return 0;
-    }
+    if (!list->tensors) return 0;
     step->remainders = amp_py_remainders(list, &step->call.lists[PARAMS]);
     step->tensors.remainders = step->remainders;
     return step->remainders ? 0 : -1;
 }
 
-static void describe(step_call *step)
-{
+static void describe(step_call *step) {
     amp_py_call *call = &step->call;
     amp_optim_tensors *tensors = &step->tensors;
     tensors->n = call->lists[PARAMS].n;
     tensors->grad = call->lists[GRADS].spans;
     tensors->param = call->lists[PARAMS].spans;
     tensors->low = call->lists[MODEL_PARAMS].spans;
-    for (int k = 0; k < MOMENTS; k++) {
-        tensors->moments[k] = call->lists[FIRST_MOMENT + k].spans;
-    }
+    for (int k = 0; k < MOMENTS; k++) tensors->moments[k] = call->lists[FIRST_MOMENT + k].spans;
     tensors->steps = step->counts ? step->counts : step->steps_view.span.data;
     tensors->grad_factor = call->b.value;
     tensors->found_inf = &call->found_inf.value;
@@ -273,17 +237,15 @@ static void describe(step_call *step)
 }
 
 /* Of a number in Python's hands there is a copy on the device; of a tensor there is no need of one. */
-static int describe_cuda(step_call *step)
-{
+static int describe_cuda(step_call *step) {
     amp_py_call *call = &step->call;
     amp_optim_tensors *tensors = &step->tensors;
     bool found_there = call->found_inf.tensor && call->found_inf.device.type != AMP_PY_CPU;
     bool scale_there = call->a.tensor && call->a.device.type != AMP_PY_CPU;
     bool norm_there = call->norm.tensor && call->norm.device.type != AMP_PY_CPU;
-    if (step->counts != NULL && found_there) {
+    if (step->counts && found_there)
         return amp_py_refuse((amp_py_where){ "steps", -1 }, "must be a number or a tensor of int64 on the GPU, as "
                              "found_inf is there: nobody here knows whether the step happens");
-    }
     tensors->found_inf = found_there ? call->found_inf.pointer : NULL;
     tensors->inv_scale = scale_there ? call->a.pointer : NULL;
     tensors->grad_norm = norm_there ? call->norm.pointer : NULL;
@@ -296,18 +258,15 @@ static int describe_cuda(step_call *step)
         void *data = NULL;
         PyObject *pair = Py_BuildValue("[ff]", call->a.value, call->norm.value);
         step->device_numbers = amp_py_cuda_make("tensor", pair, "float32", call->device, &data);
-        if (step->device_numbers == NULL) {
-            return -1;
-        }
+        if (!step->device_numbers) return -1;
         tensors->inv_scale = copy_scale ? (float *)data : tensors->inv_scale;
         tensors->grad_norm = copy_norm ? (float *)data + 1 : tensors->grad_norm;
     }
-    if (step->counts != NULL) {
+    if (step->counts) {
         void *data = NULL;
         PyObject *counts = PyList_New((Py_ssize_t)tensors->n);
-        for (size_t i = 0; counts && i < tensors->n; i++) {
+        for (size_t i = 0; counts && i < tensors->n; i++)
             PyList_SetItem(counts, (Py_ssize_t)i, PyLong_FromUnsignedLongLong(step->counts[i]++));
-        }
         step->device_counts = amp_py_cuda_make("tensor", counts, "int64", call->device, &data);
         tensors->steps = data;
         return step->device_counts ? 0 : -1;
@@ -315,39 +274,30 @@ static int describe_cuda(step_call *step)
     return 0;
 }
 
-static amp_status step_cpu(amp_py_call *call)
-{
+static amp_status step_cpu(amp_py_call *call) {
     step_call *step = (step_call *)call;
     return amp_optim_list(&step->optim, &step->tensors);
 }
 
-static amp_status step_cuda(amp_py_call *call)
-{
+static amp_status step_cuda(amp_py_call *call) {
     step_call *step = (step_call *)call;
     return amp_device_optim(call->list, call->stream, &step->optim, &step->tensors);
 }
 
 /* The result, or NULL. A flag that only the device knows decides there, and nobody here hears of it. */
-static PyObject *run_step(step_call *step)
-{
+static PyObject *run_step(step_call *step) {
     const amp_py_call *call = &step->call;
     bool there = call->found_inf.tensor && call->found_inf.device.type != AMP_PY_CPU;
-    if (open_steps(step) || find_remainders(step)) {
-        return NULL;
-    }
+    if (open_steps(step) || find_remainders(step)) return NULL;
     describe(step);
-    if (!there && call->found_inf.value != 0.0f && call->device.type != AMP_PY_CPU) {
-        return Py_NewRef(Py_False);
-    }
-    if ((call->device.type != AMP_PY_CPU && describe_cuda(step)) || amp_py_call_run(&step->call, step_cpu, step_cuda)
-        || write_steps(step)) {
+    if (!there && call->found_inf.value != 0.0f && call->device.type != AMP_PY_CPU) return Py_NewRef(Py_False);
+    if ((call->device.type != AMP_PY_CPU && describe_cuda(step)) || amp_py_call_run(&step->call, step_cpu, step_cuda) ||
+        write_steps(step))
         return NULL;
-    }
     return there ? Py_NewRef(Py_None) : PyBool_FromLong(call->found_inf.value == 0.0f);
 }
 
-static void close_step(step_call *step)
-{
+static void close_step(step_call *step) {
     amp_py_call_close(&step->call);
     PyMem_Free(step->counts);
     PyMem_Free(step->remainders);
@@ -356,18 +306,13 @@ static void close_step(step_call *step)
     Py_XDECREF(step->device_numbers);
 }
 
-static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywords)
-{
+static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywords) {
     (void)self;
     step_call step = { .call = { .function = "optimizer_step" }, .optim = AMP_OPTIM_INIT,
                        .tensors = AMP_OPTIM_TENSORS_INIT };
-    for (int k = MODEL_PARAMS; k < LISTS; k++) {
-        step.arguments[k] = Py_None;
-    }
+    for (int k = MODEL_PARAMS; k < LISTS; k++) step.arguments[k] = Py_None;
     step.inv_scale = step.grad_factor = step.found_inf = step.grad_norm = step.grad_norms = Py_None;
-    if (read_arguments(&step, args, keywords) || open_all(&step)) {
-        return NULL;
-    }
+    if (read_arguments(&step, args, keywords) || open_all(&step)) return NULL;
     PyObject *result = run_step(&step);
     close_step(&step);
     return result;
@@ -384,7 +329,6 @@ static PyMethodDef methods[] = {
     { NULL, NULL, 0, NULL },
 };
 
-int amp_py_add_optim(PyObject *kernels)
-{
+int amp_py_add_optim(PyObject *kernels) {
     return PyModule_AddFunctions(kernels, methods);
 }

@@ -17,31 +17,23 @@ static PyObject *name_out, *name_tensors, *name_dtype;
 /* ---- whose policy ---- */
 
 /* The policy that holds on this thread, or NULL; *scoped: because a scope was entered. */
-static amp_py_policy *policy_now(bool *scoped)
-{
+static amp_py_policy *policy_now(bool *scoped) {
     amp_context *context;
-    if (newest == NULL) {
-        return NULL;
-    }
+    if (!newest) return NULL;
     *scoped = amp_scope_current(&context) != 0;
     for (amp_py_policy *policy = newest; policy; policy = policy->older) {
         const bool alive = ((const amp_py_Context *)policy->context)->amp != NULL;
-        if (alive && (!*scoped || policy->amp == context)) {
-            return policy;
-        }
+        if (alive && (!*scoped || policy->amp == context)) return policy;
     }
     return NULL;
 }
 
-static int class_of(amp_py_policy *policy, const amp_py_patched *function)
-{
-    if (function->fixed != AMP_BY_LIST) {
-        return function->fixed;
-    }
+static int class_of(amp_py_policy *policy, const amp_py_patched *function) {
+    if (function->fixed != AMP_BY_LIST) return function->fixed;
     if (function->number >= policy->n_classes) {
         const uint32_t n = function->number + 256;
         uint8_t *classes = realloc(policy->classes, n);
-        if (classes == NULL) {
+        if (!classes) {
             PyErr_NoMemory();
             return -1;
         }
@@ -63,14 +55,11 @@ static int class_of(amp_py_policy *policy, const amp_py_patched *function)
 }
 
 /* Asks the library. What it refuses it says again at every call. */
-static int ask(const struct amp_py_call *call, uint32_t set, uint8_t *known)
-{
+static int ask(const struct amp_py_call *call, uint32_t set, uint8_t *known) {
     amp_dtype types[AMP_PY_TYPES], target;
     size_t n = 0;
     for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++) {
-        if (set & amp_py_bit(dtype)) {
-            types[n++] = dtype;
-        }
+        if (set & amp_py_bit(dtype)) types[n++] = dtype;
     }
     const amp_status status =
         amp_class_target(call->policy->amp, call->function->op_text, call->op_class, call->into, types, n, &target);
@@ -88,8 +77,7 @@ static int ask(const struct amp_py_call *call, uint32_t set, uint8_t *known)
     return target;
 }
 
-int amp_py_target(const struct amp_py_call *call, uint32_t set)
-{
+int amp_py_target(const struct amp_py_call *call, uint32_t set) {
     uint8_t *known = &call->policy->targets[call->op_class][call->into][set];
     return *known == NOTHING ? AMP_DTYPE_DEFAULT : *known ? *known : ask(call, set, known);
 }
@@ -107,25 +95,20 @@ struct arguments {
     uint8_t types[STACK]; /* what amp_py_collect said of the first of them */
 };
 
-static Py_ssize_t find_name(const struct arguments *arguments, PyObject *name)
-{
+static Py_ssize_t find_name(const struct arguments *arguments, PyObject *name) {
     for (Py_ssize_t i = arguments->n; i < arguments->total; i++) {
         PyObject *given = PyTuple_GetItem(arguments->names, i - arguments->n);
-        if (given == name || PyUnicode_Compare(given, name) == 0) {
-            return i;
-        }
+        if (given == name || PyUnicode_Compare(given, name) == 0) return i;
     }
     return -1;
 }
 
-static bool is_low(PyObject *dtype)
-{
+static bool is_low(PyObject *dtype) {
     return dtype == amp_py_torch_dtype(AMP_FLOAT16) || dtype == amp_py_torch_dtype(AMP_BFLOAT16);
 }
 
 /* What the call writes, and what is left to cast. False: it runs as it comes. */
-static bool split(struct amp_py_call *call, struct arguments *arguments)
-{
+static bool split(struct amp_py_call *call, struct arguments *arguments) {
     arguments->written = arguments->names ? find_name(arguments, name_out) : -1;
     if (arguments->written >= 0 && arguments->values[arguments->written] != Py_None) {
         call->into = amp_py_tensor_type(arguments->values[arguments->written]);
@@ -135,14 +118,10 @@ static bool split(struct amp_py_call *call, struct arguments *arguments)
     }
     if (call->function->flags & AMP_PY_NEVER_NARROWS && arguments->names) {
         const Py_ssize_t dtype = find_name(arguments, name_dtype);
-        if (dtype >= 0 && is_low(arguments->values[dtype])) {
-            return false;
-        }
+        if (dtype >= 0 && is_low(arguments->values[dtype])) return false;
     }
     if (call->function->flags & AMP_PY_IN_PLACE) {
-        if (arguments->n == 0) {
-            return false;
-        }
+        if (arguments->n == 0) return false;
         call->into = amp_py_tensor_type(arguments->values[0]);
         arguments->first = 1;
         return amp_py_bit(call->into) != 0;
@@ -156,36 +135,31 @@ static bool split(struct amp_py_call *call, struct arguments *arguments)
 }
 
 /* What it calls runs as it comes. */
-static PyObject *call_alone(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
+static PyObject *call_alone(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     amp_scope scope;
     amp_status status = amp_scope_enter(NULL, &scope);
-    if (status != AMP_OK) {
-        return amp_py_raise(status);
-    }
+    if (status != AMP_OK) return amp_py_raise(status);
     PyObject *result = amp_py_call_vector(function, args, nargsf, kwnames);
     status = amp_scope_leave(&scope);
-    if (status != AMP_OK && result != NULL) {
+    if (status != AMP_OK && result) {
         Py_DECREF(result);
         return amp_py_raise(status);
     }
     return result;
 }
 
-static PyObject *call_original(const amp_py_patched *function, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
+static PyObject *call_original(const amp_py_patched *function, PyObject *const *args, size_t nargsf,
+                               PyObject *kwnames) {
     return function->flags & AMP_PY_WHOLE ? call_alone(function->original, args, nargsf, kwnames)
                                           : amp_py_call_vector(function->original, args, nargsf, kwnames);
 }
 
-static PyObject *call_with_casts(struct amp_py_call *call, const struct arguments *arguments)
-{
+static PyObject *call_with_casts(struct amp_py_call *call, const struct arguments *arguments) {
     PyObject *stack[STACK], **values = stack;
     PyObject *result = NULL;
     Py_ssize_t done = 0;
-    if (arguments->total > STACK && (values = malloc((size_t)arguments->total * sizeof *values)) == NULL) {
+    if (arguments->total > STACK && (values = malloc((size_t)arguments->total * sizeof *values)) == NULL)
         return PyErr_NoMemory();
-    }
     for (; done < arguments->total; done++) {
         PyObject *value = arguments->values[done];
         const bool as_it_is = done < arguments->first || done >= arguments->end || done == arguments->written;
@@ -193,53 +167,40 @@ static PyObject *call_with_casts(struct amp_py_call *call, const struct argument
         values[done] = as_it_is ? Py_NewRef(value)
                                 : amp_py_cast_value(call, value, done < STACK ? arguments->types[done]
                                                                               : amp_py_collect(value, &unused));
-        if (values[done] == NULL) {
-            break;
-        }
+        if (!values[done]) break;
     }
-    if (done == arguments->total) {
+    if (done == arguments->total)
         result = call_original(call->function, values, (size_t)arguments->n, arguments->names);
-    }
-    while (done-- > 0) {
-        Py_DECREF(values[done]);
-    }
-    if (values != stack) {
-        free(values);
-    }
+    while (done-- > 0) Py_DECREF(values[done]);
+    if (values != stack) free(values);
     return result;
 }
 
 /* Does torch's own promotion convert these two arguments, inside the op, to the bits of a cast? A tensor without
  * dimensions has no weight in torch's choice of the type. Reports and observed iterations show casts, so they get them.
  */
-static bool promoted_by_torch(const struct amp_py_call *call, const struct arguments *arguments)
-{
-    return call->function->flags & AMP_PY_TORCH_PROMOTES && call->op_class == AMP_PROMOTE && arguments->total == 2
-        && call->policy->report == NULL && !amp_is_observing(call->policy->amp)
-        && amp_py_bit(arguments->types[0]) && amp_py_bit(arguments->types[1])
-        && amp_py_has_dims(arguments->values[0]) && amp_py_has_dims(arguments->values[1]);
+static bool promoted_by_torch(const struct amp_py_call *call, const struct arguments *arguments) {
+    return call->function->flags & AMP_PY_TORCH_PROMOTES && call->op_class == AMP_PROMOTE && arguments->total == 2 &&
+        call->policy->report == NULL && !amp_is_observing(call->policy->amp) &&
+        amp_py_bit(arguments->types[0]) && amp_py_bit(arguments->types[1]) &&
+        amp_py_has_dims(arguments->values[0]) && amp_py_has_dims(arguments->values[1]);
 }
 
 /* What needs FP32 and converts its argument itself, in the registers of a GPU's kernel. NotImplemented: not these. */
-static PyObject *call_in_fp32(const struct amp_py_call *call, const struct arguments *arguments)
-{
-    if (call->function->in_fp32 == NULL || call->op_class != AMP_FP32 || call->into || arguments->n == 0
-        || !(amp_py_bit(arguments->types[0]) & AMP_PY_LOW) || !amp_py_is_on_cuda(arguments->values[0])
-        || call->policy->report != NULL || amp_is_observing(call->policy->amp)) {
+static PyObject *call_in_fp32(const struct amp_py_call *call, const struct arguments *arguments) {
+    if (!call->function->in_fp32 || call->op_class != AMP_FP32 || call->into || arguments->n == 0 ||
+        !(amp_py_bit(arguments->types[0]) & AMP_PY_LOW) || !amp_py_is_on_cuda(arguments->values[0]) ||
+        call->policy->report || amp_is_observing(call->policy->amp))
         return Py_NewRef(Py_NotImplemented);
-    }
     return call_alone(call->function->in_fp32, arguments->values, (size_t)arguments->n, arguments->names);
 }
 
-PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
+PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     const amp_py_patched *function = (const amp_py_patched *)self;
     struct amp_py_call call = { .function = function };
     call.policy = policy_now(&call.scoped);
     const int op_class = call.policy ? class_of(call.policy, function) : AMP_LEAVE;
-    if (op_class < 0) {
-        return NULL;
-    }
+    if (op_class < 0) return NULL;
     call.op_class = op_class;
     struct arguments arguments;
     arguments.values = args;
@@ -247,26 +208,18 @@ PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t narg
     arguments.names = kwnames;
     arguments.first = 0;
     arguments.end = arguments.total = arguments.n + (kwnames ? PyTuple_Size(kwnames) : 0);
-    if (op_class == AMP_LEAVE || !split(&call, &arguments)) {
+    if (op_class == AMP_LEAVE || !split(&call, &arguments))
         return amp_py_call_vector(function->original, args, nargsf, kwnames);
-    }
     uint32_t set = 0;
     for (Py_ssize_t i = arguments.first; i < arguments.end; i++) {
-        if (i == arguments.written) {
-            continue;
-        }
+        if (i == arguments.written) continue;
         const amp_dtype type = amp_py_collect(args[i], &set);
-        if (i < STACK) {
-            arguments.types[i] = (uint8_t)type;
-        }
+        if (i < STACK) arguments.types[i] = (uint8_t)type;
     }
-    if (function->flags & AMP_PY_WIDENS) {
-        set &= AMP_PY_LOW;
-    }
+    if (function->flags & AMP_PY_WIDENS) set &= AMP_PY_LOW;
     const int target = set || call.into ? amp_py_target(&call, set) : AMP_DTYPE_DEFAULT;
-    if (target <= AMP_DTYPE_DEFAULT || promoted_by_torch(&call, &arguments)) {
+    if (target <= AMP_DTYPE_DEFAULT || promoted_by_torch(&call, &arguments))
         return target < 0 ? NULL : call_original(function, args, nargsf, kwnames);
-    }
     call.target = target;
     PyObject *result = call_in_fp32(&call, &arguments);
     if (result == Py_NotImplemented) {
@@ -278,22 +231,15 @@ PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t narg
 
 /* ---- from Python ---- */
 
-static PyObject *add_policy(PyObject *module, PyObject *args)
-{
+static PyObject *add_policy(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *context, *report;
     int allow_banned;
-    if (!PyArg_ParseTuple(args, "OOp", &context, &report, &allow_banned)) {
-        return NULL;
-    }
+    if (!PyArg_ParseTuple(args, "OOp", &context, &report, &allow_banned)) return NULL;
     amp_context *amp = amp_py_context(context);
-    if (amp == NULL || amp_py_cast_init() < 0) {
-        return NULL;
-    }
+    if (!amp || amp_py_cast_init() < 0) return NULL;
     amp_py_policy *policy = calloc(1, sizeof *policy);
-    if (policy == NULL) {
-        return PyErr_NoMemory();
-    }
+    if (!policy) return PyErr_NoMemory();
     policy->context = Py_NewRef(context);
     policy->report = report == Py_None ? NULL : Py_NewRef(report);
     policy->amp = amp;
@@ -303,14 +249,11 @@ static PyObject *add_policy(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *remove_policy(PyObject *module, PyObject *context)
-{
+static PyObject *remove_policy(PyObject *module, PyObject *context) {
     (void)module;
     for (amp_py_policy **at = &newest; *at; at = &(*at)->older) {
         amp_py_policy *policy = *at;
-        if (policy->context != context) {
-            continue;
-        }
+        if (policy->context != context) continue;
         *at = policy->older;
         Py_DECREF(policy->context);
         Py_XDECREF(policy->report);
@@ -321,30 +264,25 @@ static PyObject *remove_policy(PyObject *module, PyObject *context)
     Py_RETURN_FALSE;
 }
 
-static PyObject *policy_active(PyObject *module, PyObject *unused)
-{
+static PyObject *policy_active(PyObject *module, PyObject *unused) {
     bool scoped;
     (void)module, (void)unused;
     return PyBool_FromLong(policy_now(&scoped) != NULL);
 }
 
-static PyObject *scope_entered(PyObject *module, PyObject *unused)
-{
+static PyObject *scope_entered(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return PyBool_FromLong(amp_scope_current(NULL));
 }
 
-static PyObject *list_ops(PyObject *module, PyObject *lists)
-{
+static PyObject *list_ops(PyObject *module, PyObject *lists) {
     (void)module;
     enum { MOST = 1024 };
     const long number = PyLong_AsLong(lists);
     amp_list_op *ops = PyErr_Occurred() ? NULL : calloc(MOST, sizeof *ops);
     size_t n = 0;
     PyObject *made = NULL;
-    if (ops == NULL) {
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-    }
+    if (!ops) return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     ops[0].struct_size = sizeof *ops;
     const amp_status status = amp_get_list_ops((int32_t)number, ops, MOST, &n);
     made = status == AMP_OK ? PyList_New(0) : amp_py_raise(status);
@@ -352,9 +290,7 @@ static PyObject *list_ops(PyObject *module, PyObject *lists)
         PyObject *op = Py_BuildValue("(sIii)", ops[i].name, ops[i].modules, ops[i].fp16, ops[i].bf16);
         const int bad = op ? PyList_Append(made, op) : -1;
         Py_XDECREF(op);
-        if (bad) {
-            Py_CLEAR(made);
-        }
+        if (bad) Py_CLEAR(made);
     }
     free(ops);
     return made;
@@ -372,22 +308,16 @@ static PyMethodDef functions[] = {
 };
 
 /* Python 3.10 has it as an inline function only. */
-static PyObject *call_by_tuple(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
-{
+static PyObject *call_by_tuple(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     const Py_ssize_t n = (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
     const Py_ssize_t n_names = kwnames ? PyTuple_Size(kwnames) : 0;
     PyObject *tuple = PyTuple_New(n), *result = NULL;
     PyObject *keywords = n_names ? PyDict_New() : NULL;
-    for (Py_ssize_t i = 0; tuple && i < n; i++) {
-        PyTuple_SetItem(tuple, i, Py_NewRef(args[i]));
-    }
+    for (Py_ssize_t i = 0; tuple && i < n; i++) PyTuple_SetItem(tuple, i, Py_NewRef(args[i]));
     int bad = tuple == NULL || (n_names && keywords == NULL);
-    for (Py_ssize_t i = 0; !bad && i < n_names; i++) {
+    for (Py_ssize_t i = 0; !bad && i < n_names; i++)
         bad = PyDict_SetItem(keywords, PyTuple_GetItem(kwnames, i), args[n + i]);
-    }
-    if (!bad) {
-        result = PyObject_Call(callable, tuple, keywords);
-    }
+    if (!bad) result = PyObject_Call(callable, tuple, keywords);
     Py_XDECREF(tuple);
     Py_XDECREF(keywords);
     return result;
@@ -395,18 +325,14 @@ static PyObject *call_by_tuple(PyObject *callable, PyObject *const *args, size_t
 
 amp_py_vectorcall amp_py_call_vector = call_by_tuple;
 
-int amp_py_add_patch(PyObject *module)
-{
+int amp_py_add_patch(PyObject *module) {
     void *symbol = dlsym(RTLD_DEFAULT, "PyObject_Vectorcall");
-    if (symbol != NULL) {
-        memcpy(&amp_py_call_vector, &symbol, sizeof symbol);
-    }
+    if (symbol) memcpy(&amp_py_call_vector, &symbol, sizeof symbol);
     name_out = PyUnicode_InternFromString("out");
     name_tensors = PyUnicode_InternFromString("tensors");
     name_dtype = PyUnicode_InternFromString("dtype");
-    if (name_out == NULL || name_tensors == NULL || name_dtype == NULL
-        || PyModule_AddFunctions(module, functions) < 0) {
+    if (!name_out || !name_tensors || !name_dtype ||
+        PyModule_AddFunctions(module, functions) < 0)
         return -1;
-    }
     return amp_py_add_patched(module);
 }

@@ -40,8 +40,7 @@ typedef struct {
 /* Sets of floating types: bit amp_dtype - 1. */
 enum { AMP_PY_TYPES = 4, AMP_PY_SETS = 1 << AMP_PY_TYPES,
        AMP_PY_LOW = 1 << (AMP_FLOAT16 - 1) | 1 << (AMP_BFLOAT16 - 1) };
-static inline uint32_t amp_py_bit(amp_dtype dtype)
-{
+static inline uint32_t amp_py_bit(amp_dtype dtype) {
     return dtype >= AMP_FLOAT32 && dtype <= AMP_FLOAT64 ? 1u << (dtype - 1) : 0;
 }
 

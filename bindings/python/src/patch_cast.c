@@ -14,27 +14,22 @@ static PyObject *name_make;
 static PyObject *to_type[AMP_FLOAT64 + 1], *no_arguments;
 static PyCFunctionWithKeywords to_type_directly[AMP_FLOAT64 + 1];
 
-static PyObject *attribute(PyObject *of, const char *name)
-{
+static PyObject *attribute(PyObject *of, const char *name) {
     return of ? PyObject_GetAttrString(of, name) : NULL;
 }
 
-int amp_py_cast_init(void)
-{
+int amp_py_cast_init(void) {
     static const char *const methods[] = { NULL, "float", "half", "bfloat16", "double" };
-    if (tensor_class != NULL) {
-        return 0;
-    }
+    if (tensor_class) return 0;
     PyObject *torch = amp_py_torch() < 0 ? NULL : PyImport_ImportModule("torch");
     PyObject *nn = attribute(torch, "nn"), *tensor = attribute(torch, "Tensor"),
         *parameter = attribute(nn, "Parameter");
     name_make = PyUnicode_InternFromString("_make");
-    for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++) {
+    for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++)
         to_type[dtype] = attribute(tensor, methods[dtype]);
-    }
     no_arguments = PyTuple_New(0);
     Py_XDECREF(nn);
-    if (PyErr_Occurred() || torch == NULL) {
+    if (PyErr_Occurred() || !torch) {
         Py_XDECREF(torch);
         return -1;
     }
@@ -49,24 +44,20 @@ int amp_py_cast_init(void)
     return 0;
 }
 
-static inline bool is_tensor(PyObject *object)
-{
+static inline bool is_tensor(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     return type == tensor_class || type == parameter_class || PyType_IsSubtype(type, tensor_class);
 }
 
-static inline bool is_plain(PyTypeObject *type)
-{
+static inline bool is_plain(PyTypeObject *type) {
     return type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type || type == &PyUnicode_Type;
 }
 
-amp_dtype amp_py_tensor_type(PyObject *object)
-{
+amp_dtype amp_py_tensor_type(PyObject *object) {
     return is_tensor(object) ? amp_py_dtype(object) : AMP_DTYPE_OTHER;
 }
 
-static amp_dtype collect(PyObject *value, uint32_t *set, int depth)
-{
+static amp_dtype collect(PyObject *value, uint32_t *set, int depth) {
     PyTypeObject *type = Py_TYPE(value);
     amp_dtype dtype = AMP_DTYPE_OTHER;
     if (type == tensor_class || type == parameter_class) {
@@ -74,15 +65,12 @@ static amp_dtype collect(PyObject *value, uint32_t *set, int depth)
         *set |= amp_py_bit(dtype);
         return dtype;
     }
-    if (value == Py_None || is_plain(type)) {
-        return AMP_DTYPE_OTHER;
-    }
+    if (value == Py_None || is_plain(type)) return AMP_DTYPE_OTHER;
     const bool tuple = PyTuple_Check(value);
     if ((tuple || PyList_Check(value)) && depth < DEEPEST) {
         const Py_ssize_t n = tuple ? PyTuple_Size(value) : PyList_Size(value);
-        for (Py_ssize_t i = 0; i < n; i++) {
+        for (Py_ssize_t i = 0; i < n; i++)
             (void)collect(tuple ? PyTuple_GetItem(value, i) : PyList_GetItem(value, i), set, depth + 1);
-        }
         return AMP_DTYPE_DEFAULT;
     }
     dtype = amp_py_tensor_type(value);
@@ -90,86 +78,65 @@ static amp_dtype collect(PyObject *value, uint32_t *set, int depth)
     return dtype;
 }
 
-amp_dtype amp_py_collect(PyObject *value, uint32_t *set)
-{
+amp_dtype amp_py_collect(PyObject *value, uint32_t *set) {
     return collect(value, set, 0);
 }
 
-static PyObject *cast_fresh(struct amp_py_call *call, PyObject *tensor, amp_dtype from)
-{
+static PyObject *cast_fresh(struct amp_py_call *call, PyObject *tensor, amp_dtype from) {
     const amp_dtype to = call->target;
     const bool exact = Py_TYPE(tensor) == tensor_class || Py_TYPE(tensor) == parameter_class;
     PyObject *cast = exact ? amp_py_cast_quick(call, tensor, from, to) : NULL;
-    if (cast != NULL) {
-        return cast;
-    }
+    if (cast) return cast;
     if (!amp_py_has_16_bits(tensor)) { /* few ops know other layouts in 16 bits */
         return Py_NewRef(tensor);
     }
-    if (exact && to_type_directly[to]) {
-        return to_type_directly[to](tensor, no_arguments, NULL);
-    }
+    if (exact && to_type_directly[to]) return to_type_directly[to](tensor, no_arguments, NULL);
     return amp_py_call_vector(to_type[to], &tensor, 1, NULL);
 }
 
 /* A weight's cast, made once an iteration: the library keeps it. It may only where a scope ends: an edit through .data
  * leaves no trace, and only the end of a forward clears the cache behind it. Weights that are not trained are cast
  * anew, as torch does: a momentum encoder is edited so between two uses in one forward. */
-static PyObject *cast_weight(const struct amp_py_call *call, PyObject *tensor)
-{
+static PyObject *cast_weight(const struct amp_py_call *call, PyObject *tensor) {
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     void *handle = tensor;
     const amp_status status = amp_cast_to(call->policy->amp, call->target, &handle, 1, &frame);
-    if (status != AMP_OK) {
-        return amp_py_context_raise((amp_py_Context *)call->policy->context, status);
-    }
+    if (status != AMP_OK) return amp_py_context_raise((amp_py_Context *)call->policy->context, status);
     PyObject *cast = Py_NewRef((PyObject *)handle);
     (void)amp_cast_done(&frame);
     return cast;
 }
 
-static int tell(const struct amp_py_call *call, amp_dtype from)
-{
+static int tell(const struct amp_py_call *call, amp_dtype from) {
     PyObject *told = PyObject_CallFunction(call->policy->report, "Oii", call->function->op, from, call->target);
     Py_XDECREF(told);
     return told ? 0 : -1;
 }
 
-static PyObject *cast_tensor(struct amp_py_call *call, PyObject *tensor, amp_dtype from)
-{
+static PyObject *cast_tensor(struct amp_py_call *call, PyObject *tensor, amp_dtype from) {
     const uint32_t bit = amp_py_bit(from);
-    if (bit == 0 || from == call->target || (call->function->flags & AMP_PY_WIDENS && !(bit & AMP_PY_LOW))) {
+    if (bit == 0 || from == call->target || (call->function->flags & AMP_PY_WIDENS && !(bit & AMP_PY_LOW)))
         return Py_NewRef(tensor);
-    }
     /* Together with what is there already: does this one have to change? */
     const int target = amp_py_target(call, call->into ? bit : bit | amp_py_bit(call->target));
-    if (target < 0) {
-        return NULL;
-    }
+    if (target < 0) return NULL;
     const bool weight = call->scoped && call->op_class == AMP_LOWER && Py_TYPE(tensor) == parameter_class &&
                         amp_py_requires_grad(tensor);
-    if (target != (int)call->target) {
-        return Py_NewRef(tensor);
-    }
-    if (call->policy->report != NULL && (weight || amp_py_has_16_bits(tensor)) && tell(call, from) < 0) {
-        return NULL;
-    }
+    if (target != (int)call->target) return Py_NewRef(tensor);
+    if (call->policy->report && (weight || amp_py_has_16_bits(tensor)) && tell(call, from) < 0) return NULL;
     return weight ? cast_weight(call, tensor) : cast_fresh(call, tensor, from);
 }
 
 /* A list or tuple of the same class with these items; steals `items`. */
-static PyObject *rebuilt(PyObject *value, PyObject *items)
-{
+static PyObject *rebuilt(PyObject *value, PyObject *items) {
     PyTypeObject *type = Py_TYPE(value);
     PyObject *made = NULL;
-    if (type == &PyList_Type) {
-        return items;
-    }
+    if (type == &PyList_Type) return items;
     if (type == &PyTuple_Type) {
         made = PyList_AsTuple(items);
     } else {
         PyObject *make = PyObject_GetAttr((PyObject *)type, name_make); /* a namedtuple's */
-        if (make == NULL) {
+        if (!make) {
             PyErr_Clear();
             make = Py_NewRef((PyObject *)type);
         }
@@ -180,18 +147,11 @@ static PyObject *rebuilt(PyObject *value, PyObject *items)
     return made;
 }
 
-static PyObject *cast_value(struct amp_py_call *call, PyObject *value, int depth)
-{
-    if (value == Py_None || is_plain(Py_TYPE(value))) {
-        return Py_NewRef(value);
-    }
-    if (is_tensor(value)) {
-        return cast_tensor(call, value, amp_py_dtype(value));
-    }
+static PyObject *cast_value(struct amp_py_call *call, PyObject *value, int depth) {
+    if (value == Py_None || is_plain(Py_TYPE(value))) return Py_NewRef(value);
+    if (is_tensor(value)) return cast_tensor(call, value, amp_py_dtype(value));
     const bool tuple = PyTuple_Check(value);
-    if ((!tuple && !PyList_Check(value)) || depth >= DEEPEST) {
-        return Py_NewRef(value);
-    }
+    if ((!tuple && !PyList_Check(value)) || depth >= DEEPEST) return Py_NewRef(value);
     const Py_ssize_t n = tuple ? PyTuple_Size(value) : PyList_Size(value);
     PyObject *items = PyList_New(0);
     bool changed = false;
@@ -201,21 +161,14 @@ static PyObject *cast_value(struct amp_py_call *call, PyObject *value, int depth
         const int bad = cast ? PyList_Append(items, cast) : -1;
         changed |= cast != item;
         Py_XDECREF(cast);
-        if (bad) {
-            Py_CLEAR(items);
-        }
+        if (bad) Py_CLEAR(items);
     }
-    if (items == NULL || changed) {
-        return items ? rebuilt(value, items) : NULL;
-    }
+    if (!items || changed) return items ? rebuilt(value, items) : NULL;
     Py_DECREF(items);
     return Py_NewRef(value);
 }
 
-PyObject *amp_py_cast_value(struct amp_py_call *call, PyObject *value, amp_dtype type)
-{
-    if (type == AMP_DTYPE_DEFAULT) {
-        return cast_value(call, value, 0);
-    }
+PyObject *amp_py_cast_value(struct amp_py_call *call, PyObject *value, amp_dtype type) {
+    if (type == AMP_DTYPE_DEFAULT) return cast_value(call, value, 0);
     return type == AMP_DTYPE_OTHER ? Py_NewRef(value) : cast_tensor(call, value, type);
 }

@@ -34,8 +34,7 @@ static struct {
     PyObject *level, *zero;
 } torch;
 
-static PyObject *resolve(PyObject *from, const char *path)
-{
+static PyObject *resolve(PyObject *from, const char *path) {
     PyObject *found = Py_NewRef(from);
     char name[64];
     for (const char *rest = path; found && *rest;) {
@@ -50,8 +49,7 @@ static PyObject *resolve(PyObject *from, const char *path)
     return found;
 }
 
-void amp_py_quick_init(PyObject *module)
-{
+void amp_py_quick_init(PyObject *module) {
     PyObject *tensor = resolve(module, "Tensor"), *forward = resolve(module, "autograd.forward_ad");
     const dl_exchange *exchange = tensor ? amp_py_dlpack_exchange(tensor) : NULL;
     torch.dispatch_modes = resolve(module, "_C._len_torch_dispatch_stack");
@@ -61,16 +59,15 @@ void amp_py_quick_init(PyObject *module)
     torch.level = PyUnicode_InternFromString("_current_level");
     torch.zero = PyLong_FromLong(0);
     const bool names = tensor && PyObject_HasAttrString(tensor, "names"); /* dimensions had names before torch 2.15 */
-    const bool complete = exchange && exchange->borrow && exchange->adopt && torch.dispatch_modes
-                       && torch.function_modes && torch.tracer && torch.forward_ad && torch.level && torch.zero;
+    const bool complete = exchange && exchange->borrow && exchange->adopt && torch.dispatch_modes &&
+                       torch.function_modes && torch.tracer && torch.forward_ad && torch.level && torch.zero;
     PyErr_Clear();
     Py_XDECREF(forward);
     Py_XDECREF(tensor); /* torch keeps it */
     torch.exchange = complete && !names ? exchange : NULL;
 }
 
-static bool returns(PyObject *function, PyObject *wanted)
-{
+static bool returns(PyObject *function, PyObject *wanted) {
     PyObject *result = PyObject_CallNoArgs(function);
     const bool same = result == wanted; /* None and small numbers are single objects */
     Py_XDECREF(result);
@@ -78,11 +75,10 @@ static bool returns(PyObject *function, PyObject *wanted)
 }
 
 /* Does torch run on this thread as plainly as it can? */
-static bool is_plain(void)
-{
+static bool is_plain(void) {
     PyObject *level = PyDict_GetItemWithError(torch.forward_ad, torch.level);
-    const bool plain = level && PyLong_AsLong(level) < 0 && returns(torch.dispatch_modes, torch.zero)
-                    && returns(torch.function_modes, torch.zero) && returns(torch.tracer, Py_None);
+    const bool plain = level && PyLong_AsLong(level) < 0 && returns(torch.dispatch_modes, torch.zero) &&
+                    returns(torch.function_modes, torch.zero) && returns(torch.tracer, Py_None);
     PyErr_Clear();
     return plain;
 }
@@ -90,24 +86,19 @@ static bool is_plain(void)
 /* The elements of a row-major tensor; 0: one or none, too many, or another order. (The imaginary part of a conjugate
  * has its sign beside its elements, where DLPack does not look. Every other element of it is another's, so that only
  * one of a single element could be row-major.) */
-static uint64_t size_of(const dl_tensor *tensor)
-{
+static uint64_t size_of(const dl_tensor *tensor) {
     int64_t size = 1;
     for (int32_t i = tensor->dims; i-- > 0;) {
-        if (tensor->shape[i] < 1 || tensor->shape[i] > MOST_SIZE || (tensor->strides && tensor->strides[i] != size)) {
+        if (tensor->shape[i] < 1 || tensor->shape[i] > MOST_SIZE || (tensor->strides && tensor->strides[i] != size))
             return 0;
-        }
         size *= tensor->shape[i];
-        if (size > MOST_SIZE) {
-            return 0;
-        }
+        if (size > MOST_SIZE) return 0;
     }
     return size > 1 ? (uint64_t)size : 0;
 }
 
 /* Reads the tensor; false: torch is to cast it. */
-static bool look(PyObject *tensor, dl_tensor *seen, uint64_t *size)
-{
+static bool look(PyObject *tensor, dl_tensor *seen, uint64_t *size) {
     static unsigned pause;
     if (pause > 0) {
         pause--;
@@ -118,21 +109,16 @@ static bool look(PyObject *tensor, dl_tensor *seen, uint64_t *size)
         pause = PAUSE;
         return false;
     }
-    if (seen->device_type != AMP_PY_CPU || seen->data == NULL || seen->dims > MOST_DIMS) {
-        return false;
-    }
+    if (seen->device_type != AMP_PY_CPU || !seen->data || seen->dims > MOST_DIMS) return false;
     *size = size_of(seen);
     return *size > 0;
 }
 
 static void delete_block(dl_versioned *managed) { free(managed); } /* by any thread */
 
-static struct block *make_block(const dl_tensor *like, amp_dtype dtype, uint64_t bytes)
-{
+static struct block *make_block(const dl_tensor *like, amp_dtype dtype, uint64_t bytes) {
     struct block *block = malloc(sizeof *block + ALIGNMENT + bytes);
-    if (block == NULL) {
-        return NULL;
-    }
+    if (!block) return NULL;
     const uintptr_t end = (uintptr_t)(block + 1), lost = (ALIGNMENT - end % ALIGNMENT) % ALIGNMENT;
     block->managed = (dl_versioned){ DL_MAJOR, 0, NULL, delete_block, 0, *like };
     dl_tensor *tensor = &block->managed.tensor;
@@ -150,26 +136,18 @@ static struct block *make_block(const dl_tensor *like, amp_dtype dtype, uint64_t
     return block;
 }
 
-PyObject *amp_py_cast_quick(struct amp_py_call *call, PyObject *tensor, amp_dtype from, amp_dtype to)
-{
+PyObject *amp_py_cast_quick(struct amp_py_call *call, PyObject *tensor, amp_dtype from, amp_dtype to) {
     dl_tensor seen;
     uint64_t size;
     void *made = NULL;
     /* Doubles torch rounds twice. */
-    if (torch.exchange == NULL || call->function->fixed != AMP_BY_LIST || (call->function->flags & AMP_PY_WIDENS)
-        || from == AMP_FLOAT64 || to == AMP_FLOAT64 || (amp_py_requires_grad(tensor) && amp_py_grad_enabled())) {
+    if (!torch.exchange || call->function->fixed != AMP_BY_LIST || (call->function->flags & AMP_PY_WIDENS) ||
+        from == AMP_FLOAT64 || to == AMP_FLOAT64 || (amp_py_requires_grad(tensor) && amp_py_grad_enabled()))
         return NULL;
-    }
-    if (call->plain == 0) {
-        call->plain = is_plain() ? 1 : -1;
-    }
-    if (call->plain < 0 || !look(tensor, &seen, &size)) {
-        return NULL;
-    }
+    if (call->plain == 0) call->plain = is_plain() ? 1 : -1;
+    if (call->plain < 0 || !look(tensor, &seen, &size)) return NULL;
     struct block *block = make_block(&seen, to, size * (to == AMP_FLOAT32 ? 4 : 2));
-    if (block == NULL) {
-        return NULL;
-    }
+    if (!block) return NULL;
     const amp_span source = { (char *)seen.data + seen.byte_offset, size, from, 0 };
     const amp_span target = { block->managed.tensor.data, size, to, 0 };
     if (amp_cast_list(&target, &source, 1) != AMP_OK) {

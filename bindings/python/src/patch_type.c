@@ -19,13 +19,11 @@ static PyObject *method_class;  /* types.MethodType */
 static PyObject *resolve;       /* pkgutil.resolve_name */
 static uint32_t n_made;
 
-bool amp_py_is_patched(PyObject *object)
-{
+bool amp_py_is_patched(PyObject *object) {
     return Py_TYPE(object) == function_type || Py_TYPE(object) == method_type;
 }
 
-static int traverse(PyObject *object, visitproc visit, void *arg)
-{
+static int traverse(PyObject *object, visitproc visit, void *arg) {
     const amp_py_patched *self = (const amp_py_patched *)object;
     Py_VISIT(self->original);
     Py_VISIT(self->in_fp32);
@@ -33,22 +31,18 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
     return 0;
 }
 
-static int clear(PyObject *object)
-{
+static int clear(PyObject *object) {
     amp_py_patched *self = (amp_py_patched *)object;
     Py_CLEAR(self->original);
     Py_CLEAR(self->in_fp32);
     return 0;
 }
 
-static void dealloc(PyObject *object)
-{
+static void dealloc(PyObject *object) {
     amp_py_patched *self = (amp_py_patched *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
-    if (self->weakrefs != NULL) {
-        PyObject_ClearWeakRefs(object);
-    }
+    if (self->weakrefs) PyObject_ClearWeakRefs(object);
     (void)clear(object);
     Py_XDECREF(self->place);
     Py_XDECREF(self->op);
@@ -56,8 +50,7 @@ static void dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-static PyObject *call(PyObject *self, PyObject *args, PyObject *keywords)
-{
+static PyObject *call(PyObject *self, PyObject *args, PyObject *keywords) {
     enum { MOST = 64 };
     PyObject *values[MOST], *names = keywords && PyDict_Size(keywords) ? PyDict_Keys(keywords) : NULL;
     const Py_ssize_t n = PyTuple_Size(args);
@@ -66,13 +59,10 @@ static PyObject *call(PyObject *self, PyObject *args, PyObject *keywords)
     PyObject *result = NULL;
     if (n + n_names > MOST) { /* nothing of torch's */
         result = PyObject_Call(((amp_py_patched *)self)->original, args, keywords);
-    } else if (names == NULL || tuple != NULL) {
-        for (Py_ssize_t i = 0; i < n; i++) {
-            values[i] = PyTuple_GetItem(args, i);
-        }
-        for (Py_ssize_t i = 0; i < n_names; i++) {
+    } else if (!names || tuple) {
+        for (Py_ssize_t i = 0; i < n; i++) values[i] = PyTuple_GetItem(args, i);
+        for (Py_ssize_t i = 0; i < n_names; i++)
             values[n + i] = PyDict_GetItemWithError(keywords, PyTuple_GetItem(tuple, i));
-        }
         result = amp_py_patched_call(self, values, (size_t)n, n_names ? tuple : NULL);
     }
     Py_XDECREF(names);
@@ -80,64 +70,50 @@ static PyObject *call(PyObject *self, PyObject *args, PyObject *keywords)
     return result;
 }
 
-static PyObject *bind(PyObject *self, PyObject *object, PyObject *type)
-{
+static PyObject *bind(PyObject *self, PyObject *object, PyObject *type) {
     (void)type;
-    if (object == NULL || object == Py_None) {
-        return Py_NewRef(self);
-    }
+    if (!object || object == Py_None) return Py_NewRef(self);
     return PyObject_CallFunctionObjArgs(method_class, self, object, NULL);
 }
 
-static PyObject *repr(PyObject *self)
-{
+static PyObject *repr(PyObject *self) {
     return PyObject_Repr(((amp_py_patched *)self)->original);
 }
 
-static Py_hash_t hash(PyObject *self)
-{
+static Py_hash_t hash(PyObject *self) {
     return PyObject_Hash(((amp_py_patched *)self)->original);
 }
 
-static PyObject *compare(PyObject *self, PyObject *other, int op)
-{
-    if (op != Py_EQ && op != Py_NE) {
-        Py_RETURN_NOTIMPLEMENTED;
-    }
+static PyObject *compare(PyObject *self, PyObject *other, int op) {
+    if (op != Py_EQ && op != Py_NE) Py_RETURN_NOTIMPLEMENTED;
     PyObject *mine = ((amp_py_patched *)self)->original;
     PyObject *theirs = amp_py_is_patched(other) ? ((amp_py_patched *)other)->original : other;
     return PyObject_RichCompare(mine, theirs, op);
 }
 
 /* What is not the stub's own is the original's. */
-static PyObject *getattro(PyObject *self, PyObject *name)
-{
+static PyObject *getattro(PyObject *self, PyObject *name) {
     static const char *const own[] = { "__wrapped__", "__call__", "__get__", "__reduce__", "__reduce_ex__",
                                        "__deepcopy__",
                                        "__copy__", "__eq__", "__ne__", "__hash__", "__repr__", "__str__" };
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
-        if (PyUnicode_CompareWithASCIIString(name, own[i]) == 0) {
-            return PyObject_GenericGetAttr(self, name);
-        }
+        if (PyUnicode_CompareWithASCIIString(name, own[i]) == 0) return PyObject_GenericGetAttr(self, name);
     }
     return PyObject_GetAttr(((amp_py_patched *)self)->original, name);
 }
 
 /* By name: what is loaded is patched where the loading process patches, and needs no libamp where it does not. */
-static PyObject *reduce(PyObject *self, PyObject *protocol)
-{
+static PyObject *reduce(PyObject *self, PyObject *protocol) {
     (void)protocol;
     return Py_BuildValue("(O(O))", resolve, ((amp_py_patched *)self)->place);
 }
 
-static PyObject *myself(PyObject *self, PyObject *unused)
-{
+static PyObject *myself(PyObject *self, PyObject *unused) {
     (void)unused;
     return Py_NewRef(self);
 }
 
-static PyObject *call_method(PyObject *self, PyObject *args, PyObject *keywords)
-{
+static PyObject *call_method(PyObject *self, PyObject *args, PyObject *keywords) {
     return call(self, args, keywords);
 }
 
@@ -172,26 +148,19 @@ static PyType_Spec function_spec = { "libamp._core.PatchedFunction", sizeof(amp_
 static PyType_Spec method_spec = { "libamp._core.PatchedMethod", sizeof(amp_py_patched), 0,
                                    FLAGS | Py_TPFLAGS_METHOD_DESCRIPTOR, method_slots };
 
-static PyObject *patched(PyObject *module, PyObject *args)
-{
+static PyObject *patched(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *original, *place, *op, *in_fp32 = Py_None;
     int op_class, flags, binds;
-    if (!PyArg_ParseTuple(args, "OUUiip|O", &original, &place, &op, &op_class, &flags, &binds, &in_fp32)) {
-        return NULL;
-    }
-    if (!PyCallable_Check(original) || amp_py_is_patched(original)) {
+    if (!PyArg_ParseTuple(args, "OUUiip|O", &original, &place, &op, &op_class, &flags, &binds, &in_fp32)) return NULL;
+    if (!PyCallable_Check(original) || amp_py_is_patched(original))
         return PyErr_Format(PyExc_TypeError, "%R cannot be patched", original);
-    }
-    if (op_class < AMP_BY_LIST || op_class > AMP_LEAVE) {
+    if (op_class < AMP_BY_LIST || op_class > AMP_LEAVE)
         return PyErr_Format(PyExc_ValueError, "%d is no class of an op", op_class);
-    }
     const char *text = PyUnicode_AsUTF8AndSize(op, NULL);
     PyTypeObject *type = binds ? method_type : function_type;
     amp_py_patched *self = text ? (amp_py_patched *)PyType_GenericAlloc(type, 0) : NULL;
-    if (self == NULL) {
-        return NULL;
-    }
+    if (!self) return NULL;
     self->vectorcall = amp_py_patched_call;
     self->original = Py_NewRef(original);
     self->in_fp32 = in_fp32 == Py_None ? NULL : Py_NewRef(in_fp32);
@@ -212,31 +181,26 @@ static PyMethodDef functions[] = {
     { NULL, NULL, 0, NULL },
 };
 
-static PyObject *imported(const char *module, const char *name)
-{
+static PyObject *imported(const char *module, const char *name) {
     PyObject *of = PyImport_ImportModule(module);
     PyObject *value = of ? PyObject_GetAttrString(of, name) : NULL;
     Py_XDECREF(of);
     return value;
 }
 
-int amp_py_add_patched(PyObject *module)
-{
+int amp_py_add_patched(PyObject *module) {
     method_class = imported("types", "MethodType");
     resolve = imported("pkgutil", "resolve_name");
     function_type = (PyTypeObject *)PyType_FromSpec(&function_spec);
     method_type = (PyTypeObject *)PyType_FromSpec(&method_spec);
-    if (method_class == NULL || resolve == NULL || function_type == NULL || method_type == NULL) {
+    if (!method_class || !resolve || !function_type || !method_type) return -1;
+    if (PyModule_AddObjectRef(module, "PatchedFunction", (PyObject *)function_type) < 0 ||
+        PyModule_AddObjectRef(module, "PatchedMethod", (PyObject *)method_type) < 0 ||
+        PyModule_AddIntConstant(module, "IN_PLACE", AMP_PY_IN_PLACE) < 0 ||
+        PyModule_AddIntConstant(module, "WIDENS", AMP_PY_WIDENS) < 0 ||
+        PyModule_AddIntConstant(module, "WHOLE", AMP_PY_WHOLE) < 0 ||
+        PyModule_AddIntConstant(module, "NEVER_NARROWS", AMP_PY_NEVER_NARROWS) < 0 ||
+        PyModule_AddIntConstant(module, "TORCH_PROMOTES", AMP_PY_TORCH_PROMOTES) < 0)
         return -1;
-    }
-    if (PyModule_AddObjectRef(module, "PatchedFunction", (PyObject *)function_type) < 0
-        || PyModule_AddObjectRef(module, "PatchedMethod", (PyObject *)method_type) < 0
-        || PyModule_AddIntConstant(module, "IN_PLACE", AMP_PY_IN_PLACE) < 0
-        || PyModule_AddIntConstant(module, "WIDENS", AMP_PY_WIDENS) < 0
-        || PyModule_AddIntConstant(module, "WHOLE", AMP_PY_WHOLE) < 0
-        || PyModule_AddIntConstant(module, "NEVER_NARROWS", AMP_PY_NEVER_NARROWS) < 0
-        || PyModule_AddIntConstant(module, "TORCH_PROMOTES", AMP_PY_TORCH_PROMOTES) < 0) {
-        return -1;
-    }
     return PyModule_AddFunctions(module, functions);
 }

@@ -10,16 +10,14 @@ typedef struct {
     amp_context *amp;
 } amp_py_Policy;
 
-static PyObject *policy_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
+static PyObject *policy_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = { "level", "config", NULL };
     const char *level;
     PyObject *settings;
     amp_config config;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!", names, &level, &PyDict_Type, &settings)
-        || amp_py_config(level, settings, &config)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "sO!", names, &level, &PyDict_Type, &settings) ||
+        amp_py_config(level, settings, &config))
         return NULL;
-    }
     amp_py_Policy *policy = (amp_py_Policy *)PyType_GenericAlloc(type, 0);
     const amp_status status = policy ? amp_initialize_many(NULL, 0, NULL, 0, &config, &policy->amp) : AMP_OK;
     if (status != AMP_OK) {
@@ -29,57 +27,41 @@ static PyObject *policy_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)policy;
 }
 
-static void policy_dealloc(PyObject *self)
-{
+static void policy_dealloc(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     amp_context *amp = ((amp_py_Policy *)self)->amp;
-    if (amp) {
-        (void)amp_shutdown(amp);
-    }
+    if (amp) (void)amp_shutdown(amp);
     PyObject_Free(self);
     Py_DECREF(type);
 }
 
 /* Where the op is banned: the words as an exception that says that it is not to be had. */
-static PyObject *refuse(amp_status status)
-{
-    if (status != AMP_ERR_BANNED) {
-        return amp_py_raise(status);
-    }
+static PyObject *refuse(amp_status status) {
+    if (status != AMP_ERR_BANNED) return amp_py_raise(status);
     PyObject *words = amp_py_words(amp_last_error());
     PyErr_SetObject(PyExc_NotImplementedError, words);
     Py_XDECREF(words);
     return NULL;
 }
 
-static PyObject *policy_target(PyObject *self, PyObject *args)
-{
+static PyObject *policy_target(PyObject *self, PyObject *args) {
     amp_context *amp = ((amp_py_Policy *)self)->amp;
     const char *op;
     PyObject *given;
     int op_class = AMP_BY_LIST;
     amp_dtype types[MOST_TYPES], target = AMP_DTYPE_DEFAULT;
-    if (!PyArg_ParseTuple(args, "sO!|i:target", &op, &PyTuple_Type, &given, &op_class)) {
-        return NULL;
-    }
+    if (!PyArg_ParseTuple(args, "sO!|i:target", &op, &PyTuple_Type, &given, &op_class)) return NULL;
     const Py_ssize_t n = PyTuple_Size(given);
-    if (n > MOST_TYPES) {
-        return PyErr_Format(PyExc_ValueError, "%zd types, and there are fewer: name each once", n);
-    }
+    if (n > MOST_TYPES) return PyErr_Format(PyExc_ValueError, "%zd types, and there are fewer: name each once", n);
     for (Py_ssize_t i = 0; i < n; i++) {
-        if (amp_py_type_of(PyTuple_GetItem(given, i), &types[i])) {
-            return NULL;
-        }
+        if (amp_py_type_of(PyTuple_GetItem(given, i), &types[i])) return NULL;
     }
     amp_status status = op_class == AMP_BY_LIST ? amp_op_class(amp, op, &op_class) : AMP_OK;
-    if (status == AMP_OK) {
-        status = amp_class_target(amp, op, op_class, AMP_DTYPE_DEFAULT, types, (size_t)n, &target);
-    }
+    if (status == AMP_OK) status = amp_class_target(amp, op, op_class, AMP_DTYPE_DEFAULT, types, (size_t)n, &target);
     return status == AMP_OK ? amp_py_type_name(target) : refuse(status);
 }
 
-int amp_py_add_policy(PyObject *module)
-{
+int amp_py_add_policy(PyObject *module) {
     static PyMethodDef methods[] = {
         { "target", policy_target, METH_VARARGS,
           "target(op, types, op_class=0): the type that arguments of these types are to have, None: leave them." },

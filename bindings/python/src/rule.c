@@ -30,26 +30,21 @@ static const struct { const char *name; uint32_t flag; } flags[] = {
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define IS(object, text) (PyUnicode_CompareWithASCIIString(object, text) == 0)
 
-PyObject *amp_py_rule_numbers(const amp_optim *rule)
-{
+PyObject *amp_py_rule_numbers(const amp_optim *rule) {
     PyObject *named = PyDict_New();
     for (size_t i = 0; named && i < LENGTH(numbers); i++) {
         PyObject *value = PyFloat_FromDouble(*(const double *)((const char *)rule + numbers[i].offset));
-        if (value == NULL || PyDict_SetItemString(named, numbers[i].name, value)) {
-            Py_CLEAR(named);
-        }
+        if (!value || PyDict_SetItemString(named, numbers[i].name, value)) Py_CLEAR(named);
         Py_XDECREF(value);
     }
     for (size_t i = 0; named && i < LENGTH(flags); i++) {
-        if (PyDict_SetItemString(named, flags[i].name, rule->flags & flags[i].flag ? Py_True : Py_False)) {
+        if (PyDict_SetItemString(named, flags[i].name, rule->flags & flags[i].flag ? Py_True : Py_False))
             Py_CLEAR(named);
-        }
     }
     return named;
 }
 
-int amp_py_rule_set(amp_optim *rule, PyObject *name, PyObject *value)
-{
+int amp_py_rule_set(amp_optim *rule, PyObject *name, PyObject *value) {
     for (size_t i = 0; i < LENGTH(numbers); i++) {
         if (IS(name, numbers[i].name)) {
             *(double *)((char *)rule + numbers[i].offset) = PyFloat_AsDouble(value);
@@ -73,8 +68,7 @@ int amp_py_rule_set(amp_optim *rule, PyObject *name, PyObject *value)
     return 1;
 }
 
-const char *amp_py_rule_name(amp_optim_kind kind)
-{
+const char *amp_py_rule_name(amp_optim_kind kind) {
     switch (kind) {
 #define NAME(constant, value, name, ...) case value: return #name;
         AMP_OPTIM_MAP(NAME)
@@ -83,8 +77,7 @@ const char *amp_py_rule_name(amp_optim_kind kind)
     }
 }
 
-static int add_rule(PyObject *rules, amp_optim_kind kind, const char *name, const char *const moments[3])
-{
+static int add_rule(PyObject *rules, amp_optim_kind kind, const char *name, const char *const moments[3]) {
     amp_optim rule = AMP_OPTIM_INIT;
     if (amp_optim_defaults(kind, &rule) != AMP_OK) {
         amp_py_raise(AMP_ERR_INVALID_ARGUMENT);
@@ -93,9 +86,7 @@ static int add_rule(PyObject *rules, amp_optim_kind kind, const char *name, cons
     PyObject *names = PyList_New(0);
     for (int k = 0; names && k < 3 && moments[k]; k++) {
         PyObject *text = PyUnicode_FromString(moments[k]);
-        if (text == NULL || PyList_Append(names, text)) {
-            Py_CLEAR(names);
-        }
+        if (!text || PyList_Append(names, text)) Py_CLEAR(names);
         Py_XDECREF(text);
     }
     PyObject *pair = Py_BuildValue("(NN)", names, amp_py_rule_numbers(&rule));
@@ -104,8 +95,7 @@ static int add_rule(PyObject *rules, amp_optim_kind kind, const char *name, cons
     return bad;
 }
 
-PyObject *amp_py_optim_rules(PyObject *module, PyObject *unused)
-{
+PyObject *amp_py_optim_rules(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     PyObject *rules = PyDict_New();
 #define RULE(constant, value, name, title, rule, ...)                                                                  \

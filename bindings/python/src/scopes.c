@@ -13,25 +13,19 @@ static _Thread_local struct {
 } stack;
 
 /* Entered on this thread already? */
-static bool is_entered(const amp_py_Context *context)
-{
+static bool is_entered(const amp_py_Context *context) {
     for (size_t i = 0; i < stack.n; i++) {
-        if (stack.entered[i].context == context) {
-            return true;
-        }
+        if (stack.entered[i].context == context) return true;
     }
     return false;
 }
 
-int amp_py_enter(amp_py_Context *context)
-{
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+int amp_py_enter(amp_py_Context *context) {
+    if (PyErr_Occurred()) return -1;
     if (stack.n == stack.capacity) {
         const size_t capacity = 2 * stack.capacity + 8;
         struct scope *grown = realloc(stack.entered, capacity * sizeof *grown);
-        if (grown == NULL) {
+        if (!grown) {
             PyErr_NoMemory();
             return -1;
         }
@@ -44,28 +38,22 @@ int amp_py_enter(amp_py_Context *context)
         /* casts of another thread's forward: it may have begun before an edit */
         status = amp_cache_clear(context->amp);
     }
-    if (status == AMP_OK) {
-        status = amp_scope_enter(context ? context->amp : NULL, &scope->scope);
-    }
+    if (status == AMP_OK) status = amp_scope_enter(context ? context->amp : NULL, &scope->scope);
     if (status != AMP_OK) {
         amp_py_raise(status);
         return -1;
     }
     scope->context = context ? (amp_py_Context *)Py_NewRef((PyObject *)context) : NULL;
-    if (context) {
-        context->inside++;
-    }
+    if (context) context->inside++;
     stack.n++;
     return 0;
 }
 
-bool amp_py_is_disabled(void)
-{
+bool amp_py_is_disabled(void) {
     return stack.n > 0 && stack.entered[stack.n - 1].context == NULL;
 }
 
-int amp_py_leave(void)
-{
+int amp_py_leave(void) {
     if (stack.n == 0) {
         PyErr_SetString(PyExc_RuntimeError, "no scope was entered on this thread");
         return -1;
@@ -89,30 +77,24 @@ int amp_py_leave(void)
     return 0;
 }
 
-static PyObject *enter_none(PyObject *module, PyObject *unused)
-{
+static PyObject *enter_none(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return amp_py_enter(NULL) ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *leave(PyObject *module, PyObject *unused)
-{
+static PyObject *leave(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     return amp_py_leave() ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *current_scope(PyObject *module, PyObject *unused)
-{
+static PyObject *current_scope(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
-    if (stack.n == 0) {
-        return PyTuple_New(0);
-    }
+    if (stack.n == 0) return PyTuple_New(0);
     PyObject *context = (PyObject *)stack.entered[stack.n - 1].context;
     return PyTuple_Pack(1, context ? context : Py_None);
 }
 
-int amp_py_add_scopes(PyObject *module)
-{
+int amp_py_add_scopes(PyObject *module) {
     static PyMethodDef functions[] = {
         { "enter_none", enter_none, METH_NOARGS,
           "enter_none()\n--\n\nNobody's policy holds on this thread from here on." },

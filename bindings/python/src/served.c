@@ -20,19 +20,15 @@ static bool all_devices;  /* LIBAMP_TORCH_OPS, as libamp.torch read it last */
 
 /* ---- which devices ---- */
 
-bool amp_py_torch_ops(void)
-{
+bool amp_py_torch_ops(void) {
     return all_devices;
 }
 
 /* Asked once for each GPU: the plugin may load and have no code for it. */
-static bool has_plugin(amp_device device)
-{
+static bool has_plugin(amp_device device) {
     static signed char known[MOST_DEVICES]; /* 1: yes; -1: no */
     amp_device_list *list = NULL;
-    if (device.id < 0 || device.id >= MOST_DEVICES) {
-        return true;
-    }
+    if (device.id < 0 || device.id >= MOST_DEVICES) return true;
     if (known[device.id] == 0) {
         known[device.id] = amp_device_list_open(device, &list) == AMP_OK ? 1 : -1;
         amp_device_list_close(list);
@@ -40,32 +36,25 @@ static bool has_plugin(amp_device device)
     return known[device.id] > 0;
 }
 
-bool amp_py_is_served(amp_device device, bool all)
-{
+bool amp_py_is_served(amp_device device, bool all) {
     return all || (device.type != AMP_PY_CPU && !(device.type == AMP_PY_CUDA && has_plugin(device)));
 }
 
-PyObject *amp_py_served_device(amp_device device)
-{
+PyObject *amp_py_served_device(amp_device device) {
     return device.type == AMP_DEVICE_SERVED && device.id < n_devices ? devices[device.id].device : NULL;
 }
 
-amp_device amp_py_unserved(amp_device device)
-{
+amp_device amp_py_unserved(amp_device device) {
     return device.type == AMP_DEVICE_SERVED && device.id < n_devices ? devices[device.id].dlpack : device;
 }
 
 /* ---- what libamp asks for ---- */
 
-static void forget_error(void)
-{
-    for (int i = 0; i < 3; i++) {
-        Py_CLEAR(error[i]);
-    }
+static void forget_error(void) {
+    for (int i = 0; i < 3; i++) Py_CLEAR(error[i]);
 }
 
-static void keep_error(char *text, size_t size)
-{
+static void keep_error(char *text, size_t size) {
     PyObject *fresh[3];
     PyErr_Fetch(&fresh[0], &fresh[1], &fresh[2]);
     PyObject *words = fresh[1] ? PyObject_Str(fresh[1]) : NULL;
@@ -78,53 +67,39 @@ static void keep_error(char *text, size_t size)
     memcpy(error, fresh, sizeof error);
 }
 
-bool amp_py_served_error(void)
-{
-    if (error[0] == NULL) {
-        return false;
-    }
+bool amp_py_served_error(void) {
+    if (!error[0]) return false;
     PyErr_Restore(error[0], error[1], error[2]);
     memset(error, 0, sizeof error);
     return true;
 }
 
-static PyObject *address_of(const void *data)
-{
+static PyObject *address_of(const void *data) {
     return PyLong_FromVoidPtr((void *)(uintptr_t)data);
 }
 
 /* [(address, size, dtype) or None]; None: there is no list. */
-static PyObject *spans_of(const amp_span *spans, size_t n)
-{
-    if (spans == NULL) {
-        return Py_NewRef(Py_None);
-    }
+static PyObject *spans_of(const amp_span *spans, size_t n) {
+    if (!spans) return Py_NewRef(Py_None);
     PyObject *list = PyList_New((Py_ssize_t)n);
     for (size_t i = 0; list && i < n; i++) {
         PyObject *span = spans[i].data || spans[i].size == 0
             ? Py_BuildValue("(NKi)", address_of(spans[i].data), (unsigned long long)spans[i].size, (int)spans[i].dtype)
             : Py_NewRef(Py_None);
-        if (span == NULL || PyList_SetItem(list, (Py_ssize_t)i, span)) {
-            Py_CLEAR(list);
-        }
+        if (!span || PyList_SetItem(list, (Py_ssize_t)i, span)) Py_CLEAR(list);
     }
     return list;
 }
 
 /* What an optimizer's step has beyond lists: a dict, or None. */
-static PyObject *step_of(const amp_served_lists *call)
-{
+static PyObject *step_of(const amp_served_lists *call) {
     const amp_optim *rule = call->rule;
     const amp_optim_tensors *t = call->tensors;
-    if (rule == NULL || t == NULL) {
-        return Py_NewRef(Py_None);
-    }
+    if (!rule || !t) return Py_NewRef(Py_None);
     PyObject *moments = PyList_New(0);
     for (int k = 0; moments && k < 3; k++) {
         PyObject *moment = spans_of(t->moments[k], t->n);
-        if (moment == NULL || PyList_Append(moments, moment)) {
-            Py_CLEAR(moments);
-        }
+        if (!moment || PyList_Append(moments, moment)) Py_CLEAR(moments);
         Py_XDECREF(moment);
     }
     return Py_BuildValue(
@@ -136,13 +111,11 @@ static PyObject *step_of(const amp_served_lists *call)
         address_of(t->grad_norm), "grad_norms", address_of(t->grad_norms), "grad_factor", (double)t->grad_factor);
 }
 
-static PyObject *factor_of(const amp_factor *factor)
-{
+static PyObject *factor_of(const amp_factor *factor) {
     return Py_BuildValue("(Ndi)", address_of(factor->pointer), (double)factor->value, (int)factor->how);
 }
 
-static amp_status serve_lists(void *self, const amp_served_lists *call, char *text, size_t size)
-{
+static amp_status serve_lists(void *self, const amp_served_lists *call, char *text, size_t size) {
     (void)self;
     const PyGILState_STATE gil = PyGILState_Ensure();
     PyObject *type, *value, *trace;
@@ -155,7 +128,7 @@ static amp_status serve_lists(void *self, const amp_served_lists *call, char *te
         address_of(call->found_inf), address_of(call->first), (unsigned)call->base, address_of(call->norm),
         address_of(call->norms), address_of(call->only_if), (int)call->low, address_of(call->statistics),
         step_of(call));
-    if (done == NULL) {
+    if (!done) {
         keep_error(text, size);
     } else { /* one that nobody asked for, as of a block that was freed */
         forget_error();
@@ -168,8 +141,7 @@ static amp_status serve_lists(void *self, const amp_served_lists *call, char *te
 }
 
 /* Whose rule a mode has, as src/scaler/rules.h names it. */
-static const char *rule_of(int32_t mode)
-{
+static const char *rule_of(int32_t mode) {
     switch (mode) {
 #define RULE(constant, value, text, name, rule, ...) case constant: return #rule;
         AMP_SCALER_MAP(RULE)
@@ -179,17 +151,12 @@ static const char *rule_of(int32_t mode)
 }
 
 /* The end of a bracket as a dict, or None. */
-static PyObject *end_of(const amp_served_end *end)
-{
-    if (end == NULL) {
-        return Py_NewRef(Py_None);
-    }
+static PyObject *end_of(const amp_served_end *end) {
+    if (!end) return Py_NewRef(Py_None);
     PyObject *which = PyList_New(0);
     for (size_t i = 0; which && i < end->n; i++) {
         PyObject *number = PyLong_FromUnsignedLong(end->which[i]);
-        if (number == NULL || PyList_Append(which, number)) {
-            Py_CLEAR(which);
-        }
+        if (!number || PyList_Append(which, number)) Py_CLEAR(which);
         Py_XDECREF(number);
     }
     return Py_BuildValue(
@@ -202,8 +169,7 @@ static PyObject *end_of(const amp_served_end *end)
 }
 
 /* What it returns is the call's only result: an address or handle made, or whether something is so. */
-static amp_status serve_memory(void *self, amp_served_memory *call, char *text, size_t size)
-{
+static amp_status serve_memory(void *self, amp_served_memory *call, char *text, size_t size) {
     (void)self;
     const PyGILState_STATE gil = PyGILState_Ensure();
     PyObject *type, *value, *trace;
@@ -211,17 +177,11 @@ static amp_status serve_memory(void *self, amp_served_memory *call, char *text, 
     PyObject *done = PyObject_CallMethod(
         handler, "memory", "iiNNKNiN", (int)call->id, (int)call->kind, address_of(call->dst), address_of(call->src),
         (unsigned long long)call->bytes, address_of(call->made), (int)call->value, end_of(call->end));
-    if (done && (call->kind == AMP_SERVE_ALLOC || call->kind == AMP_SERVE_FETCH)) {
-        call->made = PyLong_AsVoidPtr(done);
-    } else if (done && call->kind == AMP_SERVE_ARRIVED) {
-        call->arrived = PyObject_IsTrue(done);
-    } else if (done && call->kind == AMP_SERVE_CAPTURING) {
-        call->capturing = PyObject_IsTrue(done);
-    }
+    if (done && (call->kind == AMP_SERVE_ALLOC || call->kind == AMP_SERVE_FETCH)) call->made = PyLong_AsVoidPtr(done);
+    else if (done && call->kind == AMP_SERVE_ARRIVED) call->arrived = PyObject_IsTrue(done);
+    else if (done && call->kind == AMP_SERVE_CAPTURING) call->capturing = PyObject_IsTrue(done);
     const bool bad = PyErr_Occurred() != NULL;
-    if (bad) {
-        keep_error(text, size);
-    }
+    if (bad) keep_error(text, size);
     Py_XDECREF(done);
     PyErr_Restore(type, value, trace);
     PyGILState_Release(gil);
@@ -230,8 +190,7 @@ static amp_status serve_memory(void *self, amp_served_memory *call, char *text, 
 
 /* ---- devices that came ---- */
 
-static int start(void)
-{
+static int start(void) {
     amp_server server = AMP_SERVER_INIT;
     server.lists = serve_lists;
     server.memory = serve_memory;
@@ -245,17 +204,15 @@ static int start(void)
     return module ? 0 : -1;
 }
 
-static bool same(amp_device a, amp_device b)
-{
+static bool same(amp_device a, amp_device b) {
     return a.type == b.type && a.id == b.id;
 }
 
 /* Before torch 2.10 a tensor's view says only that it is on some other device. torch has no number for a device that
  * was registered under a name of its own (PrivateUse1): DLPack's is kDLExtDev, which is AMP_DEVICE_SERVED. */
-static int read_dlpack_device(PyObject *tensor, amp_device *device)
-{
+static int read_dlpack_device(PyObject *tensor, amp_device *device) {
     PyObject *pair = PyObject_CallMethod(tensor, "__dlpack_device__", NULL);
-    if (pair == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) {
+    if (!pair && PyErr_ExceptionMatches(PyExc_ValueError)) {
         PyErr_Clear();
         return 0;
     }
@@ -269,11 +226,8 @@ static int read_dlpack_device(PyObject *tensor, amp_device *device)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-int amp_py_serve(PyObject *tensor, amp_device *device)
-{
-    if (device->type == AMP_DEVICE_SERVED && read_dlpack_device(tensor, device)) {
-        return -1;
-    }
+int amp_py_serve(PyObject *tensor, amp_device *device) {
+    if (device->type == AMP_DEVICE_SERVED && read_dlpack_device(tensor, device)) return -1;
     for (int i = 0; i < n_devices; i++) {
         if (same(devices[i].dlpack, *device)) {
             *device = (amp_device){ AMP_DEVICE_SERVED, i };
@@ -288,7 +242,7 @@ int amp_py_serve(PyObject *tensor, amp_device *device)
     PyObject *known = object ? PyObject_CallMethod(handler, "add", "iOii", n_devices, object, (int)device->type,
                                                    (int)device->id)
                              : NULL;
-    if (known == NULL) {
+    if (!known) {
         Py_XDECREF(object);
         return -1;
     }
@@ -299,67 +253,53 @@ int amp_py_serve(PyObject *tensor, amp_device *device)
     return 0;
 }
 
-int amp_py_serve_if(PyObject *tensor, amp_device *device)
-{
+int amp_py_serve_if(PyObject *tensor, amp_device *device) {
     return amp_py_is_served(*device, all_devices) ? amp_py_serve(tensor, device) : 0;
 }
 
 /* ---- for libamp.torch ---- */
 
-static PyObject *torch_ops(PyObject *module, PyObject *args)
-{
+static PyObject *torch_ops(PyObject *module, PyObject *args) {
     int on = all_devices;
     (void)module;
-    if (!PyArg_ParseTuple(args, "|p:torch_ops", &on)) {
-        return NULL;
-    }
+    if (!PyArg_ParseTuple(args, "|p:torch_ops", &on)) return NULL;
     all_devices = on != 0;
     return PyBool_FromLong(all_devices);
 }
 
-static PyObject *is_served(PyObject *module, PyObject *args)
-{
+static PyObject *is_served(PyObject *module, PyObject *args) {
     amp_device device;
     (void)module;
-    if (!PyArg_ParseTuple(args, "ii:is_served", &device.type, &device.id)) {
-        return NULL;
-    }
+    if (!PyArg_ParseTuple(args, "ii:is_served", &device.type, &device.id)) return NULL;
     return PyBool_FromLong(amp_py_is_served(device, all_devices));
 }
 
-static PyObject *backend_text(PyObject *module, PyObject *name)
-{
+static PyObject *backend_text(PyObject *module, PyObject *name) {
     amp_backend_info infos[8] = { { .struct_size = sizeof *infos } };
     size_t n = 0;
     (void)module;
     const amp_status status = amp_get_backends(infos, 8, &n);
-    if (status != AMP_OK) {
-        return amp_py_raise(status);
-    }
+    if (status != AMP_OK) return amp_py_raise(status);
     for (size_t i = 0; i < n && i < 8; i++) {
-        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, infos[i].name) == 0) {
+        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, infos[i].name) == 0)
             return PyUnicode_FromString(infos[i].text);
-        }
     }
     return PyUnicode_FromString("");
 }
 
-static PyObject *memory_at(PyObject *module, PyObject *args)
-{
+static PyObject *memory_at(PyObject *module, PyObject *args) {
     PyObject *address;
     unsigned long long size;
     int code, bits;
     amp_device device;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OKiiii:memory_at", &address, &size, &code, &bits, &device.type, &device.id)) {
+    if (!PyArg_ParseTuple(args, "OKiiii:memory_at", &address, &size, &code, &bits, &device.type, &device.id))
         return NULL;
-    }
     const void *data = PyLong_AsVoidPtr(address);
     return PyErr_Occurred() ? NULL : amp_py_dlpack_block(data, size, (uint8_t)code, (uint8_t)bits, device);
 }
 
-int amp_py_add_served(PyObject *module)
-{
+int amp_py_add_served(PyObject *module) {
     static PyMethodDef functions[] = {
         { "optim_rules", amp_py_optim_rules, METH_NOARGS,
           "optim_rules(): name of a rule -> (names of its moments, its numbers and flags by default)." },

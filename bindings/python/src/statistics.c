@@ -6,31 +6,23 @@
 
 #include <string.h>
 
-static amp_status statistics_cpu(amp_py_call *call)
-{
+static amp_status statistics_cpu(amp_py_call *call) {
     *call->statistics = (amp_statistics)AMP_STATISTICS_INIT;
     for (size_t i = 0; i < call->lists[0].n; i++) {
         amp_status status = amp_statistics_list(&call->lists[0].spans[i], 1, call->statistics);
-        if (status != AMP_OK) {
-            return status;
-        }
+        if (status != AMP_OK) return status;
     }
     return AMP_OK;
 }
 
 /* {exponent: elements}, of those that have some. */
-static PyObject *binades_of(const amp_statistics *statistics)
-{
+static PyObject *binades_of(const amp_statistics *statistics) {
     PyObject *binades = PyDict_New();
     for (int i = 0; binades != NULL && i < AMP_BINADES; i++) {
-        if (statistics->binades[i].elements == 0) {
-            continue;
-        }
+        if (statistics->binades[i].elements == 0) continue;
         PyObject *key = PyLong_FromLong(i + AMP_BINADE_LEAST);
         PyObject *value = PyLong_FromUnsignedLongLong(statistics->binades[i].elements);
-        if (key == NULL || value == NULL || PyDict_SetItem(binades, key, value)) {
-            Py_CLEAR(binades);
-        }
+        if (!key || !value || PyDict_SetItem(binades, key, value)) Py_CLEAR(binades);
         Py_XDECREF(key);
         Py_XDECREF(value);
     }
@@ -38,19 +30,15 @@ static PyObject *binades_of(const amp_statistics *statistics)
 }
 
 /* What libamp.kernels.Statistics is made of; the structure's bytes last. */
-PyObject *amp_py_statistics(const amp_statistics *s)
-{
+PyObject *amp_py_statistics(const amp_statistics *s) {
     PyObject *binades = binades_of(s);
-    if (binades == NULL) {
-        return NULL;
-    }
+    if (!binades) return NULL;
     return Py_BuildValue("(KKKKKddddNy#)", s->elements, s->zeros, s->nans, s->plus_infinities, s->minus_infinities,
                          s->largest, s->least, s->sum, s->sum_squares, binades, (const char *)s,
                          (Py_ssize_t)sizeof *s);
 }
 
-static PyObject *statistics(PyObject *self, PyObject *src)
-{
+static PyObject *statistics(PyObject *self, PyObject *src) {
     (void)self;
     amp_statistics found;
     amp_py_call call = { .function = "statistics", .statistics = &found };
@@ -60,17 +48,14 @@ static PyObject *statistics(PyObject *self, PyObject *src)
     return done ? amp_py_statistics(&found) : NULL;
 }
 
-static PyObject *statistics_losses(PyObject *self, PyObject *args)
-{
+static PyObject *statistics_losses(PyObject *self, PyObject *args) {
     (void)self;
     const char *bytes, *name;
     Py_ssize_t size;
     float scale;
     amp_statistics counted;
     amp_losses losses;
-    if (!PyArg_ParseTuple(args, "y#sf:statistics_losses", &bytes, &size, &name, &scale)) {
-        return NULL;
-    }
+    if (!PyArg_ParseTuple(args, "y#sf:statistics_losses", &bytes, &size, &name, &scale)) return NULL;
     amp_dtype type = !strcmp(name, "float16") ? AMP_FLOAT16 : !strcmp(name, "bfloat16") ? AMP_BFLOAT16 : AMP_FLOAT32;
     if (size != (Py_ssize_t)sizeof counted) {
         PyErr_SetString(PyExc_ValueError, "statistics_losses: not the bytes of statistics");
@@ -78,9 +63,7 @@ static PyObject *statistics_losses(PyObject *self, PyObject *args)
     }
     memcpy(&counted, bytes, sizeof counted);
     amp_status status = amp_statistics_losses(&counted, type, scale, &losses);
-    if (status != AMP_OK) {
-        return amp_py_result(status);
-    }
+    if (status != AMP_OK) return amp_py_result(status);
     return Py_BuildValue("(KKK)", losses.zeros, losses.subnormals, losses.infinities);
 }
 

@@ -32,8 +32,7 @@ static struct {
     const struct exchange *exchange;   /* NULL: an older torch */
 } torch;
 
-static int intern_names(void)
-{
+static int intern_names(void) {
     const struct {
         PyObject **name;
         const char *text;
@@ -48,29 +47,23 @@ static int intern_names(void)
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         *names[i].name = PyUnicode_InternFromString(names[i].text);
-        if (*names[i].name == NULL) {
-            return -1;
-        }
+        if (*names[i].name == NULL) return -1;
     }
     return 0;
 }
 
-static const struct exchange *find_exchange(PyObject *tensor_class)
-{
+static const struct exchange *find_exchange(PyObject *tensor_class) {
     PyObject *capsule = PyObject_GetAttrString(tensor_class, "__dlpack_c_exchange_api__");
     const struct exchange *found = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
     Py_XDECREF(capsule); /* the class keeps it */
     PyErr_Clear();
-    while (found && found->major > 1) {
-        found = found->previous;
-    }
+    while (found && found->major > 1) found = found->previous;
     return found && found->major == 1 && found->view ? found : NULL;
 }
 
 /* torch.Tensor's properties and methods are C functions in the tables of a type without a Python part. They are called
  * as such: what stands between costs as much as they do. Only where nothing in Python has taken their place. */
-static void *find_entry(PyObject *tensor_class, const char *name, int table, size_t size)
-{
+static void *find_entry(PyObject *tensor_class, const char *name, int table, size_t size) {
     PyObject *found = PyObject_GetAttrString(tensor_class, name);
     PyObject *owner = found ? PyObject_GetAttrString(found, "__objclass__") : NULL;
     const bool is_type = owner && PyType_Check(owner);
@@ -84,29 +77,23 @@ static void *find_entry(PyObject *tensor_class, const char *name, int table, siz
     return entry && *(const char *const *)entry ? entry : NULL;
 }
 
-static struct reader find_reader(PyObject *tensor_class, const char *name)
-{
+static struct reader find_reader(PyObject *tensor_class, const char *name) {
     const PyGetSetDef *entry = find_entry(tensor_class, name, Py_tp_getset, sizeof *entry);
     return entry ? (struct reader){ entry->get, entry->set, entry->closure } : (struct reader){ NULL, NULL, NULL };
 }
 
-PyCFunction amp_py_method(const char *name, int flags)
-{
+PyCFunction amp_py_method(const char *name, int flags) {
     const PyMethodDef *entry = find_entry((PyObject *)torch.tensor, name, Py_tp_methods, sizeof *entry);
     return entry && entry->ml_flags == flags ? entry->ml_meth : NULL;
 }
 
-static PyObject *read_property(const struct reader *of, PyObject *name, PyObject *tensor)
-{
+static PyObject *read_property(const struct reader *of, PyObject *name, PyObject *tensor) {
     PyTypeObject *type = Py_TYPE(tensor);
-    if ((type == torch.tensor || type == torch.parameter) && of->get) {
-        return of->get(tensor, of->closure);
-    }
+    if ((type == torch.tensor || type == torch.parameter) && of->get) return of->get(tensor, of->closure);
     return PyObject_GetAttr(tensor, name); /* a subclass may have its own */
 }
 
-static struct function find_function(PyObject *object)
-{
+static struct function find_function(PyObject *object) {
     struct function function = { object, NULL, NULL };
     if (object && PyCFunction_CheckExact(object) && PyCFunction_GetFlags(object) == METH_NOARGS) {
         function.call = PyCFunction_GetFunction(object);
@@ -115,33 +102,28 @@ static struct function find_function(PyObject *object)
     return function;
 }
 
-static int look_up(PyObject *module)
-{
+static int look_up(PyObject *module) {
     static const char *const names[AMP_DTYPE_OTHER] = {
         [AMP_FLOAT32] = "float32", [AMP_FLOAT16] = "float16", [AMP_BFLOAT16] = "bfloat16", [AMP_FLOAT64] = "float64",
     };
     for (amp_dtype i = AMP_FLOAT32; i < AMP_DTYPE_OTHER; i++) {
         torch.dtypes[i] = PyObject_GetAttrString(module, names[i]);
-        if (torch.dtypes[i] == NULL) {
-            return -1;
-        }
+        if (!torch.dtypes[i]) return -1;
     }
     PyObject *tensor = PyObject_GetAttrString(module, "Tensor");
     torch.strided = PyObject_GetAttrString(module, "strided");
     torch.jagged = torch.strided ? PyObject_GetAttrString(module, "jagged") : NULL;
-    if (torch.strided) {
-        PyErr_Clear();
-    }
+    if (torch.strided) PyErr_Clear();
     torch.to = tensor ? PyObject_GetAttrString(tensor, "to") : NULL;
     torch.is_grad_enabled = find_function(PyObject_GetAttrString(module, "is_grad_enabled"));
-    if (torch.strided == NULL || torch.to == NULL || torch.is_grad_enabled.object == NULL || intern_names()) {
+    if (!torch.strided || !torch.to || !torch.is_grad_enabled.object || intern_names()) {
         Py_XDECREF(tensor);
         return -1;
     }
     PyObject *nn = PyObject_GetAttrString(module, "nn");
     torch.parameter = nn ? (PyTypeObject *)PyObject_GetAttrString(nn, "Parameter") : NULL;
     Py_XDECREF(nn);
-    if (torch.parameter == NULL) {
+    if (!torch.parameter) {
         Py_DECREF(tensor);
         return -1;
     }
@@ -157,50 +139,40 @@ static int look_up(PyObject *module)
     return 0;
 }
 
-int amp_py_torch(void)
-{
-    if (torch.tensor) {
-        return 0;
-    }
+int amp_py_torch(void) {
+    if (torch.tensor) return 0;
     PyObject *module = PyImport_ImportModule("torch");
     const int bad = module == NULL || look_up(module);
     Py_XDECREF(module);
     return bad ? -1 : 0;
 }
 
-bool amp_py_is_tensor(PyObject *object)
-{
+bool amp_py_is_tensor(PyObject *object) {
     return torch.tensor && PyObject_TypeCheck(object, torch.tensor);
 }
 
-amp_dtype amp_py_dtype(PyObject *tensor)
-{
+amp_dtype amp_py_dtype(PyObject *tensor) {
     PyObject *dtype = read_property(&torch.dtype, amp_py_names.dtype, tensor);
-    if (dtype == NULL) {
+    if (!dtype) {
         PyErr_Clear();
         return AMP_DTYPE_OTHER;
     }
     Py_DECREF(dtype); /* torch keeps its dtypes */
     for (amp_dtype i = AMP_FLOAT32; i < AMP_DTYPE_OTHER; i++) {
-        if (dtype == torch.dtypes[i]) {
-            return i;
-        }
+        if (dtype == torch.dtypes[i]) return i;
     }
     return AMP_DTYPE_OTHER;
 }
 
-PyObject *amp_py_torch_dtype(amp_dtype dtype)
-{
+PyObject *amp_py_torch_dtype(amp_dtype dtype) {
     return dtype >= AMP_FLOAT32 && dtype < AMP_DTYPE_OTHER ? torch.dtypes[dtype] : NULL;
 }
 
-PyObject *amp_py_to(PyObject *tensor, amp_dtype dtype)
-{
+PyObject *amp_py_to(PyObject *tensor, amp_dtype dtype) {
     return PyObject_CallFunctionObjArgs(torch.to, tensor, amp_py_torch_dtype(dtype), NULL);
 }
 
-bool amp_py_grad_enabled(void)
-{
+bool amp_py_grad_enabled(void) {
     const struct function *is = &torch.is_grad_enabled;
     PyObject *enabled = is->call ? is->call(is->self, NULL) : PyObject_CallNoArgs(is->object);
     const bool result = enabled != Py_False;
@@ -209,8 +181,7 @@ bool amp_py_grad_enabled(void)
     return result;
 }
 
-bool amp_py_requires_grad(PyObject *tensor)
-{
+bool amp_py_requires_grad(PyObject *tensor) {
     PyObject *requires = read_property(&torch.requires_grad, amp_py_names.requires_grad, tensor);
     const bool result = requires != Py_False;
     Py_XDECREF(requires);
@@ -218,8 +189,7 @@ bool amp_py_requires_grad(PyObject *tensor)
     return result;
 }
 
-bool amp_py_has_16_bits(PyObject *tensor)
-{
+bool amp_py_has_16_bits(PyObject *tensor) {
     PyObject *layout = read_property(&torch.layout, amp_py_names.layout, tensor);
     const bool known = layout && (layout == torch.strided || layout == torch.jagged);
     Py_XDECREF(layout);
@@ -227,8 +197,7 @@ bool amp_py_has_16_bits(PyObject *tensor)
     return known;
 }
 
-bool amp_py_has_dims(PyObject *tensor)
-{
+bool amp_py_has_dims(PyObject *tensor) {
     PyObject *layout = read_property(&torch.layout, amp_py_names.layout, tensor);
     PyObject *ndim = layout == torch.strided ? read_property(&torch.ndim, amp_py_names.ndim, tensor) : NULL;
     const bool some = ndim && PyLong_AsLong(ndim) > 0;
@@ -238,12 +207,9 @@ bool amp_py_has_dims(PyObject *tensor)
     return some;
 }
 
-bool amp_py_is_on_cuda(PyObject *tensor)
-{
+bool amp_py_is_on_cuda(PyObject *tensor) {
     PyTypeObject *type = Py_TYPE(tensor);
-    if (type != torch.tensor && type != torch.parameter) {
-        return false;
-    }
+    if (type != torch.tensor && type != torch.parameter) return false;
     PyObject *is_cuda = read_property(&torch.is_cuda, amp_py_names.is_cuda, tensor);
     const bool on_cuda = is_cuda == Py_True;
     Py_XDECREF(is_cuda);
@@ -253,17 +219,14 @@ bool amp_py_is_on_cuda(PyObject *tensor)
 
 PyObject *amp_py_grad(PyObject *tensor) { return read_property(&torch.grad, amp_py_names.grad, tensor); }
 
-int amp_py_set_grad(PyObject *tensor, PyObject *grad)
-{
+int amp_py_set_grad(PyObject *tensor, PyObject *grad) {
     PyTypeObject *type = Py_TYPE(tensor);
-    if ((type == torch.tensor || type == torch.parameter) && torch.grad.set) {
+    if ((type == torch.tensor || type == torch.parameter) && torch.grad.set)
         return torch.grad.set(tensor, grad, torch.grad.closure);
-    }
     return PyObject_SetAttr(tensor, amp_py_names.grad, grad);
 }
 
-uint64_t amp_py_version(PyObject *tensor)
-{
+uint64_t amp_py_version(PyObject *tensor) {
     PyObject *version = read_property(&torch.version, amp_py_names.version, tensor);
     const uint64_t number = version ? PyLong_AsUnsignedLongLong(version) : 0;
     Py_XDECREF(version);
@@ -274,8 +237,7 @@ uint64_t amp_py_version(PyObject *tensor)
     return number;
 }
 
-void *amp_py_data(PyObject *tensor)
-{
+void *amp_py_data(PyObject *tensor) {
     PyObject *address = PyObject_CallMethodObjArgs(tensor, amp_py_names.data_ptr, NULL);
     void *data = address ? PyLong_AsVoidPtr(address) : NULL;
     Py_XDECREF(address);
@@ -286,23 +248,19 @@ void *amp_py_data(PyObject *tensor)
 
 enum { MAX_DIMS = 64 };
 
-static int read_sizes(PyObject *sizes, int64_t *out, int32_t *n)
-{
+static int read_sizes(PyObject *sizes, int64_t *out, int32_t *n) {
     const Py_ssize_t size = sizes ? PyTuple_Size(sizes) : -1;
     if (size < 0 || size > MAX_DIMS) {
         Py_XDECREF(sizes);
         return -1;
     }
-    for (Py_ssize_t i = 0; i < size; i++) {
-        out[i] = PyLong_AsLongLong(PyTuple_GetItem(sizes, i));
-    }
+    for (Py_ssize_t i = 0; i < size; i++) out[i] = PyLong_AsLongLong(PyTuple_GetItem(sizes, i));
     Py_DECREF(sizes);
     *n = (int32_t)size;
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int read_device(PyObject *tensor, amp_device *device)
-{
+static int read_device(PyObject *tensor, amp_device *device) {
     PyObject *object = PyObject_GetAttr(tensor, amp_py_names.device);
     PyObject *type = object ? PyObject_GetAttrString(object, "type") : NULL;
     PyObject *index = type ? PyObject_GetAttrString(object, "index") : NULL;
@@ -320,8 +278,7 @@ static int read_device(PyObject *tensor, amp_device *device)
 }
 
 /* 0: its elements are not complex. */
-static uint8_t complex_bits(PyObject *tensor)
-{
+static uint8_t complex_bits(PyObject *tensor) {
     PyObject *is = PyObject_CallMethod(tensor, "is_complex", NULL);
     PyObject *size = is == Py_True ? PyObject_CallMethod(tensor, "element_size", NULL) : NULL;
     const long bytes = size ? PyLong_AsLong(size) : 0;
@@ -331,8 +288,7 @@ static uint8_t complex_bits(PyObject *tensor)
     return (uint8_t)(8 * bytes);
 }
 
-static int view_by_attributes(PyObject *tensor, amp_tensor_view *view)
-{
+static int view_by_attributes(PyObject *tensor, amp_tensor_view *view) {
     static _Thread_local int64_t shape[MAX_DIMS], strides[MAX_DIMS];
     const amp_dtype dtype = amp_py_dtype(tensor);
     int32_t n = 0;
@@ -344,25 +300,22 @@ static int view_by_attributes(PyObject *tensor, amp_tensor_view *view)
         view->dtype.code = 5; /* kDLComplex */
         view->dtype.bits = bits;
     }
-    if (read_sizes(PyObject_GetAttr(tensor, amp_py_names.shape), shape, &view->ndim)
-        || read_sizes(PyObject_CallMethodObjArgs(tensor, amp_py_names.stride, NULL), strides, &n)
-        || read_device(tensor, &view->device)) {
+    if (read_sizes(PyObject_GetAttr(tensor, amp_py_names.shape), shape, &view->ndim) ||
+        read_sizes(PyObject_CallMethodObjArgs(tensor, amp_py_names.stride, NULL), strides, &n) ||
+        read_device(tensor, &view->device))
         return -1;
-    }
     view->shape = shape;
     view->strides = strides;
     view->data = amp_py_data(tensor);
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int look(PyObject *tensor, amp_tensor_view *view)
-{
+static int look(PyObject *tensor, amp_tensor_view *view) {
     return torch.exchange ? torch.exchange->view(tensor, view) : view_by_attributes(tensor, view);
 }
 
 /* A DTensor has no elements of its own: those of this rank are in the tensor that it keeps. */
-static PyObject *local_of(PyObject *tensor)
-{
+static PyObject *local_of(PyObject *tensor) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyObject *local = PyObject_GetAttr(tensor, amp_py_names.local_tensor);
@@ -373,15 +326,13 @@ static PyObject *local_of(PyObject *tensor)
     return found ? local : NULL;
 }
 
-int amp_py_look(PyObject *tensor, amp_tensor_view *view)
-{
+int amp_py_look(PyObject *tensor, amp_tensor_view *view) {
     PyTypeObject *type = Py_TYPE(tensor);
     PyObject *local = type == torch.tensor || type == torch.parameter ? NULL : local_of(tensor);
     return look(local ? local : tensor, view);
 }
 
-const void *amp_py_address(PyObject *tensor)
-{
+const void *amp_py_address(PyObject *tensor) {
     amp_tensor_view view = { 0 };
     if (amp_py_look(tensor, &view)) {
         PyErr_Clear();

@@ -23,23 +23,17 @@ static const char *const spelled[NAMES] = { "data_ptr", "numel", "is_contiguous"
 static PyObject *names[NAMES];
 
 /* false without an exception: torch is not there, or only half imported */
-static bool find_torch(void)
-{
-    if (tensor_class != NULL) {
-        return true;
-    }
+static bool find_torch(void) {
+    if (tensor_class) return true;
     PyObject *torch = PyImport_GetModule(names[N_TORCH]);
     PyObject *found = torch ? PyObject_GetAttrString(torch, "Tensor") : NULL;
     for (size_t i = 0; found && i < sizeof(types) / sizeof(types[0]); i++) {
-        if (types[i].object == NULL && (types[i].object = PyObject_GetAttrString(torch, types[i].name)) == NULL) {
+        if (!types[i].object && (types[i].object = PyObject_GetAttrString(torch, types[i].name)) == NULL)
             Py_CLEAR(found);
-        }
     }
     PyObject *autograd = found ? PyObject_GetAttrString(torch, "autograd") : NULL;
     PyObject *graph = autograd ? PyObject_GetAttrString(autograd, "graph") : NULL;
-    if (graph != NULL) {
-        increment_version = PyObject_GetAttrString(graph, "increment_version");
-    }
+    if (graph) increment_version = PyObject_GetAttrString(graph, "increment_version");
     exchange = found ? amp_py_dlpack_exchange(found) : NULL;
     PyErr_Clear();
     Py_XDECREF(graph);
@@ -49,13 +43,11 @@ static bool find_torch(void)
     return found != NULL;
 }
 
-bool amp_py_is_torch(PyObject *object)
-{
+bool amp_py_is_torch(PyObject *object) {
     return find_torch() && PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)tensor_class);
 }
 
-static int64_t call_integer(PyObject *tensor, int name)
-{
+static int64_t call_integer(PyObject *tensor, int name) {
     PyObject *result = PyObject_CallMethodObjArgs(tensor, names[name], NULL);
     int64_t value = result ? PyLong_AsLongLong(result) : -1;
     Py_XDECREF(result);
@@ -63,26 +55,21 @@ static int64_t call_integer(PyObject *tensor, int name)
 }
 
 /* 1, 0, or -1 with an exception; takes the reference. */
-static int truth(PyObject *value)
-{
+static int truth(PyObject *value) {
     int is = value ? PyObject_IsTrue(value) : -1;
     Py_XDECREF(value);
     return is;
 }
 
-static int read_device(PyObject *tensor, amp_py_where place, amp_device *device)
-{
+static int read_device(PyObject *tensor, amp_py_where place, amp_device *device) {
     int cpu = truth(PyObject_GetAttr(tensor, names[N_IS_CPU]));
-    if (cpu != 0) {
-        return cpu < 0 ? -1 : 0;
-    }
+    if (cpu != 0) return cpu < 0 ? -1 : 0;
     PyObject *where = PyObject_GetAttr(tensor, names[N_DEVICE]);
     PyObject *kind = where ? PyObject_GetAttrString(where, "type") : NULL;
     PyObject *index = where ? PyObject_GetAttrString(where, "index") : NULL;
     int bad = kind == NULL || index == NULL ? -1 : 0;
-    if (!bad && PyUnicode_CompareWithASCIIString(kind, "meta") == 0) {
+    if (!bad && PyUnicode_CompareWithASCIIString(kind, "meta") == 0)
         bad = amp_py_refuse(place, "is on device %S, which has no memory", where);
-    }
     if (!bad) {
         const bool cuda = PyUnicode_CompareWithASCIIString(kind, "cuda") == 0;
         device->type = cuda ? AMP_PY_CUDA : AMP_PY_SERVED;
@@ -94,58 +81,42 @@ static int read_device(PyObject *tensor, amp_py_where place, amp_device *device)
     return bad;
 }
 
-static int read_tuple(PyObject *values, int64_t *out, int *count)
-{
+static int read_tuple(PyObject *values, int64_t *out, int *count) {
     PyObject *tuple = values ? PySequence_Tuple(values) : NULL;
     Py_ssize_t n = tuple ? PyTuple_Size(tuple) : -1;
-    for (Py_ssize_t i = 0; i < n && i < AMP_PY_DIMS; i++) {
-        out[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
-    }
+    for (Py_ssize_t i = 0; i < n && i < AMP_PY_DIMS; i++) out[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
     *count = (int)n;
     Py_XDECREF(tuple);
     Py_XDECREF(values);
     return n < 0 || PyErr_Occurred() ? -1 : 0;
 }
 
-static int read_shape(PyObject *tensor, amp_py_where place, amp_py_view *view)
-{
+static int read_shape(PyObject *tensor, amp_py_where place, amp_py_view *view) {
     int strides = 0;
-    if (read_tuple(PyObject_GetAttr(tensor, names[N_SHAPE]), view->shape, &view->dims)
-        || read_tuple(PyObject_CallMethodObjArgs(tensor, names[N_STRIDE], NULL), view->strides, &strides)) {
+    if (read_tuple(PyObject_GetAttr(tensor, names[N_SHAPE]), view->shape, &view->dims) ||
+        read_tuple(PyObject_CallMethodObjArgs(tensor, names[N_STRIDE], NULL), view->strides, &strides))
         return -1;
-    }
-    if (view->dims > AMP_PY_DIMS || view->dims != strides) {
+    if (view->dims > AMP_PY_DIMS || view->dims != strides)
         return amp_py_refuse(place, "has a shape that cannot be read");
-    }
     return amp_py_view_measure(view, place);
 }
 
-static int read_attributes(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view)
-{
+static int read_attributes(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view) {
     PyObject *dtype = PyObject_GetAttr(tensor, names[N_DTYPE]);
-    if (dtype == NULL) {
-        return -1;
-    }
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+    if (!dtype) return -1;
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
         view->span.dtype = dtype == types[i].object ? types[i].dtype : view->span.dtype;
-    }
     Py_DECREF(dtype);
     PyObject *address = PyObject_CallMethodObjArgs(tensor, names[N_DATA_PTR], NULL);
-    if (address == NULL) { /* a sparse or a functional tensor; torch says which */
+    if (!address) { /* a sparse or a functional tensor; torch says which */
         return -1;
     }
     view->span.data = PyLong_AsVoidPtr(address);
     Py_DECREF(address);
-    if (PyErr_Occurred() || read_device(tensor, place, &view->device)) {
-        return -1;
-    }
+    if (PyErr_Occurred() || read_device(tensor, place, &view->device)) return -1;
     int compact = truth(PyObject_CallMethodObjArgs(tensor, names[N_IS_CONTIGUOUS], NULL));
-    if (compact < 0) {
-        return -1;
-    }
-    if (shape || !compact) {
-        return read_shape(tensor, place, view);
-    }
+    if (compact < 0) return -1;
+    if (shape || !compact) return read_shape(tensor, place, view);
     view->compact = true;
     int64_t size = call_integer(tensor, N_NUMEL);
     view->span.size = (uint64_t)size;
@@ -153,35 +124,27 @@ static int read_attributes(PyObject *tensor, amp_py_where place, bool shape, amp
 }
 
 /* What DLPack cannot say (a sparse tensor), the attributes do, and the messages are theirs. */
-static int read_torch(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view)
-{
+static int read_torch(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view) {
     dl_tensor borrowed;
-    if (exchange != NULL && exchange->borrow != NULL) {
-        if (exchange->borrow(tensor, &borrowed) == 0) {
-            return amp_py_dlpack_read(&borrowed, place, view);
-        }
+    if (exchange && exchange->borrow) {
+        if (exchange->borrow(tensor, &borrowed) == 0) return amp_py_dlpack_read(&borrowed, place, view);
         PyErr_Clear();
     }
     return read_attributes(tensor, place, shape, view);
 }
 
-int amp_py_view_torch(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view)
-{
-    if (!amp_py_is_torch(tensor)) {
-        return 1;
-    }
+int amp_py_view_torch(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view) {
+    if (!amp_py_is_torch(tensor)) return 1;
     view->is_torch = true;
     return read_torch(tensor, place, shape, view);
 }
 
-bool amp_py_torch_stream(amp_device device, void **stream)
-{
+bool amp_py_torch_stream(amp_device device, void **stream) {
     return find_torch() && exchange != NULL && exchange->current_stream(device.type, device.id, stream) == 0;
 }
 
 /* tensor.detach().as_strided((0,), (1,)).zero_(): no element is written, and the counter that views share goes on. */
-static PyObject *write_nothing(PyObject *tensor)
-{
+static PyObject *write_nothing(PyObject *tensor) {
     PyObject *detached = PyObject_CallMethod(tensor, "detach", NULL);
     PyObject *nothing = detached ? PyObject_CallMethod(detached, "as_strided", "((i)(i))", 0, 1) : NULL;
     PyObject *done = nothing ? PyObject_CallMethod(nothing, "zero_", NULL) : NULL;
@@ -192,10 +155,9 @@ static PyObject *write_nothing(PyObject *tensor)
 
 /* All at once where torch can; a torch that takes one at a time, or a tensor made in inference mode, which has no
  * version, is no reason to fail. */
-int amp_py_touch_torch(PyObject *tensors)
-{
+int amp_py_touch_torch(PyObject *tensors) {
     PyObject *done = increment_version ? PyObject_CallFunctionObjArgs(increment_version, tensors, NULL) : NULL;
-    if (done != NULL) {
+    if (done) {
         Py_DECREF(done);
         return 0;
     }
@@ -206,23 +168,18 @@ int amp_py_touch_torch(PyObject *tensors)
         done = tensor == NULL ? NULL
              : increment_version ? PyObject_CallFunctionObjArgs(increment_version, tensor, NULL)
                                  : write_nothing(tensor);
-        if (done == NULL) {
-            PyErr_Clear();
-        }
+        if (!done) PyErr_Clear();
         Py_XDECREF(done);
         Py_XDECREF(tensor);
     }
     return 0;
 }
 
-int amp_py_add_tensor_view(PyObject *module)
-{
+int amp_py_add_tensor_view(PyObject *module) {
     (void)module;
     for (int i = 0; i < NAMES; i++) {
         names[i] = PyUnicode_InternFromString(spelled[i]);
-        if (names[i] == NULL) {
-            return -1;
-        }
+        if (!names[i]) return -1;
     }
     return 0;
 }

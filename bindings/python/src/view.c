@@ -5,52 +5,40 @@
 
 static PyObject *n_array_interface; /* interned names */
 
-int amp_py_refuse(amp_py_where place, const char *format, ...)
-{
+int amp_py_refuse(amp_py_where place, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     PyObject *words = PyUnicode_FromFormatV(format, arguments);
     va_end(arguments);
-    if (words == NULL) {
-        return -1;
-    }
-    if (place.index < 0) {
-        PyErr_Format(amp_py_argument_error(), "%s: %U", place.name, words);
-    } else {
-        PyErr_Format(amp_py_argument_error(), "%s[%zd]: %U", place.name, place.index, words);
-    }
+    if (!words) return -1;
+    if (place.index < 0) PyErr_Format(amp_py_argument_error(), "%s: %U", place.name, words);
+    else PyErr_Format(amp_py_argument_error(), "%s[%zd]: %U", place.name, place.index, words);
     Py_DECREF(words);
     return -1;
 }
 
 /* A TypeError; returns -1. */
-static int refuse_type(PyObject *object, amp_py_where place)
-{
+static int refuse_type(PyObject *object, amp_py_where place) {
     PyObject *type = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
-    if (type != NULL && place.index < 0) {
+    if (type && place.index < 0)
         PyErr_Format(PyExc_TypeError, "%s: '%U' is no tensor: it has no __dlpack__", place.name, type);
-    } else if (type != NULL) {
+    else if (type)
         PyErr_Format(PyExc_TypeError, "%s[%zd]: '%U' is no tensor: it has no __dlpack__", place.name, place.index,
                      type);
-    }
     Py_XDECREF(type);
     return -1;
 }
 
-int amp_py_view_measure(amp_py_view *view, amp_py_where place)
-{
+int amp_py_view_measure(amp_py_view *view, amp_py_where place) {
     uint64_t size = 1;
     bool empty = false, compact = true;
     for (int i = view->dims - 1; i >= 0; i--) {
         uint64_t extent = (uint64_t)view->shape[i];
-        if (view->shape[i] < 0) {
-            return amp_py_refuse(place, "has an extent below 0");
-        }
+        if (view->shape[i] < 0) return amp_py_refuse(place, "has an extent below 0");
         compact = compact && (extent == 1 || view->strides[i] == (int64_t)size);
         empty = empty || extent == 0;
-        if (extent != 0 && size > (uint64_t)PTRDIFF_MAX / extent) {
+        if (extent != 0 && size > (uint64_t)PTRDIFF_MAX / extent)
             return amp_py_refuse(place, "has more elements than memory can hold");
-        }
         size *= extent ? extent : 1;
     }
     view->span.size = empty ? 0 : size;
@@ -58,48 +46,36 @@ int amp_py_view_measure(amp_py_view *view, amp_py_where place)
     return 0;
 }
 
-void amp_py_let_go(PyObject **keep)
-{
+void amp_py_let_go(PyObject **keep) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     Py_CLEAR(*keep);
     PyErr_Restore(type, value, trace);
 }
 
-int amp_py_view_get(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view, PyObject **keep)
-{
+int amp_py_view_get(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view, PyObject **keep) {
     *keep = NULL;
     view->span = (amp_span){ NULL, 0, AMP_DTYPE_OTHER, 0 };
     view->device = (amp_device){ AMP_PY_CPU, 0 };
     view->is_torch = view->read_only = false;
     view->dims = 0;
     int state = amp_py_view_torch(tensor, place, shape, view);
-    if (state == 1) {
-        state = amp_py_view_dlpack(tensor, place, view, keep);
-    }
-    if (state == 1) {
-        state = amp_py_view_array(tensor, place, view);
-    }
-    if (state == 1) {
-        return refuse_type(tensor, place);
-    }
-    if (state == 0 && view->span.size != 0 && view->span.data == NULL) {
+    if (state == 1) state = amp_py_view_dlpack(tensor, place, view, keep);
+    if (state == 1) state = amp_py_view_array(tensor, place, view);
+    if (state == 1) return refuse_type(tensor, place);
+    if (state == 0 && view->span.size != 0 && !view->span.data)
         state = amp_py_refuse(place, "has no memory of its own (a meta or fake tensor?)");
-    }
-    if (state != 0) {
-        amp_py_let_go(keep);
-    }
+    if (state != 0) amp_py_let_go(keep);
     return state;
 }
 
 /* ---- __array_interface__ ----------------------------------------------------------------------------------------- */
 
 /* The type in libamp's words, from "<f4"; bfloat16 of ml_dtypes is "<V2", and only its dtype has the name. */
-static int array_type(PyObject *array, PyObject *interface, amp_py_where place, amp_dtype *dtype, int64_t *width)
-{
+static int array_type(PyObject *array, PyObject *interface, amp_py_where place, amp_dtype *dtype, int64_t *width) {
     PyObject *text = PyDict_GetItemString(interface, "typestr"); /* borrowed */
     PyObject *bytes = text ? PyUnicode_AsASCIIString(text) : NULL;
-    if (bytes == NULL) {
+    if (!bytes) {
         PyErr_Clear();
         return amp_py_refuse(place, "its __array_interface__ has no typestr");
     }
@@ -113,56 +89,44 @@ static int array_type(PyObject *array, PyObject *interface, amp_py_where place, 
     } else if (kind == 'V' && *width == 2) {
         PyObject *type = PyObject_GetAttrString(array, "dtype");
         PyObject *name = type ? PyObject_GetAttrString(type, "name") : NULL;
-        if (name != NULL && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0) {
+        if (name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0)
             *dtype = AMP_BFLOAT16;
-        }
         PyErr_Clear();
         Py_XDECREF(name);
         Py_XDECREF(type);
     }
     const uint16_t probe = 1;
     char foreign = *(const char *)&probe ? '>' : '<';
-    if (*dtype != AMP_DTYPE_OTHER && order == foreign) {
+    if (*dtype != AMP_DTYPE_OTHER && order == foreign)
         return amp_py_refuse(place, "has the byte order of other machines: convert it first");
-    }
     return 0;
 }
 
 /* A tuple of integers, at most AMP_PY_DIMS. */
-static int read_extents(PyObject *tuple, int64_t *out, int *count, amp_py_where place)
-{
+static int read_extents(PyObject *tuple, int64_t *out, int *count, amp_py_where place) {
     Py_ssize_t n = tuple && PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
-    if (n < 0 || n > AMP_PY_DIMS) {
-        return amp_py_refuse(place, "has a shape that cannot be read");
-    }
+    if (n < 0 || n > AMP_PY_DIMS) return amp_py_refuse(place, "has a shape that cannot be read");
     for (Py_ssize_t i = 0; i < n; i++) {
         out[i] = PyLong_AsLongLong(PyTuple_GetItem(tuple, i));
-        if (out[i] == -1 && PyErr_Occurred()) {
-            return -1;
-        }
+        if (out[i] == -1 && PyErr_Occurred()) return -1;
     }
     *count = (int)n;
     return 0;
 }
 
-static int read_interface(PyObject *array, PyObject *interface, amp_py_where place, amp_py_view *view)
-{
+static int read_interface(PyObject *array, PyObject *interface, amp_py_where place, amp_py_view *view) {
     int64_t width = 0;
-    if (array_type(array, interface, place, &view->span.dtype, &width)) {
-        return -1;
-    }
+    if (array_type(array, interface, place, &view->span.dtype, &width)) return -1;
     PyObject *data = PyDict_GetItemString(interface, "data");
-    if (data == NULL || !PyTuple_Check(data) || PyTuple_Size(data) != 2) {
+    if (!data || !PyTuple_Check(data) || PyTuple_Size(data) != 2)
         return amp_py_refuse(place, "its __array_interface__ has no address");
-    }
     view->span.data = PyLong_AsVoidPtr(PyTuple_GetItem(data, 0));
     view->read_only = PyObject_IsTrue(PyTuple_GetItem(data, 1)) != 0;
     int dims = 0;
-    if (PyErr_Occurred() || read_extents(PyDict_GetItemString(interface, "shape"), view->shape, &view->dims, place)) {
+    if (PyErr_Occurred() || read_extents(PyDict_GetItemString(interface, "shape"), view->shape, &view->dims, place))
         return -1;
-    }
     PyObject *strides = PyDict_GetItemString(interface, "strides");
-    if (strides == NULL || strides == Py_None) {
+    if (!strides || strides == Py_None) {
         int64_t step = 1;
         for (int i = view->dims - 1; i >= 0; i--) {
             view->strides[i] = step;
@@ -170,25 +134,19 @@ static int read_interface(PyObject *array, PyObject *interface, amp_py_where pla
         }
         return 0;
     }
-    if (read_extents(strides, view->strides, &dims, place)) {
-        return -1;
-    }
+    if (read_extents(strides, view->strides, &dims, place)) return -1;
     for (int i = 0; i < dims; i++) {
-        if (width <= 0 || view->strides[i] % width != 0) {
+        if (width <= 0 || view->strides[i] % width != 0)
             return amp_py_refuse(place, "has strides that are no multiple of its elements' size: copy it first");
-        }
         view->strides[i] /= width;
     }
     return dims == view->dims ? 0 : amp_py_refuse(place, "has a shape that cannot be read");
 }
 
-int amp_py_view_array(PyObject *tensor, amp_py_where place, amp_py_view *view)
-{
+int amp_py_view_array(PyObject *tensor, amp_py_where place, amp_py_view *view) {
     PyObject *interface = PyObject_GetAttr(tensor, n_array_interface);
-    if (interface == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
-            return -1;
-        }
+    if (!interface) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return -1;
         PyErr_Clear();
         return 1;
     }
@@ -197,8 +155,7 @@ int amp_py_view_array(PyObject *tensor, amp_py_where place, amp_py_view *view)
     return state == 0 ? amp_py_view_measure(view, place) : state;
 }
 
-int amp_py_add_view(PyObject *module)
-{
+int amp_py_add_view(PyObject *module) {
     (void)module;
     n_array_interface = PyUnicode_InternFromString("__array_interface__");
     return n_array_interface ? 0 : -1;
