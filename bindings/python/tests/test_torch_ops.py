@@ -236,6 +236,15 @@ def close(got, want, ulps):
     assert bool((distance <= ulps * 2.0**-23 * want[finite].abs().double() + 1e-45).all()), distance
 
 
+def test_a_rule_that_only_the_kernels_know_is_refused_in_words(monkeypatch):
+    monkeypatch.setitem(rules._RULES, "newest", rules._RULES["adagrad"])
+    monkeypatch.setitem(rules.MOMENTS, "newest", ("sum",))
+    p, g = torch.ones(3), torch.ones(3)
+    with pytest.raises(NotImplementedError, match="rule: no step of 'newest' is written over torch's operators"):
+        ops.optimizer_step("newest", [p], [g], {"sum": [torch.zeros(3)]}, steps=0)
+    assert p.equal(torch.ones(3))
+
+
 def test_norms(double):
     """In double: the sums' order is another, 1e-13 of them at most, which rounding to FP32 shows in one ulp. In FP32:
     squares, sums and roots of at most 70 elements err by 2^-24 each, relatively."""

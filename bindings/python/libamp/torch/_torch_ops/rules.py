@@ -150,6 +150,8 @@ class Batch:
             "adagrad": self._adagrad,
             "larc": self._larc,
         }
+        if self.rule.kind not in rules:
+            raise NotImplementedError(f"rule: no step of {self.rule.kind!r} is written over torch's operators")
         direction, lr = rules[self.rule.kind]()
         each("sub_", self.p, each("mul", direction, lr))
 
