@@ -373,8 +373,8 @@ static amp_status make_brackets(amp_context *context) {
         bracket->context = context;
         bracket->loss_id = i;
         bracket->home = &amp__home_host;
-        bracket->shown_scale = &bracket->scale;
-        bracket->shown_found_inf = &bracket->found_inf;
+        bracket->shown.scale = &bracket->scale;
+        bracket->shown.found_inf = &bracket->found_inf;
         amp__scaler_init(&bracket->scaler, &properties->scaler);
         bracket->record.scale_before = bracket->record.scale_after = bracket->scaler.scale;
     }

@@ -33,15 +33,18 @@ static const amp_host *loss_host(const amp_context *context, const struct amp__b
 /* What ops multiply their seeds with: the scale of an open bracket whose seeds carry it. */
 static void tell_seeds(amp_context *context) {
     context->progress.seed_scale = 1.0f;
-    for (size_t i = context->policy.properties.num_losses; i--;)
-        if (context->brackets.list[i].open && context->brackets.list[i].carrier == AMP__CARRIER_SEEDS)
-            context->progress.seed_scale = context->brackets.list[i].scale;
+    for (size_t i = context->policy.properties.num_losses; i--;) {
+        const struct amp__bracket *bracket = &context->brackets.list[i];
+        if (amp__bracket_is_open(bracket) && bracket->opening.carrier == AMP__CARRIER_SEEDS)
+            context->progress.seed_scale = bracket->scale;
+    }
 }
 
 static void drop_temporaries(struct amp__bracket *bracket) {
-    for (size_t i = AMP_COUNT(bracket->temporary); i--;) {
-        amp__host_release(bracket->host, bracket->temporary[i]);
-        bracket->temporary[i] = NULL;
+    void **temporary = bracket->opening.temporary;
+    for (size_t i = AMP_COUNT(bracket->opening.temporary); i--;) {
+        amp__host_release(bracket->host, temporary[i]);
+        temporary[i] = NULL;
     }
 }
 
@@ -49,32 +52,32 @@ static void drop_temporaries(struct amp__bracket *bracket) {
 static amp_status scale_the_loss(struct amp__bracket *bracket, void *loss, void **scaled, float *seed_factor) {
     const amp_host *host = bracket->host;
     *scaled = loss;
-    bracket->carrier = bracket->context->policy.seeds ? AMP__CARRIER_SEEDS : AMP__CARRIER_NONE;
+    bracket->opening.carrier = bracket->context->policy.seeds ? AMP__CARRIER_SEEDS : AMP__CARRIER_NONE;
     *seed_factor = bracket->context->policy.seeds ? 1.0f : bracket->scale;
     const bool alone = bracket->device.decides_alone;
     const float *on_device = loss ? amp__home_device_scale(bracket) : NULL;
     const struct amp__policy *policy = &bracket->context->policy;
     if (alone && policy->properties.scaler.dynamic && !policy->seeds) *seed_factor = NAN;
     if (!loss || !host || (!host->scale && !on_device)) return AMP_OK;
-    bracket->carrier = AMP__CARRIER_LOSS;
+    bracket->opening.carrier = AMP__CARRIER_LOSS;
     if (amp__is_low(amp__host_dtype(host, loss)) && host->cast) {
-        AMP_TRY(amp__host_cast(host, loss, AMP_FLOAT32, &bracket->temporary[0]));
-        *scaled = bracket->temporary[0];
+        AMP_TRY(amp__host_cast(host, loss, AMP_FLOAT32, &bracket->opening.temporary[0]));
+        *scaled = bracket->opening.temporary[0];
     }
     *seed_factor = 1.0f;
     if (bracket->scale == 1.0f && !on_device) return AMP_OK;
-    if (on_device) AMP_TRY(amp__host_scale_by(host, *scaled, on_device, &bracket->temporary[1]));
-    else AMP_TRY(amp__host_scale(host, *scaled, bracket->scale, &bracket->temporary[1]));
-    if (!on_device) amp__wiring_check_loss(bracket, *scaled, bracket->temporary[1]);
-    *scaled = bracket->temporary[1];
+    if (on_device) AMP_TRY(amp__host_scale_by(host, *scaled, on_device, &bracket->opening.temporary[1]));
+    else AMP_TRY(amp__host_scale(host, *scaled, bracket->scale, &bracket->opening.temporary[1]));
+    if (!on_device) amp__wiring_check_loss(bracket, *scaled, bracket->opening.temporary[1]);
+    *scaled = bracket->opening.temporary[1];
     return AMP_OK;
 }
 
 /* Room to remember whose check is delayed, so that end cannot fail for want of it. */
 static amp_status need_unchecked(struct amp__bracket *bracket) {
-    if (bracket->unchecked) return AMP_OK;
-    bracket->unchecked = amp__alloc(bracket->context->n_optimizers, sizeof *bracket->unchecked);
-    return bracket->unchecked ? AMP_OK : amp__fail_memory();
+    bool **unchecked = &bracket->unchecked.by_optimizer;
+    if (!*unchecked) *unchecked = amp__alloc(bracket->context->n_optimizers, sizeof **unchecked);
+    return *unchecked ? AMP_OK : amp__fail_memory();
 }
 
 static amp_status begin_gradients(const struct amp__bracket *bracket) {
@@ -100,22 +103,23 @@ static amp_status begin_gradients(const struct amp__bracket *bracket) {
 
 /* An overflow in backward is the scaler's business, not a reason to trap. */
 static void mask_traps(struct amp__bracket *bracket) {
-    bracket->thread = amp__thread_state();
-    if (!bracket->thread->brackets++) amp__traps_mask(&bracket->thread->traps);
+    struct amp__thread *thread = bracket->opening.thread = amp__thread_state();
+    if (!thread->brackets++) amp__traps_mask(&thread->traps);
 }
 
 /* Only the thread that masked its traps can put them back. */
 static void restore_traps(const struct amp__bracket *bracket) {
-    if (bracket->thread != amp__thread_state() || !bracket->thread->brackets) return;
-    if (!--bracket->thread->brackets) amp__traps_restore(&bracket->thread->traps);
+    struct amp__thread *thread = bracket->opening.thread;
+    if (thread != amp__thread_state() || !thread->brackets) return;
+    if (!--thread->brackets) amp__traps_restore(&thread->traps);
 }
 
 static void open_bracket(struct amp__bracket *bracket, bool with_loss, uint32_t flags) {
-    bracket->open = true;
+    bracket->state = flags & AMP_DELAY_UNSCALE ? AMP__BRACKET_DELAYS
+        : flags & AMP_DELAY_OVERFLOW_CHECK     ? AMP__BRACKET_DELAYS_CHECK
+                                               : AMP__BRACKET_DECIDES;
     mask_traps(bracket);
-    bracket->with_loss = with_loss;
-    bracket->delay = (flags & AMP_DELAY_UNSCALE) != 0;
-    bracket->delay_check = (flags & AMP_DELAY_OVERFLOW_CHECK) != 0;
+    bracket->opening.with_loss = with_loss;
     atomic_fetch_add(&bracket->context->progress.open, 1);
     if (with_loss) atomic_fetch_add(&bracket->context->progress.backward, 1);
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
@@ -137,7 +141,7 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
     AMP_TRY(amp__bracket_optimizers(bracket, optimizers, n));
     bracket->host = loss_host(context, bracket);
     bracket->scale = bracket->scaler.scale;
-    bracket->seeds_before = context->progress.seeds_shown;
+    bracket->opening.seeds_before = context->progress.seeds_shown;
     amp_status status = amp__gradients_follow(context);
     for (size_t i = 0; i < bracket->n_optimizers && status == AMP_OK; i++) {
         amp__wiring_look_for_stayed(bracket->optimizers[i]);
@@ -146,7 +150,7 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
             status = amp__masters_found(bracket->optimizers[i]->params, bracket->optimizers[i]->n_params);
     }
     if (status == AMP_OK) status = bracket->home->begin(bracket, loss != NULL);
-    if (bracket->carried != 0.0f) bracket->scale = bracket->carried;
+    if (bracket->opening.carried != 0.0f) bracket->scale = bracket->opening.carried;
     if (status == AMP_OK) status = scale_the_loss(bracket, loss, &filled->loss, &filled->factor_);
     if (status == AMP_OK) status = begin_gradients(bracket);
     if (status != AMP_OK) {
@@ -155,13 +159,13 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
         return status;
     }
     open_bracket(bracket, loss != NULL, flags);
-    bracket->serial = amp__new_serial();
-    filled->scale = bracket->shown_scale;
-    filled->found_inf = bracket->shown_found_inf;
+    bracket->opening.serial = amp__new_serial();
+    filled->scale = bracket->shown.scale;
+    filled->found_inf = bracket->shown.found_inf;
     filled->device = bracket->device.scaler ? context->devices.places[0]->device : cpu;
     filled->priv[0] = bracket;
     filled->priv[1] = context;
-    filled->priv[2] = (void *)bracket->serial;
+    filled->priv[2] = (void *)bracket->opening.serial;
     return AMP_OK;
 }
 
@@ -211,10 +215,10 @@ AMP_API amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, am
 void amp__bracket_close(struct amp__bracket *bracket) {
     drop_temporaries(bracket);
     atomic_fetch_sub(&bracket->context->progress.open, 1);
-    if (bracket->with_loss) atomic_fetch_sub(&bracket->context->progress.backward, 1);
+    if (bracket->opening.with_loss) atomic_fetch_sub(&bracket->context->progress.backward, 1);
     for (size_t i = 0; i < bracket->n_optimizers; i++) amp__step_leaves_bracket(bracket->optimizers[i]);
     bracket->n_optimizers = 0;
-    bracket->open = false;
+    bracket->state = AMP__BRACKET_CLOSED;
     tell_seeds(bracket->context);
     restore_traps(bracket);
     /* backward has run: casts recorded before it are bound to a tape that is over */
@@ -288,8 +292,8 @@ static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_
         AMP_TRY(unscale_all(bracket, &now));
         AMP_TRY(bracket->home->find(bracket, &now));
     }
-    result->found_inf = now.found_inf || bracket->unchecked_inf;
-    result->first_nonfinite = bracket->unchecked_first ? bracket->unchecked_first : now.first_nonfinite;
+    result->found_inf = now.found_inf || bracket->unchecked.found_inf;
+    result->first_nonfinite = bracket->unchecked.first ? bracket->unchecked.first : now.first_nonfinite;
     return AMP_OK;
 }
 
@@ -309,6 +313,11 @@ static bool is_bracket_of(const amp_context *context, const struct amp__bracket 
     return false;
 }
 
+/* Anything may be asked: an amp_scaled_loss may be a copy, or older than the opening. */
+static bool is_open_as(const amp_context *context, const struct amp__bracket *bracket, uintptr_t serial) {
+    return is_bracket_of(context, bracket) && amp__bracket_is_open(bracket) && bracket->opening.serial == serial;
+}
+
 static amp_status open_bracket_of(amp_scaled_loss *scaled, const char *who, struct amp__bracket **out) {
     AMP_RETURN_IF(!scaled, AMP_ERR_INVALID_ARGUMENT, "%s: scaled is NULL", who);
     AMP_TRY(amp__check_struct(scaled->struct_size, sizeof *scaled, "amp_scaled_loss"));
@@ -321,7 +330,7 @@ static amp_status open_bracket_of(amp_scaled_loss *scaled, const char *who, stru
         return amp__fail(AMP_ERR_WRONG_STATE, "%s: the context was shut down meanwhile, which cancelled the bracket",
                          who);
     }
-    if (bracket && (!is_bracket_of(scaled->priv[1], bracket) || !bracket->open || bracket->serial != serial)) {
+    if (bracket && !is_open_as(scaled->priv[1], bracket, serial)) {
         memset(scaled->priv, 0, sizeof scaled->priv);
         return amp__fail(AMP_ERR_WRONG_STATE, "%s: the bracket is closed already; was this amp_scaled_loss copied?",
                          who);
@@ -333,9 +342,9 @@ static amp_status open_bracket_of(amp_scaled_loss *scaled, const char *who, stru
 AMP_API float amp_seed_factor(const amp_scaled_loss *scaled) {
     struct amp__bracket *bracket = scaled ? scaled->priv[0] : NULL;
     if (!bracket) return scaled ? scaled->factor_ : 1.0f;
-    const bool open = amp__context_is_live(scaled->priv[1]) && is_bracket_of(scaled->priv[1], bracket) &&
-        bracket->open && bracket->serial == (uintptr_t)scaled->priv[2];
-    if (open && bracket->carrier == AMP__CARRIER_NONE) bracket->carrier = AMP__CARRIER_HOST;
+    const bool open = amp__context_is_live(scaled->priv[1]) &&
+        is_open_as(scaled->priv[1], bracket, (uintptr_t)scaled->priv[2]);
+    if (open && bracket->opening.carrier == AMP__CARRIER_NONE) bracket->opening.carrier = AMP__CARRIER_HOST;
     return scaled->factor_;
 }
 
@@ -382,7 +391,7 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     amp_status status = amp__take_error(context);
     if (status == AMP_OK) status = amp__wiring_check_scale(bracket);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
-    if (bracket->delay) return delay_end(bracket, scaled);
+    if (bracket->state == AMP__BRACKET_DELAYS) return delay_end(bracket, scaled);
     for (size_t i = 0; i < bracket->n_optimizers; i++) amp__wiring_tell_stayed(bracket->optimizers[i]);
     struct amp__grads_result result;
     status = context->progress.looks < AMP__LOOKS ? amp__gradients_follow(context) : AMP_OK;
@@ -393,7 +402,7 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
         amp__observe_scaled(context, bracket->optimizers, bracket->n_optimizers);
     if (status == AMP_OK) status = unscale(bracket, &result);
     if (status != AMP_OK) return fail_bracket(bracket, scaled, status, false);
-    if (bracket->delay_check) {
+    if (bracket->state == AMP__BRACKET_DELAYS_CHECK) {
         status = amp__bracket_delay_check(bracket, &result);
         if (status != AMP_OK) return fail_bracket(bracket, scaled, status, true);
         scaled->action = AMP_STEP;

@@ -216,7 +216,7 @@ static void tell_loss(const struct amp__bracket *bracket, amp__text *text) {
                   (double)record->scale_after);
     if (record->brackets)
         amp__text_add(text, ", in the last one %g, carried by %s", (double)record->scale_before,
-                      record->scale_before == 1.0f ? "nothing, for it is 1" : carriers[bracket->carrier]);
+                      record->scale_before == 1.0f ? "nothing, for it is 1" : carriers[bracket->opening.carrier]);
     amp__text_add(text, "\n");
 }
 
@@ -239,8 +239,8 @@ static void tell_unseen(const amp_context *context, amp__text *text) {
         const struct amp__bracket *bracket = &context->brackets.list[i];
         if (!bracket->record.brackets || bracket->record.scale_before == 1.0f) continue;
         scales = true;
-        by_loss |= bracket->carrier == AMP__CARRIER_LOSS;
-        by_host |= bracket->carrier == AMP__CARRIER_HOST;
+        by_loss |= bracket->opening.carrier == AMP__CARRIER_LOSS;
+        by_host |= bracket->opening.carrier == AMP__CARRIER_HOST;
     }
     if (!scales) return;
     amp__text_add(text, "cannot be seen: ");

@@ -22,9 +22,10 @@ static amp_status find_bracket(amp_context *context, uint32_t loss_id, const cha
 
 /* The present scale. Where only a device knows it, that is asked. */
 static amp_status learn_scale(struct amp__bracket *bracket, float *scale) {
-    if (bracket->open && bracket->carrier == AMP__CARRIER_NONE) bracket->carrier = AMP__CARRIER_HOST;
-    if (!bracket->open || bracket->device.decides_alone) AMP_TRY(bracket->home->read(bracket));
-    *scale = bracket->open ? bracket->scale : bracket->scaler.scale;
+    const bool open = amp__bracket_is_open(bracket);
+    if (open && bracket->opening.carrier == AMP__CARRIER_NONE) bracket->opening.carrier = AMP__CARRIER_HOST;
+    if (!open || bracket->device.decides_alone) AMP_TRY(bracket->home->read(bracket));
+    *scale = open ? bracket->scale : bracket->scaler.scale;
     return AMP_OK;
 }
 
@@ -34,7 +35,7 @@ AMP_API amp_status amp_scale(amp_context *context, uint32_t loss_id, void *tenso
     float scale = 1.0f;
     AMP_TRY(find_bracket(context, loss_id, "amp_scale", &host, &bracket));
     AMP_RETURN_IF(!tensor || !out, AMP_ERR_INVALID_ARGUMENT, "amp_scale: %s is NULL", tensor ? "out" : "tensor");
-    if (bracket->device.scaler && host->scale_by) return amp__host_scale_by(host, tensor, bracket->shown_scale, out);
+    if (bracket->device.scaler && host->scale_by) return amp__host_scale_by(host, tensor, bracket->shown.scale, out);
     AMP_TRY(amp__host_need(host->scale != NULL, "scale", "amp_scale", "it multiplies on the host's tape"));
     AMP_TRY(learn_scale(bracket, &scale));
     return amp__host_scale(host, tensor, scale, out);

@@ -39,7 +39,7 @@ void amp__context_destroy(amp_context *context) {
         amp__optim_destroy(optimizer->optim);
     }
     for (uint32_t i = 0; context->brackets.list && i < context->policy.properties.num_losses; i++) {
-        amp__free(context->brackets.list[i].unchecked);
+        amp__free(context->brackets.list[i].unchecked.by_optimizer);
         amp__free(context->brackets.list[i].optimizers);
     }
     amp__home_end(context);
@@ -84,7 +84,7 @@ static void cancel_brackets(amp_context *context) {
     for (size_t i = 0; i < context->params.n; i++) (void)amp__grads_unscale(context->params.list[i]);
     (void)amp__places_flush(context);
     for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
-        if (context->brackets.list[i].open) amp__bracket_close(&context->brackets.list[i]);
+        if (amp__bracket_is_open(&context->brackets.list[i])) amp__bracket_close(&context->brackets.list[i]);
 }
 
 /* Every parameter goes back to FP32. One that the host refuses to take keeps its type; the first error is reported, and

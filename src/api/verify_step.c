@@ -75,7 +75,7 @@ static amp_status remember(struct amp__verification *v) {
     for (uint32_t i = 0; i < context->policy.properties.num_losses; i++) {
         const struct amp__bracket *bracket = &context->brackets.list[i];
         v->brackets[i] = (struct amp__kept_bracket){ bracket->scaler,  bracket->record,    bracket->found_inf,
-                                                bracket->changes, bracket->told_of_skips };
+                                                bracket->told.changes, bracket->told.skips };
     }
     v->looks = context->progress.looks;
     v->ops_checked = context->progress.ops_checked;
@@ -115,7 +115,7 @@ static amp_status clear(const struct amp__verification *v) {
     }
     (void)amp__places_flush(context);
     for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
-        if (context->brackets.list[i].open) amp__bracket_close(&context->brackets.list[i]);
+        if (amp__bracket_is_open(&context->brackets.list[i])) amp__bracket_close(&context->brackets.list[i]);
     for (size_t i = 0; i < context->params.n; i++) {
         struct amp__param *param = context->params.list[i];
         if (!param->host->grad || (param->host->set_grad && !param->host->release)) continue;
@@ -135,8 +135,8 @@ static amp_status put_state_back(const struct amp__verification *v) {
         bracket->scaler = kept->scaler;
         bracket->record = kept->record;
         bracket->found_inf = kept->found_inf;
-        bracket->changes = kept->changes;
-        bracket->told_of_skips = kept->told_of_skips;
+        bracket->told.changes = kept->changes;
+        bracket->told.skips = kept->told_of_skips;
         if (status == AMP_OK) status = bracket->home->write(bracket);
     }
     context->progress.looks = v->looks;
@@ -208,7 +208,7 @@ static amp_status wake(struct amp__verification *v) {
 static amp_status check_over(const struct amp__verification *v, int pass) {
     const amp_context *context = v->context;
     for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
-        AMP_RETURN_IF(context->brackets.list[i].open, AMP_ERR_WRONG_STATE,
+        AMP_RETURN_IF(amp__bracket_is_open(&context->brackets.list[i]), AMP_ERR_WRONG_STATE,
                       "amp_verify_step: run %s left the bracket of loss %u open: end it there", passes[pass],
                       (unsigned)i);
     for (size_t i = 0; i < context->n_optimizers; i++) {

@@ -19,44 +19,71 @@ enum amp__carrier {
 enum amp__last_decision { AMP__DECISION_KNOWN, AMP__DECISION_COPYING, AMP__DECISION_ON_DEVICE };
 struct amp__scaler_home;
 
-struct amp__bracket {
-    uintptr_t serial; /* of the opening: an amp_scaled_loss that outlived it is told from the present one */
-    bool open, with_loss, delay, delay_check;
-    bool told_of_skips; /* too many in a row, since the last step */
-    bool told_of_most;  /* AMP-M85, once */
+/* CLOSED, or the work of the open bracket's end. */
+enum amp__bracket_state {
+    AMP__BRACKET_CLOSED,
+    AMP__BRACKET_DECIDES,      /* unscale the gradients and decide */
+    AMP__BRACKET_DELAYS,       /* leave the scale in the gradients: AMP_DELAY_UNSCALE */
+    AMP__BRACKET_DELAYS_CHECK, /* unscale the gradients, and leave the decision: AMP_DELAY_OVERFLOW_CHECK */
+};
+
+/* A bracket from its begin to its end. */
+struct amp__opening {
+    uintptr_t serial; /* an amp_scaled_loss that outlived an earlier bracket has another */
+    bool with_loss;
     enum amp__carrier carrier;
-    uint64_t seeds_before; /* context->progress.seeds_shown at its begin */
-    uint32_t loss_id;
+    uint64_t seeds_before;      /* progress.seeds_shown at its begin */
+    float carried;              /* scale of gradients that were delayed, which becomes the bracket's; 0: none */
+    void *temporary[2];         /* scaled loss and its FP32 cast, ours until the end */
+    struct amp__thread *thread; /* that began it: its floating-point traps are masked */
+};
+
+/* Checks that earlier brackets of the loss delayed. */
+struct amp__unchecked {
+    bool *by_optimizer; /* whose check is delayed; NULL: none ever was */
+    bool found_inf;
+    const struct amp__param *first; /* whose gradient was not finite */
+};
+
+/* Reports about a loss so far. */
+struct amp__bracket_told {
+    bool skips;       /* too many in a row, since the last step */
+    bool most;        /* AMP-M85, once */
+    uint64_t changes; /* of the scale */
+};
+
+/* A scaler in the memory of a device. */
+struct amp__on_device {
+    struct amp__device_scaler *scaler; /* NULL: the scaler lives on the host */
+    bool decides_alone; /* nobody on the host needs this bracket's decision: not even the scale, where it moves */
+    enum amp__last_decision last; /* the last end's */
+    void *copy;                   /* of the scaler after it, in the host's memory */
+    bool *waiting;                /* by optimizer: its next step waits for the decision */
+    uint32_t *which;              /* room for numbers of optimizers */
+    const struct amp__param **looked; /* parameters by the numbers that the last end gave their gradients */
+    size_t n_looked, looked_capacity;
+    bool looked_changed; /* since the record was read: numbers of before mean nothing */
+};
+
+struct amp__bracket {
     amp_context *context;
+    uint32_t loss_id;
+    enum amp__bracket_state state;
+    struct amp__opening opening;
     struct amp__optimizer **optimizers; /* n_optimizers of them while open */
     size_t n_optimizers, optimizers_capacity;
+    const amp_host *host; /* of the last opening */
     struct amp__scaler scaler;
     float scale;     /* of this bracket, while open */
-    float carried;   /* the scale of gradients that delayed, which is this bracket's then; 0: none */
     float found_inf; /* of the last one closed */
-    void *temporary[2]; /* scaled loss and its FP32 cast, ours until the end */
-    const amp_host *host;
-    struct amp__thread *thread; /* that began it: its floating-point traps are masked */
     amp_record record;
-    bool *unchecked; /* by optimizer: has its overflow check been delayed? NULL: none ever was */
-    bool unchecked_inf; /* what those brackets found */
-    const struct amp__param *unchecked_first;
-    uint64_t changes;   /* of the scale, so far */
-
-    const struct amp__scaler_home *home;        /* home.h: where the scaler lives, */
-    const float *shown_scale, *shown_found_inf; /* and there what amp_scaled_loss points to */
-    struct amp__on_device {                     /* where it is a device */
-        struct amp__device_scaler *scaler;      /* in its memory; NULL: the scaler lives on the host */
-        bool decides_alone; /* nobody on the host needs this bracket's decision: not even the scale, where it moves */
-        enum amp__last_decision last; /* the last end's */
-        void *copy;              /* in the host's memory, of the scaler after it */
-        bool *waiting;           /* by optimizer: its next step waits for it */
-        uint32_t *which;         /* room for numbers of optimizers */
-        /* the parameters whose gradients that end looked at, as they were numbered there */
-        const struct amp__param **looked;
-        size_t n_looked, looked_capacity;
-        bool looked_changed; /* since the record was read: numbers of before mean nothing */
-    } device;
+    struct amp__unchecked unchecked;
+    struct amp__bracket_told told;
+    const struct amp__scaler_home *home; /* home.h: where the scaler lives */
+    struct amp__shown {                  /* amp_scaled_loss points to them, at home */
+        const float *scale, *found_inf;
+    } shown;
+    struct amp__on_device device;
 };
 
 /* open.c: the bracket of a loss_id, and its list of optimizers filled; or why not. */
@@ -66,11 +93,15 @@ amp_status amp__bracket_optimizers(struct amp__bracket *bracket, amp_optimizer *
 /* Ends an open bracket's hold on its optimizers, temporaries and thread. The gradients are the caller's business. */
 void amp__bracket_close(struct amp__bracket *bracket);
 
+static inline bool amp__bracket_is_open(const struct amp__bracket *bracket) {
+    return bracket->state != AMP__BRACKET_CLOSED;
+}
+
 /* ---- decide.c: from what a bracket found to what it decides ---- */
 
 /* Ends without a decision, and without a word to other ranks. */
 static inline bool amp__bracket_puts_off(const struct amp__bracket *bracket) {
-    return bracket->delay || bracket->delay_check;
+    return bracket->state == AMP__BRACKET_DELAYS || bracket->state == AMP__BRACKET_DELAYS_CHECK;
 }
 static inline bool amp__bracket_has_ranks(const struct amp__bracket *bracket) {
     return !amp__bracket_puts_off(bracket) && bracket->host && amp__host_has_ranks(bracket->host);

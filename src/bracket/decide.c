@@ -28,12 +28,12 @@ static amp_status cancel_gradients(const struct amp__bracket *bracket, bool all)
 
 amp_status amp__bracket_delay_check(struct amp__bracket *bracket, const struct amp__grads_result *result) {
     amp_context *context = bracket->context;
-    bracket->unchecked_inf = result->found_inf;
-    bracket->unchecked_first = result->first_nonfinite;
+    bracket->unchecked.found_inf = result->found_inf;
+    bracket->unchecked.first = result->first_nonfinite;
     bracket->found_inf = result->found_inf ? 1.0f : 0.0f;
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
-        bool *unchecked = &bracket->unchecked[optimizer - context->optimizers];
+        bool *unchecked = &bracket->unchecked.by_optimizer[optimizer - context->optimizers];
         optimizer->delay.unchecked += !*unchecked;
         amp__step_drops_delay(optimizer);
         *unchecked = true;
@@ -44,15 +44,15 @@ amp_status amp__bracket_delay_check(struct amp__bracket *bracket, const struct a
 /* What was decided holds for all the optimizers whose check waited for it. */
 static void end_delayed_check(struct amp__bracket *bracket, bool skip) {
     amp_context *context = bracket->context;
-    for (size_t i = 0; bracket->unchecked && i < context->n_optimizers; i++) {
+    for (size_t i = 0; bracket->unchecked.by_optimizer && i < context->n_optimizers; i++) {
         struct amp__optimizer *optimizer = &context->optimizers[i];
-        if (!bracket->unchecked[i]) continue;
-        bracket->unchecked[i] = false;
+        if (!bracket->unchecked.by_optimizer[i]) continue;
+        bracket->unchecked.by_optimizer[i] = false;
         optimizer->delay.unchecked--;
         amp__step_decides(optimizer, skip);
     }
-    bracket->unchecked_inf = false;
-    bracket->unchecked_first = NULL;
+    bracket->unchecked.found_inf = false;
+    bracket->unchecked.first = NULL;
 }
 
 /* ---- several ranks ---- */
@@ -161,8 +161,8 @@ amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_
     if (record->skips_in_row == SUSPICIOUS_SKIPS) look_for_the_cause(bracket);
     const uint32_t limit = context->policy.properties.max_skips;
     const bool too_many = record->skips_in_row && record->skips_in_row >= limit && limit != AMP_NEVER;
-    const bool told = bracket->told_of_skips;
-    bracket->told_of_skips = too_many;
+    const bool told = bracket->told.skips;
+    bracket->told.skips = too_many;
     if (!too_many || told) return AMP_OK;
     const char *first = !overflow_here && amp__bracket_has_ranks(bracket) ? "another rank"
         : record->first_nonfinite                                         ? record->first_nonfinite

@@ -41,7 +41,7 @@ const float *amp__home_device_scale(const struct amp__bracket *bracket) {
 }
 
 amp_factor amp__home_inverse(const struct amp__bracket *bracket) {
-    const float scale = bracket->open ? bracket->scale : bracket->scaler.scale;
+    const float scale = amp__bracket_is_open(bracket) ? bracket->scale : bracket->scaler.scale;
     if (bracket->device.scaler) return (amp_factor){ &bracket->device.scaler->inverse, 0.0f, AMP_FACTOR_AS_IT_IS };
     return (amp_factor){ NULL, amp__rule_inverse(scale), AMP_FACTOR_AS_IT_IS };
 }
@@ -100,7 +100,7 @@ static size_t concern(struct amp__bracket *bracket) {
     size_t n = 0;
     for (size_t i = 0; i < context->n_optimizers; i++) {
         const struct amp__optimizer *optimizer = &context->optimizers[i];
-        bool concerned = bracket->unchecked && bracket->unchecked[i];
+        bool concerned = bracket->unchecked.by_optimizer && bracket->unchecked.by_optimizer[i];
         for (size_t k = 0; k < bracket->n_optimizers; k++) concerned |= bracket->optimizers[k] == optimizer;
         if (concerned && optimizer->skips_on_device) bracket->device.which[n++] = (uint32_t)i;
         else if (concerned) bracket->device.waiting[i] = true;
@@ -288,8 +288,8 @@ static amp_status move_to_device(amp_context *context, struct amp__bracket *brac
     if (!bracket->device.waiting || !bracket->device.which) return amp__fail_memory();
     bracket->home = &amp__home_device;
     bracket->device.scaler = scaler;
-    bracket->shown_scale = &scaler->state.scale;
-    bracket->shown_found_inf = &scaler->found_inf;
+    bracket->shown.scale = &scaler->state.scale;
+    bracket->shown.found_inf = &scaler->found_inf;
     return write(bracket);
 }
 

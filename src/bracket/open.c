@@ -14,11 +14,11 @@ amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t fl
                   "amp_weights_restore first");
     AMP_RETURN_IF(flags & ~(uint32_t)(AMP_DELAY_UNSCALE | AMP_DELAY_OVERFLOW_CHECK), AMP_ERR_INVALID_ARGUMENT,
                   "amp_scale_loss_begin: unknown flags 0x%x", (unsigned)flags);
-    AMP_RETURN_IF(context->brackets.list[loss_id].open, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(amp__bracket_is_open(&context->brackets.list[loss_id]), AMP_ERR_WRONG_STATE,
                   "amp_scale_loss_begin: the bracket of loss_id %u is open already: end it first, or give each loss "
                   "its own loss_id (amp_config.num_losses)", (unsigned)loss_id);
     for (uint32_t i = 0; context->policy.seeds && i < context->policy.properties.num_losses; i++)
-        AMP_RETURN_IF(context->brackets.list[i].open, AMP_ERR_WRONG_STATE,
+        AMP_RETURN_IF(amp__bracket_is_open(&context->brackets.list[i]), AMP_ERR_WRONG_STATE,
                       "amp_scale_loss_begin: the bracket of loss_id %u is open, and a seed in an op's arguments cannot "
                       "tell whose it is: end that one first", (unsigned)i);
     *out = &context->brackets.list[loss_id];
@@ -56,11 +56,11 @@ static amp_status check_optimizer(const struct amp__bracket *bracket, const stru
  * of a device's scaler is what it is there.) */
 static amp_status carry(struct amp__bracket *bracket, float scale, const char *whose) {
     if (bracket->device.scaler) return AMP_OK;
-    AMP_RETURN_IF(bracket->carried != 0.0f && bracket->carried != scale, AMP_ERR_CONFLICT,
+    AMP_RETURN_IF(bracket->opening.carried != 0.0f && bracket->opening.carried != scale, AMP_ERR_CONFLICT,
                   "amp_scale_loss_begin: the gradients of %s still carry a scale of %g (AMP_DELAY_UNSCALE), others of "
                   "this bracket one of %g: the scale of loss_id %u changed in between. Unscale them in a bracket each",
-                  whose, (double)scale, (double)bracket->carried, (unsigned)bracket->loss_id);
-    bracket->carried = scale;
+                  whose, (double)scale, (double)bracket->opening.carried, (unsigned)bracket->loss_id);
+    bracket->opening.carried = scale;
     return AMP_OK;
 }
 
@@ -102,7 +102,7 @@ amp_status amp__bracket_optimizers(struct amp__bracket *bracket, amp_optimizer *
         bracket->optimizers = grown;
         bracket->optimizers_capacity = n;
     }
-    bracket->carried = 0.0f;
+    bracket->opening.carried = 0.0f;
     for (size_t i = 0; i < n; i++) AMP_TRY(find_optimizer(bracket, users, i));
     bracket->n_optimizers = n;
     return AMP_OK;

@@ -66,14 +66,14 @@ static void tell_change(struct amp__bracket *bracket, amp_event *event) {
     char line[512] = "";
     amp__text text = { line, sizeof line, 0 };
     uint64_t since;
-    if (worth_a_line(++bracket->changes, &since)) {
+    if (worth_a_line(++bracket->told.changes, &since)) {
         amp__text_add(&text, "loss scale %u goes from %g to %g", (unsigned)bracket->loss_id,
                       (double)record->scale_before, (double)record->scale_after);
         if (record->scale_after > record->scale_before)
             amp__text_add(&text, "%s",
                           once(&bracket->context->reporting.explained_growth,
                                ". This is normal: after a window of clean iterations a larger scale is tried"));
-        announce(&text, bracket->changes, "changes");
+        announce(&text, bracket->told.changes, "changes");
         left_out(&text, since, "more changes");
     }
     event->kind = AMP_EVENT_SCALE_CHANGE;
@@ -100,10 +100,10 @@ void amp__bracket_find_skips(struct amp__bracket *bracket) {
     char subject[32];
     const bool none = record->skipped && record->skipped == record->brackets;
     const bool most = record->brackets >= MANY && 2 * record->skipped > record->brackets;
-    if (bracket->told_of_most || (!none && !most && record->skips_in_row < MANY)) return;
+    if (bracket->told.most || (!none && !most && record->skips_in_row < MANY)) return;
     /* these name the cause, or the same */
     if (amp__found(context, AMP__NONFINITE_PARAMETER) || amp__found(context, AMP__SKIPS_WITHOUT_END)) return;
-    bracket->told_of_most = true;
+    bracket->told.most = true;
     snprintf(subject, sizeof subject, "loss %u", (unsigned)bracket->loss_id);
     amp__find(context, AMP__MOSTLY_SKIPPED, subject,
               "%s: %llu of %llu steps were skipped, %u in a row at the end, and the loss scale is %g", subject,

@@ -65,7 +65,7 @@ void amp__wiring_tell_failure(amp_context *context) {
 
 /* Its backward may have been that of brackets before it. */
 static bool is_closing(const struct amp__bracket *bracket) {
-    bool closing = bracket->carried != 0.0f;
+    bool closing = bracket->opening.carried != 0.0f;
     for (size_t i = 0; i < bracket->n_optimizers; i++) closing |= bracket->optimizers[i]->delay.unchecked != 0;
     return closing;
 }
@@ -94,17 +94,18 @@ static amp_status fail_seeds(amp_context *context) {
 amp_status amp__wiring_check_scale(const struct amp__bracket *bracket) {
     amp_context *context = bracket->context;
     const struct amp__scaler_settings *scaler = &context->policy.properties.scaler;
-    if (bracket->carrier == AMP__CARRIER_LOSS || bracket->carrier == AMP__CARRIER_HOST) return AMP_OK;
+    const struct amp__opening *opening = &bracket->opening;
+    if (opening->carrier == AMP__CARRIER_LOSS || opening->carrier == AMP__CARRIER_HOST) return AMP_OK;
     if ((scaler->dynamic ? bracket->scale : scaler->init_scale) == 1.0f || is_closing(bracket)) return AMP_OK;
-    if (bracket->carrier == AMP__CARRIER_SEEDS && context->progress.seeds_shown != bracket->seeds_before) return AMP_OK;
+    if (opening->carrier == AMP__CARRIER_SEEDS && context->progress.seeds_shown != opening->seeds_before) return AMP_OK;
     if (bracket->host && bracket->host->flags & AMP_HOST_SEEDS_ON_DEVICE) return AMP_OK;
     bool any = false;
     AMP_TRY(look_for_any_of(bracket, &any));
     if (!any) return AMP_OK;
-    if (bracket->carrier == AMP__CARRIER_SEEDS) return fail_seeds(context);
+    if (opening->carrier == AMP__CARRIER_SEEDS) return fail_seeds(context);
     return amp__find_error(context, AMP__SCALE_UNTAKEN, AMP_ERR_CONFLICT, "",
                            "amp_scale_loss_end: gradients would be divided by %g, which %s", (double)bracket->scale,
-                           bracket->with_loss ? "the loss was not multiplied with (no hook scale), nor any seed"
+                           opening->with_loss ? "the loss was not multiplied with (no hook scale), nor any seed"
                                               : "no seed was multiplied with");
 }
 

@@ -15,7 +15,7 @@ static amp_status check_idle(const amp_context *context, const char *who) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "%s: context is NULL", who);
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
-        AMP_RETURN_IF(context->brackets.list[i].open, AMP_ERR_WRONG_STATE,
+        AMP_RETURN_IF(amp__bracket_is_open(&context->brackets.list[i]), AMP_ERR_WRONG_STATE,
                       "%s inside a bracket (loss_id %u): call it after amp_scale_loss_end, best after the step", who,
                       (unsigned)i);
     for (size_t i = 0; i < context->n_optimizers; i++) {
