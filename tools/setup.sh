@@ -53,6 +53,8 @@ present() {
     zlib) library zlib 1.2 ;;
     check) library check 0.11 ;;
     dlpack) compiles gcc c dlpack/dlpack.h ;;
+    cblas) compiles gcc c cblas.h ;;
+    jsonschema) have python3 && python3 -c 'import jsonschema' 2>/dev/null ;;
     mpi) have mpirun && library ompi-c 3 ;;
     python3) have python3 && python3 -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null ;;
     pip) have python3 && python3 -c 'import pip' 2>/dev/null ;;
@@ -83,6 +85,8 @@ describe() {
     zlib) echo "zlib with headers" ;;
     check) echo "check (the C test framework)" ;;
     dlpack) echo "<dlpack/dlpack.h>" ;;
+    cblas) echo "<cblas.h>" ;;
+    jsonschema) echo "Python's jsonschema" ;;
     mpi) echo "Open MPI with headers" ;;
     python3) echo "python3 >= 3.7" ;;
     pip) echo "Python's pip" ;;
@@ -135,6 +139,13 @@ packages() {
     zypper:jansson) echo libjansson-devel ;;
     apt-get:zlib) echo zlib1g-dev ;;
     apt-get:dlpack) echo libdlpack-dev ;;
+    apt-get:cblas) echo libblas-dev ;;
+    dnf:cblas | zypper:cblas) echo blas-devel ;;
+    pacman:cblas) echo cblas ;;
+    apk:cblas) echo openblas-dev ;;
+    pacman:jsonschema) echo python-jsonschema ;;
+    apk:jsonschema) echo py3-jsonschema ;;
+    *:jsonschema) echo python3-jsonschema ;;
     apt-get:mpi) echo libopenmpi-dev openmpi-bin ;;
     dnf:mpi) echo openmpi-devel ;;
     pacman:mpi) echo openmpi ;;
@@ -426,6 +437,10 @@ logged() {
     log=$1
     shift
     if "$@" >"$log" 2>&1 </dev/null; then return; fi
+    if grep -q 'KeyboardInterrupt\|interrupted by user' "$log"; then # Ctrl-C: Meson's traceback says nothing more
+        say "interrupted: $*"
+        exit 130
+    fi
     tail -n 40 "$log" >&2
     say "failed: $*"
     say "the whole log is $log"

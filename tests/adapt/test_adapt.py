@@ -20,7 +20,7 @@ import cli  # noqa: E402  pylint: disable=wrong-import-position
 FUNCTIONS = ["nn_dense_forward", "nn_dense_backward", "nn_softmax", "nn_gemm", "nn_crossentropy_backward", "nn_smooth",
              "nn_apply", "nn_step"]
 NO_PARAMS = r"AMP-M08 .*AMP_ADAPT: describe_params"
-DARKNET = "/usr/lib/darknet/include/darknet.h"
+DARKNET = os.environ.get("AMP_TEST_DARKNET", "/usr/lib/darknet/include/darknet.h")
 # What is refused, and what is said of it.
 REFUSED = [
     ("traps.h nn_gem", "declares no function nn_gem.", "nn_gemm"),

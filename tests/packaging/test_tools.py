@@ -57,7 +57,7 @@ EQUIPPED = {
     **{program: "exit 0" for program in ("cmake", "make", "doxygen", "abidiff", "git", "valgrind", "mpirun", "qemu-x86_64",
                                          "qemu-aarch64", "aarch64-linux-gnu-gcc", "g++", "rustc", "gfortran", "musl-gcc")},
     "gcc": answers("gcc", "-fsyntax-only"), "pkg-config": answers("pkg-config", "ompi-c"),
-    "python3": f"""case "$*" in "-c import pip" | "-c import pycparser") exit 0 ;; esac\nexec {sys.executable} "$@\"""",
+    "python3": f"""case "$*" in "-c import pip" | "-c import pycparser" | "-c import jsonschema") exit 0 ;; esac\nexec {sys.executable} "$@\"""",
 }
 
 
@@ -105,6 +105,9 @@ def mini_tree(source, root):
     (root / "meson_options.txt").write_text(OPTIONS, encoding="utf-8")
     (root / "demo" / "meson.build").write_text("executable('train', 'train.c')\n", encoding="utf-8")
     (root / "demo" / "train.c").write_text(TRAIN, encoding="utf-8")
+    (root / "include").mkdir()
+    for name in ("demo/options.c", "include/amp.h"):  # whose tables tools/demo reads
+        shutil.copy(source / name, root / name)
     report = root / "bindings" / "python" / "libamp" / "_report"
     report.mkdir(parents=True)
     (report / "program.py").write_text(REPORT, encoding="utf-8")
@@ -340,6 +343,10 @@ def test_demo(tap, folder, machine, root, demo, elsewhere):
         report = root / "build" / "demo" / "report.txt"
         expect(len(said.splitlines()) < 20 and str(report) in said, said)
         expect(report.read_text(encoding="utf-8").count("a line of the report") == 190, "it is no report")
+    with tap.test("tools/demo refuses before it builds"):
+        for arguments, words in ((["--level", "O1,O9"], "'O9'"), (["--level=x"], "'x'"), (["--frob", "1"], "'--frob'")):
+            said = Machine(folder / f"refusing{arguments[-1]}", ["ninja", "meson"], ROOT).run(demo, *arguments, status=2)
+            expect(words in last_line(said) and "building" not in said, said)
     with tap.test("tools/demo --help is the program's"):
         expect(last_line(machine.run(demo, "--help", cwd=elsewhere)) == "--help", "it did not reach the program")
 
