@@ -15,7 +15,7 @@ import sys
 ROWS = {
     "common": 0,
     "kernels": 1, "host": 1, "scaler": 1,
-    "schema": 2, "optim": 2, "opt_levels": 2,
+    "nccl": 2, "schema": 2, "optim": 2, "opt_levels": 2,
     "intercept": 3, "master": 3,
     "context": 4,
     "call": 5, "raw": 5, "observe": 5,
@@ -32,6 +32,26 @@ ALLOWED = {
 }
 # Files directly in src/: all others have a room.
 LOOSE = {"initialize.c", "scale_loss.c", "libamp.map", "meson.build"}
+
+# What the core does without (CONTRIBUTING.md): an extra and its files. Files of the core include and import none of
+# them, and an extra sees the core through public headers alone.
+EXTRAS = {
+    "adapt": ("tools/adapt/", "tests/adapt/"),
+    "darknet": ("adapters/darknet/", "tests/darknet/"),
+    "fortran": ("bindings/fortran/",),
+    "libtorch": ("bindings/libtorch/", "examples/libtorch/", "tests/libtorch/"),
+    "mlx": ("bindings/python/libamp/mlx/", "bindings/python/tests/mlxnet.py", "bindings/python/tests/test_mlx"),
+    "mpi": ("include/amp_mpi", "demo/mpi/", "tests/mpi/", "tests/hosts/ranks/", "bench/ranks/"),
+    "nccl": ("include/amp_nccl.h", "src/nccl/", "src/kernels/cuda/nccl", "tests/cuda/fake_nccl", "tests/cuda/test_nccl.c",
+             "tests/cuda/test_average.c", "tests/cuda/test_ranks.c", "tests/cuda/ranks"),
+    "report": ("bindings/python/libamp/_report/", "bindings/python/libamp/report.py",
+               "bindings/python/tests/test_report.py", "bindings/python/tests/test_notebooks.py"),
+    "rust": ("bindings/rust/",),
+}
+# But for these: the header that has all, and the plugin's table, which names what it was built with. nccl is a part of
+# the library and of the plugin.
+MEETS = {("include/amp_all.h", "nccl"), ("src/kernels/cuda/plugin.c", "nccl")}
+WITHIN = {"nccl"}
 
 # Headers of others: (pattern, what in src/ may include them).
 FOREIGN = [
@@ -110,6 +130,10 @@ def argument(code, start):
         if depth == 0:
             return code[start:end]
     return code[start:]
+
+
+def extra_of(path):
+    return next((extra for extra, files in EXTRAS.items() if path.startswith(files)), None)
 
 
 class Lint:
@@ -209,7 +233,10 @@ class Lint:
             else:
                 continue
             for level, name in names:
-                self.note_need(path, self.module_file(path, level, name))
+                file = self.module_file(path, level, name)
+                self.note_need(path, file)
+                if file:
+                    self.check_extra(path, node.lineno, file)
 
     def module_file(self, path, level, name):
         """Of a module, or of the one that has the name; None: it is none of ours."""
@@ -254,11 +281,21 @@ class Lint:
                 return found
         return None
 
+    def check_extra(self, path, line, ours):
+        mine, other = extra_of(path), extra_of(ours)
+        if other and other != mine and (path, other) not in MEETS:
+            self.report("extra", path, line, f"{ours} belongs to the extra {other}, which {mine or 'the core'} does without")
+        if mine and mine not in WITHIN and ours.startswith("src/"):
+            self.report("extra", path, line, f"{ours} is private: the extra {mine} sees public headers alone")
+
     def check_include(self, path, line, name, quoted):
         ours = self.resolve(path, name)
         self.note_need(path, ours)
+        if ours:
+            self.check_extra(path, line, ours)
         if path.startswith("src/"):
-            self.check_foreign(path, line, name)
+            if not ours:
+                self.check_foreign(path, line, name)
             if ours and ours.startswith("src/"):
                 self.check_row(path, line, ours)
             elif not ours and quoted and name not in GENERATED:

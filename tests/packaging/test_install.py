@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The build that is tested, installed below a folder, and programs outside built with pkg-config: test_install.py SOURCE BUILD"""
+import json
 import os
 import pathlib
 import re
@@ -11,13 +12,25 @@ from support import Tap, compiler, expect, run, scratch
 
 HERE = pathlib.Path(__file__).resolve().parent
 PUBLIC = {"amp.h", "amp_all.h", "amp_api.h", "amp_call.h", "amp_device.h", "amp_diagnostics.h", "amp_gate.h", "amp_kernels.h",
-          "amp_mpi.h", "amp_mpi_average.h", "amp_mpi_params.h", "amp_mpi_pass.h", "amp_mpi_ranks.h", "amp_mpi_shard.h",
           "amp_nccl.h", "amp_observe.h", "amp_optim.h", "amp_pack.h", "amp_ranks.h", "amp_raw.h", "amp_scaler.h",
           "amp_serve.h", "amp_state.h", "amp_symbol.h",
           "amp_train.h", "amp_types.h", "amp.hpp", "amp_result.hpp",
           "amp_torch.hpp", "amp_torch/dispatch.hpp", "amp_torch/files.hpp", "amp_torch/forward.hpp",
           "amp_torch/grad_scaler.hpp", "amp_torch/host.hpp", "amp_torch/iteration.hpp", "amp_torch/session.hpp",
           "amp_torch/state.hpp"}
+
+MPI = {"amp_mpi.h", "amp_mpi_average.h", "amp_mpi_params.h", "amp_mpi_pass.h", "amp_mpi_ranks.h", "amp_mpi_shard.h"}
+LANGUAGES = {
+    "rust": {"libamp_sys.rs", "lib.rs", "Cargo.toml", "build.rs"},
+    "fortran": {"libamp_c.f90", "libamp.f90", "digits.f90"},
+}
+
+
+def extras_of(build):
+    """Those that this build has."""
+    options = {option["name"]: option["value"] for option in json.loads(run("meson", "introspect", "--buildoptions", build))}
+    without = {"disabled"} if options["extras"] else {"disabled", "auto"}
+    return {name for name in ("adapt", "fortran", "mpi", "rust") if options[name] not in without}
 
 
 def versions_of(source):
@@ -105,6 +118,7 @@ def compile_example(source, folder, staged, libraries):
 def main():
     source, build, tap = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), Tap()
     version, soversion = versions_of(source)
+    extras = extras_of(build)
     with scratch() as folder:
         staged = folder / "staged"
         with tap.test("installs below DESTDIR"):
@@ -115,26 +129,27 @@ def main():
 
         with tap.test("installs what is public and nothing else"):
             headers = {str(file.relative_to(include)) for file in include.rglob("*") if file.is_file()}
-            expect(headers == PUBLIC, f"headers: {sorted(headers)}")
+            expect(headers == (PUBLIC | MPI if "mpi" in extras else PUBLIC), f"headers: {sorted(headers)}")
             languages = {file for name in ("rust", "fortran") for file in staged.rglob(f"share/libamp/{name}/**/*")}
             others = {file.name for file in staged.rglob("*") if file.is_file() and file not in languages
                       and include not in file.parents and examples not in file.parents}
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", f"libamp.so.{version}", "libamp.pc",
-                      "amp_api.json", "libampConfig.cmake", "libampConfigVersion.cmake", "libamp.7", "amp-adapt.1"}
+                      "amp_api.json", "libampConfig.cmake", "libampConfigVersion.cmake", "libamp.7"}
             backends = {pathlib.Path(name).name for name in ("src/libamp_onednn.so", "src/libamp_cuda.so",
                         "adapters/darknet/libamp_darknet.so") if (build / name).exists()}
-            adapt = {"amp-adapt", "apex.inc", "today.inc", "wide.inc"} | {
+            adapt = {"amp-adapt", "amp-adapt.1", "apex.inc", "today.inc", "wide.inc"} | {
                 file.name for file in (source / "tools" / "adapt").rglob("*") if file.suffix in (".py", ".in")}
-            wanted |= backends | adapt
+            wanted |= backends | (adapt if "adapt" in extras else set())
             expect(others == wanted, f"beside headers: {sorted(others)}, wanted {sorted(wanted)}")
             names = {file.name for file in languages}
-            sources = {"libamp_sys.rs", "lib.rs", "Cargo.toml", "build.rs", "libamp_c.f90", "libamp.f90", "digits.f90"}
-            expect(sources <= names, f"for other languages: {sorted(names)}")
+            for name, sources in LANGUAGES.items():
+                expect(sources <= names if name in extras else not sources & names, f"for other languages: {sorted(names)}")
             expect(all((libraries / name).exists() for name in backends), "a backend does not lie beside libamp.so")
 
-        with tap.test("amp-adapt runs from where it is installed"):
-            said = run(sys.executable, next(staged.rglob("amp-adapt")), "--help", env={"PYTHONDONTWRITEBYTECODE": "1"})
-            expect("amp-adapt net.h" in said, said)
+        if "adapt" in extras:
+            with tap.test("amp-adapt runs from where it is installed"):
+                said = run(sys.executable, next(staged.rglob("amp-adapt")), "--help", env={"PYTHONDONTWRITEBYTECODE": "1"})
+                expect("amp-adapt net.h" in said, said)
 
         with tap.test("pkg-config knows the version"):
             said = pkg_config(staged, "--modversion")

@@ -8,11 +8,16 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ._report.facts import size
-
 __all__ = ["Rows", "Text", "display", "escaped", "in_notebook", "lines", "size", "table"]
 
 _CELL = "padding:.15em .8em .15em 0;vertical-align:top;text-align:{};overflow-wrap:normal"
+
+
+def size(count: int) -> str:
+    x, unit = float(count), 0
+    while x >= 1024 and unit < 4:
+        x, unit = x / 1024, unit + 1
+    return f"{x:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"
 
 
 def escaped(value: object) -> str:

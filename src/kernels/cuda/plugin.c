@@ -4,7 +4,9 @@
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/machine.h"
+#ifdef AMP__CUDA_NCCL
 #include "kernels/cuda/nccl.h"
+#endif
 #ifdef AMP__CUDA_BLAS
 #include "kernels/cuda/blas.h"
 #endif
@@ -57,9 +59,11 @@ __attribute__((visibility("default"))) const struct amp__backend *amp_backend(vo
         .memory_close = cuda_block_close,
         .memory_run = cuda_block_run,
         .where = cuda_where,
+#ifdef AMP__CUDA_NCCL
         .comm_open = cuda_comm_open,
         .comm_close = cuda_comm_close,
         .comm_run = cuda_comm_run,
+#endif
 #ifdef AMP__CUDA_BLAS
         .locks = locks,
         .product = cuda_product,

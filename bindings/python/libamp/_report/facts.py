@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .._html import size
 from .read import Line, Training
 
 
@@ -252,10 +253,3 @@ def share(part: int, whole: int) -> str:
         return "0"
     percent = 100 * part / whole
     return "< 0.01 %" if percent < 0.01 else "> 99.99 %" if 99.99 < percent < 100 else f"{percent:.3g} %"
-
-
-def size(count: int) -> str:
-    x, unit = float(count), 0
-    while x >= 1024 and unit < 4:
-        x, unit = x / 1024, unit + 1
-    return f"{x:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"

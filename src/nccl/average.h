@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A list of gradients and its buckets: made in average_open.c, worked with in average.c. */
-#ifndef AMP_KERNELS_AVERAGE_H
-#define AMP_KERNELS_AVERAGE_H
+#ifndef AMP_NCCL_AVERAGE_H
+#define AMP_NCCL_AVERAGE_H
 
-#include "kernels/nccl.h"
+#include "nccl/nccl.h"
 
 enum { AMP__SECTIONS = AMP_FLOAT64 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_nccl.h but for averaging: arguments are checked here, and the backend does the rest. */
-#include "kernels/nccl.h"
+#include "nccl/nccl.h"
 
 #include <inttypes.h>
 
@@ -9,7 +9,8 @@ AMP_API amp_status amp_nccl_open(void *comm, amp_nccl **nccl) {
     AMP_RETURN_IF(!comm || !nccl, AMP_ERR_INVALID_ARGUMENT, "amp_nccl_open: %s is NULL", comm ? "nccl" : "comm");
     const struct amp__backend *backend = amp__backend_get(AMP__BACKEND_cuda, &status);
     if (!backend) return status;
-    AMP_RETURN_IF(!backend->comm_open, AMP_ERR_BACKEND, "amp_nccl_open: the backend cuda was built without it");
+    AMP_RETURN_IF(!backend->comm_open, AMP_ERR_BACKEND,
+                  "amp_nccl_open: libamp_cuda.so was built without it: build it with -Dnccl=enabled");
     amp_nccl *made = amp__alloc(1, sizeof *made);
     if (!made) return amp__fail_memory();
     made->backend = backend;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A communicator, as amp_nccl.h's functions share it. */
-#ifndef AMP_KERNELS_NCCL_H
-#define AMP_KERNELS_NCCL_H
+#ifndef AMP_NCCL_NCCL_H
+#define AMP_NCCL_NCCL_H
 
 #include "amp_nccl.h"
 #include "common/common.h"
