@@ -11,6 +11,8 @@ import pathlib
 import re
 import sys
 
+import structs
+
 # Row of each room of src/; "" is initialize.c and scale_loss.c. A room may include rooms of lower rows and itself.
 ROWS = {
     "common": 0,
@@ -144,6 +146,8 @@ class Lint:
         self.dlfcn = {}  # library or plugin -> files
         self.needs = {}  # of NO_CIRCLES, without suffix -> what it includes or imports
         self.papers = {pathlib.PurePath(path).name for path in self.files() if path.endswith(".md")}
+        self.structures = {}  # defined in headers of src/: name -> members
+        self.defined_at = {}  # name -> (path, line)
         self.checked = 0
 
     def report(self, rule, path, line, message):
@@ -179,6 +183,7 @@ class Lint:
         self.check_dlfcn()
         self.check_circles()
         self.check_long_files()
+        self.check_structures()
         if sources == 0:
             self.report("nothing", "src", 0, f"no source was found under {self.root}: a lint of nothing proves nothing")
         return self.found
@@ -271,7 +276,10 @@ class Lint:
             line = code.count("\n", 0, match.start()) + 1
             self.check_include(path, line, match.group(2), quoted=match.group(1) == '"')
         if path.startswith("src/"):
-            self.check_calls(path, COMMENT_OR_LITERAL.sub(lambda match: blank(match, False), text))
+            code = COMMENT_OR_LITERAL.sub(lambda match: blank(match, False), text)
+            self.check_calls(path, code)
+            for name, line, members in structs.structures(code) if path.endswith(".h") else ():
+                self.structures[name], self.defined_at[name] = members, (path, line)
 
     def resolve(self, path, name):
         """An include's file, relative to the root, or None if it is not one of ours."""
@@ -337,6 +345,11 @@ class Lint:
             if len(files) > 1:
                 names = ", ".join(sorted(files))
                 self.report("foreign", min(files), 1, f"dlfcn.h in several files of {owner}: {names}")
+
+    def check_structures(self):
+        for name, message in structs.too_many(self.structures) if self.structures else ():
+            path, line = self.defined_at.get(name, ("src", 0))
+            self.report("members", path, line, f"struct {name} {message}")
 
     def check_calls(self, path, code):
         def line_of(match):

@@ -4,9 +4,11 @@
 import pathlib
 import tempfile
 
+import structs
 from check_layers import Lint
 
 SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n"
+OPTIMIZER = "amp__optimizer"
 SCRIPT = "# SPDX-License-Identifier: Apache-2.0\n"
 CLEAN = {
     "include/amp.h": "#include <stddef.h>\n#include <stdint.h>\n",
@@ -29,6 +31,9 @@ CLEAN = {
     "src/opt_levels/policy.h": "",
     "src/opt_levels/policy.c": '#include "policy.h"\n#include "master/../scaler/scaler.h"\n',
     "src/context/context.h": '#include "call/cache.h"\n',
+    "src/context/optimizer.h": "struct amp__optimizer {\n    struct amp__part {\n        int x, *y;\n    } part;\n"
+    "    bool a, b, c, *e, f[2];\n    struct {\n        int g;\n    };\n    int h;\n};\n",
+    "src/context/parts.h": "".join(f"struct {name} {{ int x; }};\n" for name in structs.LIMITS if name != OPTIMIZER),
     "src/call/cache.h": "",
     "src/call/call.h": '#include "context/context.h"\n',
     "src/bracket/bracket.h": '#include "raw/raw.h"\n',
@@ -90,6 +95,17 @@ PLANTED = [  # what, rule, file, text
     ("a long file", "length", "src/api/a.c", "int x;\n" * 501),
     ("a circle of C files", "circle", "bench/memory.c", '#include "bench.h"\n'),
     ("a circle of imports, one inside of a function", "circle", "bindings/p/other.py", "def f():\n    import p\n"),
+    ("a structure with one member too many", "members", "src/context/optimizer.h",
+     f"struct {OPTIMIZER} {{ int {', '.join(f'a{i}' for i in range(structs.LIMITS[OPTIMIZER][0] + 1))}; }};\n"),
+    ("members of a structure that has no name", "members", "src/context/optimizer.h",
+     f"struct {OPTIMIZER} {{ struct {{\nint {', '.join(f'a{i}' for i in range(structs.LIMITS[OPTIMIZER][0]))}; }} all; "
+     "int b; };\n"),
+    ("a structure with one bool too many", "members", "src/context/optimizer.h",
+     f"struct {OPTIMIZER} {{ bool a, b, c; const bool d; _Atomic(bool) e; }};\n"),
+    ("a part that is the bag for all", "members", "src/context/optimizer.h",
+     f"struct {OPTIMIZER} {{ struct amp__part part; }};\n"
+     f"struct amp__part {{ int {', '.join(f'a{i}' for i in range(structs.LARGEST_PART[0] + 1))}; }};\n"),
+    ("a structure that is gone", "members", "src/context/optimizer.h", "struct amp__another { int x; };\n"),
     ("a C file without SPDX", "spdx", "src/api/a.c", None),
     ("a script without SPDX", "spdx", "tools/a", None),
     ("a build file without SPDX", "spdx", "tests/meson.build", None),
@@ -113,8 +129,10 @@ def planted(path, text):
 
 
 def main():
+    counted = {name: structs.count(found) for name, _, found in structs.structures(CLEAN["src/context/optimizer.h"])}
     results = [
         ("a clean tree has no violation", planted("src/api/clean.c", "") == []),
+        ("members are counted one by one", counted == {OPTIMIZER: (8, 4), "amp__part": (2, 0)}),
         ("an empty tree fails", [found[0] for found in violations({})] == ["nothing"]),
         ("a tree without src fails",
          [found[0] for found in violations({"examples/a.c": SPDX})] == ["nothing"]),
