@@ -37,6 +37,7 @@ REFUSED = [
     ("names.h linear --force -o /dev/full", "/dev/full: No space left"),
     ("traps.h nn_bits", "argument 1 (b) is bits by value", "it is a union"),
     ("traps.h nn_nibbles", "argument 1 (n) is nibbles by value", "has the bit-field low"),
+    ("nameless.h scale", "argument 2 (s) is (no name) by value", "it has no name"),
     ("traps.h nn_rotate", "nn_rotate", "schemas have no such type"),
     ("traps.h --table layr", "declares no struct layr", "layer"),
     ("traps.h --table nn_ops", "nn_ops is a variable"),
@@ -251,6 +252,7 @@ def main():
         place.write("traps.h", (HERE / "traps.h").read_text(encoding="utf-8"))
         place.write("cxx.hpp", "namespace n { int f(); }\n")
         place.write("there.c", "")
+        place.write("nameless.h", "void scale(float *y, struct { int n; } s);\n")
         place.write("one.c", "void linear_forward(float *y, const float *x, int n) { y[0] = x[n - 1]; }\n")
         with tap.test("functions over float arrays: findings and questions name each that is missing"):
             functions(place)

@@ -154,6 +154,9 @@ def _refuse_cxx(path, text):
 def _parse(path, text):
     try:
         return c_parser.CParser().parse(PRELUDE + plain_c(text), str(path))
+    except RecursionError as error:
+        raise HeaderError(f"{path} nests structs or parentheses deeper than pycparser can follow. Copy the prototypes and structs "
+                          "that you need into a header of your own and give that.") from error
     except Exception as error:  # its class has another module in other versions of pycparser
         if type(error).__name__ != "ParseError":
             raise

@@ -2,7 +2,7 @@
 """Structs, as schemas want them: what lies in one, and in which registers it travels."""
 import re
 
-from c_types import Array, Enum, Number, Pointer, Struct, floats, is_function, is_integer
+from c_types import ANONYMOUS, Array, Enum, Number, Pointer, Struct, floats, is_function, is_integer
 
 BYTES = {"float": 4, "double": 8, "_Bool": 1, "bool": 1, "char": 1, "signed char": 1, "unsigned char": 1, "short": 2,
          "unsigned short": 2, "int": 4, "unsigned": 4, "unsigned int": 4, "long double": 16}
@@ -57,6 +57,8 @@ def by_value_fault(struct):
     """Why it cannot be passed by value, or ""."""
     if struct.union:
         return "it is a union"
+    if struct.name == ANONYMOUS:
+        return "it has no name to declare another one with"
     if struct.members is None:
         return "its members are not declared"
     return "" if large(struct) else _odd(struct) and f"it {_odd(struct)}"
