@@ -10,15 +10,6 @@
 
 static PyTypeObject *context_type;
 
-amp_py_Context *amp_py_live(PyObject *object) {
-    amp_py_Context *context = (amp_py_Context *)object;
-    if (!context->amp) {
-        PyErr_SetString(PyExc_RuntimeError, "this amp context was shut down");
-        return NULL;
-    }
-    return context;
-}
-
 amp_context *amp_py_context(PyObject *object) {
     if (!PyObject_TypeCheck(object, context_type)) {
         PyErr_SetString(PyExc_TypeError, "not a libamp context");
@@ -26,16 +17,6 @@ amp_context *amp_py_context(PyObject *object) {
     }
     const amp_py_Context *context = amp_py_live(object);
     return context ? context->amp : NULL;
-}
-
-struct amp_py_optimizer *amp_py_optimizer_at(amp_py_Context *context, PyObject *index) {
-    const size_t i = PyLong_AsSize_t(index);
-    if (PyErr_Occurred()) return NULL;
-    if (i >= context->n_optimizers) {
-        PyErr_SetString(PyExc_IndexError, "the context has no optimizer of that number");
-        return NULL;
-    }
-    return context->optimizers[i];
 }
 
 /* ---- making and ending ---- */

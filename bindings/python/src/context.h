@@ -5,15 +5,6 @@
 
 #include "tensor.h"
 
-enum { AMP_PY_MAX_DIMS = 8 };
-
-/* How a tensor's elements lie in memory: dimensions by falling stride. */
-struct amp_py_order {
-    int32_t ndim;
-    bool permuted; /* not row-major: channels last */
-    int8_t of[AMP_PY_MAX_DIMS];
-};
-
 /* A parameter or buffer that the context knows. */
 struct amp_py_param {
     PyObject *tensor;
@@ -81,6 +72,9 @@ typedef struct {
 amp_context *amp_py_context(PyObject *object);
 
 /* host.c */
+/* NULL with an exception: it was shut down, or has no such optimizer. */
+amp_py_Context *amp_py_live(PyObject *object);
+struct amp_py_optimizer *amp_py_optimizer_at(amp_py_Context *context, PyObject *index);
 /* A float in a GPU's memory as a tensor over it; NULL with an exception. */
 PyObject *amp_py_number(const amp_py_Context *context, const float *address, amp_device device);
 void amp_py_host(amp_py_Context *context, amp_host *host);
@@ -110,9 +104,7 @@ PyObject *amp_py_Context_agree(PyObject *self, PyObject *tensor);
 /* and what was written to parameters into their masters. */
 PyObject *amp_py_Context_settle(PyObject *self, PyObject *unused);
 
-/* describe.c: of a tensor with more dimensions than are kept nothing is told. */
-int amp_py_read_order(PyObject *tensor, struct amp_py_order *order);
-/* Arrays that the caller frees, or NULL with an exception; names stay Python's. */
+/* describe.c: arrays that the caller frees, or NULL with an exception; names stay Python's. */
 amp_param *amp_py_read_params(amp_py_Context *context, PyObject *list, size_t *n);
 amp_op *amp_py_read_ops(PyObject *list, size_t *n);
 /* skipping: numbers of those whose step reads on the device whether to update. */
@@ -163,8 +155,5 @@ int amp_py_add_config(PyObject *module);
 int amp_py_config(const char *level, PyObject *settings, amp_config *config);
 PyObject *amp_py_type_name(amp_dtype dtype);
 int amp_py_type_of(PyObject *name, amp_dtype *dtype); /* 0, or -1 with an exception */
-
-amp_py_Context *amp_py_live(PyObject *object);
-struct amp_py_optimizer *amp_py_optimizer_at(amp_py_Context *context, PyObject *index);
 
 #endif /* AMP_PY_CONTEXT_H */

@@ -6,21 +6,6 @@
 
 /* ---- parameters ---- */
 
-int amp_py_read_order(PyObject *tensor, struct amp_py_order *order) {
-    amp_tensor_view view = { 0 };
-    *order = (struct amp_py_order){ 0 };
-    if (amp_py_look(tensor, &view)) return -1;
-    if (view.ndim > AMP_PY_MAX_DIMS || !view.strides) return 0;
-    order->ndim = view.ndim;
-    for (int32_t i = 0; i < view.ndim; i++) {
-        int32_t at = i;
-        for (; at > 0 && view.strides[order->of[at - 1]] < view.strides[i]; at--) order->of[at] = order->of[at - 1];
-        order->of[at] = (int8_t)i;
-        order->permuted |= at != i;
-    }
-    return 0;
-}
-
 static int grow_table(amp_py_Context *context) {
     size_t size = 64;
     while (size < 4 * (context->n_params + 1)) size *= 2;

@@ -15,6 +15,23 @@ static amp_dtype type_of(const dl_tensor *tensor) {
                                                                                                      : AMP_DTYPE_OTHER;
 }
 
+int amp_py_view_measure(amp_py_view *view, amp_py_where place) {
+    uint64_t size = 1;
+    bool empty = false, compact = true;
+    for (int i = view->dims - 1; i >= 0; i--) {
+        uint64_t extent = (uint64_t)view->shape[i];
+        if (view->shape[i] < 0) return amp_py_refuse(place, "has an extent below 0");
+        compact = compact && (extent == 1 || view->strides[i] == (int64_t)size);
+        empty = empty || extent == 0;
+        if (extent != 0 && size > (uint64_t)PTRDIFF_MAX / extent)
+            return amp_py_refuse(place, "has more elements than memory can hold");
+        size *= extent ? extent : 1;
+    }
+    view->span.size = empty ? 0 : size;
+    view->compact = compact || empty;
+    return 0;
+}
+
 int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_where place, amp_py_view *view) {
     view->device = (amp_device){ tensor->device_type, tensor->device_id };
     if (view->device.type == 3) { /* kDLCUDAHost: pinned, the processor's own */

@@ -52,5 +52,11 @@ PyObject *amp_py_dlpack_block(const void *address, uint64_t size, uint8_t code, 
 PyObject *amp_py_dlpack_number(const float *address, amp_device device);
 
 int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_where place, amp_py_view *view);
+/* The reader of amp_py_view_get for objects with __dlpack__. 1: it has none, or of arrays with __array_interface__ gives
+ * none, and no exception is set. */
+int amp_py_view_dlpack(PyObject *tensor, amp_py_where place, amp_py_view *view, PyObject **keep);
+
+/* From shape and strides: span.size and compact. -1 if the size is more than memory has. */
+int amp_py_view_measure(amp_py_view *view, amp_py_where place);
 
 #endif /* AMP_PY_DLPACK_H */

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Statuses as exceptions. libamp.Error is a RuntimeError with `status` and its name; where Python has a class for what
  * went wrong the exception is of that class too. */
-#include "served.h"
+#include "py.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <string.h>
 
 static PyObject *error_class;    /* libamp.Error */
 static PyObject *argument_class; /* libamp.ArgumentError: an Error and a ValueError */
 static PyObject *io_class;       /* libamp.FileError: an Error and an OSError */
+static PyObject *kept[3];        /* the exception that a served call raised: amp_py_keep_for_raise */
 
 static PyObject *class_of(amp_status status) {
     switch (status) {
@@ -72,9 +77,33 @@ PyObject *amp_py_words(const char *text) {
     return words;
 }
 
+void amp_py_forget_kept(void) {
+    for (int i = 0; i < 3; i++) Py_CLEAR(kept[i]);
+}
+
+void amp_py_keep_for_raise(char *text, size_t size) {
+    PyObject *fresh[3];
+    PyErr_Fetch(&fresh[0], &fresh[1], &fresh[2]);
+    PyObject *words = fresh[1] ? PyObject_Str(fresh[1]) : NULL;
+    const char *utf8 = words ? PyUnicode_AsUTF8AndSize(words, NULL) : NULL;
+    PyErr_Clear();
+    strncpy(text, utf8 ? utf8 : "an exception", size - 1);
+    text[size - 1] = '\0';
+    Py_XDECREF(words);
+    amp_py_forget_kept();
+    memcpy(kept, fresh, sizeof kept);
+}
+
+static bool raise_kept(void) {
+    if (!kept[0]) return false;
+    PyErr_Restore(kept[0], kept[1], kept[2]);
+    memset(kept, 0, sizeof kept);
+    return true;
+}
+
 PyObject *amp_py_raise(amp_status status) {
     /* a hook in Python failed: its own exception says more */
-    if (PyErr_Occurred() || (status == AMP_ERR_HOST_FAILED && amp_py_served_error())) return NULL;
+    if (PyErr_Occurred() || (status == AMP_ERR_HOST_FAILED && raise_kept())) return NULL;
     if (status == AMP_ERR_NO_MEMORY) return PyErr_NoMemory();
     const char *text = amp_last_error();
     PyObject *words = amp_py_words(*text ? text : amp_status_text(status));
@@ -94,6 +123,18 @@ PyObject *amp_py_raise(amp_status status) {
 
 PyObject *amp_py_argument_error(void) {
     return argument_class;
+}
+
+int amp_py_refuse(amp_py_where place, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    PyObject *words = PyUnicode_FromFormatV(format, arguments);
+    va_end(arguments);
+    if (!words) return -1;
+    if (place.index < 0) PyErr_Format(amp_py_argument_error(), "%s: %U", place.name, words);
+    else PyErr_Format(amp_py_argument_error(), "%s[%zd]: %U", place.name, place.index, words);
+    Py_DECREF(words);
+    return -1;
 }
 
 PyObject *amp_py_result(amp_status status) {

@@ -7,7 +7,26 @@
 
 #include <string.h>
 
-/* ---- the context's parameters by address ---- */
+/* ---- the context's parts ---- */
+
+amp_py_Context *amp_py_live(PyObject *object) {
+    amp_py_Context *context = (amp_py_Context *)object;
+    if (!context->amp) {
+        PyErr_SetString(PyExc_RuntimeError, "this amp context was shut down");
+        return NULL;
+    }
+    return context;
+}
+
+struct amp_py_optimizer *amp_py_optimizer_at(amp_py_Context *context, PyObject *index) {
+    const size_t i = PyLong_AsSize_t(index);
+    if (PyErr_Occurred()) return NULL;
+    if (i >= context->n_optimizers) {
+        PyErr_SetString(PyExc_IndexError, "the context has no optimizer of that number");
+        return NULL;
+    }
+    return context->optimizers[i];
+}
 
 /* libamp goes through parameters in their order, and asks for each more than once. */
 struct amp_py_param *amp_py_find(amp_py_Context *context, const void *tensor) {

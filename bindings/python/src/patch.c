@@ -2,14 +2,12 @@
 /* The call of a patched function: whose policy holds, what it says, the original with what it says. */
 #include "patch.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "context.h"
 #include "tensor.h"
 
-enum { NOTHING = 5, STACK = 12 };
+enum { STACK = 12 };
 
 static amp_py_policy *newest; /* the contexts that patch; the first is the one for threads without a scope */
 static PyObject *name_out, *name_tensors, *name_dtype;
@@ -26,60 +24,6 @@ static amp_py_policy *policy_now(bool *scoped) {
         if (alive && (!*scoped || policy->amp == context)) return policy;
     }
     return NULL;
-}
-
-static int class_of(amp_py_policy *policy, const amp_py_patched *function) {
-    if (function->fixed != AMP_BY_LIST) return function->fixed;
-    if (function->number >= policy->n_classes) {
-        const uint32_t n = function->number + 256;
-        uint8_t *classes = realloc(policy->classes, n);
-        if (!classes) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        memset(classes + policy->n_classes, 0, n - policy->n_classes);
-        policy->classes = classes;
-        policy->n_classes = n;
-    }
-    uint8_t *known = &policy->classes[function->number];
-    if (*known == 0) {
-        amp_class op_class;
-        const amp_status status = amp_op_class(policy->amp, function->op_text, &op_class);
-        if (status != AMP_OK) {
-            amp_py_raise(status);
-            return -1;
-        }
-        *known = op_class == AMP_BANNED && policy->allow_banned ? AMP_FP32 : (uint8_t)op_class;
-    }
-    return *known;
-}
-
-/* Asks the library. What it refuses it says again at every call. */
-static int ask(const struct amp_py_call *call, uint32_t set, uint8_t *known) {
-    amp_dtype types[AMP_PY_TYPES], target;
-    size_t n = 0;
-    for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++) {
-        if (set & amp_py_bit(dtype)) types[n++] = dtype;
-    }
-    const amp_status status =
-        amp_class_target(call->policy->amp, call->function->op_text, call->op_class, call->into, types, n, &target);
-    if (status == AMP_ERR_BANNED || status == AMP_ERR_UNSUPPORTED) {
-        PyObject *words = amp_py_words(amp_last_error());
-        PyErr_SetObject(PyExc_NotImplementedError, words);
-        Py_XDECREF(words);
-        return -1;
-    }
-    if (status != AMP_OK) {
-        amp_py_raise(status);
-        return -1;
-    }
-    *known = target == AMP_DTYPE_DEFAULT ? NOTHING : (uint8_t)target;
-    return target;
-}
-
-int amp_py_target(const struct amp_py_call *call, uint32_t set) {
-    uint8_t *known = &call->policy->targets[call->op_class][call->into][set];
-    return *known == NOTHING ? AMP_DTYPE_DEFAULT : *known ? *known : ask(call, set, known);
 }
 
 /* ---- the call ---- */
@@ -199,7 +143,7 @@ PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t narg
     const amp_py_patched *function = (const amp_py_patched *)self;
     struct amp_py_call call = { .function = function };
     call.policy = policy_now(&call.scoped);
-    const int op_class = call.policy ? class_of(call.policy, function) : AMP_LEAVE;
+    const int op_class = call.policy ? amp_py_policy_class(call.policy, function) : AMP_LEAVE;
     if (op_class < 0) return NULL;
     call.op_class = op_class;
     struct arguments arguments;
@@ -307,32 +251,10 @@ static PyMethodDef functions[] = {
     { NULL, NULL, 0, NULL },
 };
 
-/* Python 3.10 has it as an inline function only. */
-static PyObject *call_by_tuple(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
-    const Py_ssize_t n = (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
-    const Py_ssize_t n_names = kwnames ? PyTuple_Size(kwnames) : 0;
-    PyObject *tuple = PyTuple_New(n), *result = NULL;
-    PyObject *keywords = n_names ? PyDict_New() : NULL;
-    for (Py_ssize_t i = 0; tuple && i < n; i++) PyTuple_SetItem(tuple, i, Py_NewRef(args[i]));
-    int bad = tuple == NULL || (n_names && keywords == NULL);
-    for (Py_ssize_t i = 0; !bad && i < n_names; i++)
-        bad = PyDict_SetItem(keywords, PyTuple_GetItem(kwnames, i), args[n + i]);
-    if (!bad) result = PyObject_Call(callable, tuple, keywords);
-    Py_XDECREF(tuple);
-    Py_XDECREF(keywords);
-    return result;
-}
-
-amp_py_vectorcall amp_py_call_vector = call_by_tuple;
-
 int amp_py_add_patch(PyObject *module) {
-    void *symbol = dlsym(RTLD_DEFAULT, "PyObject_Vectorcall");
-    if (symbol) memcpy(&amp_py_call_vector, &symbol, sizeof symbol);
+    amp_py_find_vectorcall();
     name_out = PyUnicode_InternFromString("out");
     name_tensors = PyUnicode_InternFromString("tensors");
     name_dtype = PyUnicode_InternFromString("dtype");
-    if (!name_out || !name_tensors || !name_dtype ||
-        PyModule_AddFunctions(module, functions) < 0)
-        return -1;
-    return amp_py_add_patched(module);
+    return name_out && name_tensors && name_dtype && PyModule_AddFunctions(module, functions) == 0 ? 0 : -1;
 }

@@ -3,8 +3,8 @@
  * Patched functions: what O1 and O4 put in the place of torch's functions and methods. Each knows its original and its
  * op; the class of an op and the type for its arguments are the library's answers, remembered per context.
  *
- * patch.c: whose policy, the answers, the call. patch_cast.c: arguments. patch_quick.c: small casts. patch_type.c: the
- * objects.
+ * patch_type.c: the objects. patch.c: whose policy, the call. patch_cast.c: arguments. patch_quick.c: small casts.
+ * patch_answers.c: the answers.
  */
 #ifndef AMP_PY_PATCH_H
 #define AMP_PY_PATCH_H
@@ -67,6 +67,8 @@ struct amp_py_call {
     int8_t plain;     /* does torch run without modes on this thread? 0: not asked, -1: no */
 };
 
+/* patch_answers.c: the amp_class of a function; -1 with an exception. */
+int amp_py_policy_class(amp_py_policy *policy, const amp_py_patched *function);
 /* The type that a set of types gets: AMP_DTYPE_DEFAULT for none; -1 with an exception. */
 int amp_py_target(const struct amp_py_call *call, uint32_t set);
 
@@ -82,17 +84,16 @@ amp_dtype amp_py_collect(PyObject *value, uint32_t *set);
  * with an exception. */
 PyObject *amp_py_cast_value(struct amp_py_call *call, PyObject *value, amp_dtype type);
 
+/* PyObject_Vectorcall, which the stable ABI has from Python 3.12 on and libpython from 3.11 on. */
+extern amp_py_vectorcall amp_py_call_vector;
+void amp_py_find_vectorcall(void);
+
 /* patch_quick.c: a cast past torch, where nobody can tell: a new reference, or NULL without an exception: torch is to
  * make it. For tensors of torch's own classes. */
 void amp_py_quick_init(PyObject *torch);
 PyObject *amp_py_cast_quick(struct amp_py_call *call, PyObject *tensor, amp_dtype from, amp_dtype to);
 
-/* patch_type.c */
-int amp_py_add_patched(PyObject *module);
-bool amp_py_is_patched(PyObject *object);
-/* The stub itself, in patch.c. */
+/* patch.c: the stub itself. */
 PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames);
-/* PyObject_Vectorcall, which the stable ABI has from Python 3.12 on and libpython from 3.11 on. */
-extern amp_py_vectorcall amp_py_call_vector;
 
 #endif /* AMP_PY_PATCH_H */

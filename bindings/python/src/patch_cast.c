@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arguments: which of them are floating tensors, and their casts. */
+/* Arguments: which of them are floating tensors, their casts, and the call with them. */
 #include "patch.h"
 
+#include <dlfcn.h>
 #include <string.h>
 
 #include "context.h"
@@ -42,6 +43,29 @@ int amp_py_cast_init(void) {
     parameter_class = (PyTypeObject *)parameter;
     tensor_class = (PyTypeObject *)tensor;
     return 0;
+}
+
+/* Python 3.10 has it as an inline function only. */
+static PyObject *call_by_tuple(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    const Py_ssize_t n = (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
+    const Py_ssize_t n_names = kwnames ? PyTuple_Size(kwnames) : 0;
+    PyObject *tuple = PyTuple_New(n), *result = NULL;
+    PyObject *keywords = n_names ? PyDict_New() : NULL;
+    for (Py_ssize_t i = 0; tuple && i < n; i++) PyTuple_SetItem(tuple, i, Py_NewRef(args[i]));
+    int bad = tuple == NULL || (n_names && keywords == NULL);
+    for (Py_ssize_t i = 0; !bad && i < n_names; i++)
+        bad = PyDict_SetItem(keywords, PyTuple_GetItem(kwnames, i), args[n + i]);
+    if (!bad) result = PyObject_Call(callable, tuple, keywords);
+    Py_XDECREF(tuple);
+    Py_XDECREF(keywords);
+    return result;
+}
+
+amp_py_vectorcall amp_py_call_vector = call_by_tuple;
+
+void amp_py_find_vectorcall(void) {
+    void *symbol = dlsym(RTLD_DEFAULT, "PyObject_Vectorcall");
+    if (symbol) memcpy(&amp_py_call_vector, &symbol, sizeof symbol);
 }
 
 static inline bool is_tensor(PyObject *object) {

@@ -19,7 +19,7 @@ static PyObject *method_class;  /* types.MethodType */
 static PyObject *resolve;       /* pkgutil.resolve_name */
 static uint32_t n_made;
 
-bool amp_py_is_patched(PyObject *object) {
+static bool is_patched(PyObject *object) {
     return Py_TYPE(object) == function_type || Py_TYPE(object) == method_type;
 }
 
@@ -87,7 +87,7 @@ static Py_hash_t hash(PyObject *self) {
 static PyObject *compare(PyObject *self, PyObject *other, int op) {
     if (op != Py_EQ && op != Py_NE) Py_RETURN_NOTIMPLEMENTED;
     PyObject *mine = ((amp_py_patched *)self)->original;
-    PyObject *theirs = amp_py_is_patched(other) ? ((amp_py_patched *)other)->original : other;
+    PyObject *theirs = is_patched(other) ? ((amp_py_patched *)other)->original : other;
     return PyObject_RichCompare(mine, theirs, op);
 }
 
@@ -153,7 +153,7 @@ static PyObject *patched(PyObject *module, PyObject *args) {
     PyObject *original, *place, *op, *in_fp32 = Py_None;
     int op_class, flags, binds;
     if (!PyArg_ParseTuple(args, "OUUiip|O", &original, &place, &op, &op_class, &flags, &binds, &in_fp32)) return NULL;
-    if (!PyCallable_Check(original) || amp_py_is_patched(original))
+    if (!PyCallable_Check(original) || is_patched(original))
         return PyErr_Format(PyExc_TypeError, "%R cannot be patched", original);
     if (op_class < AMP_BY_LIST || op_class > AMP_LEAVE)
         return PyErr_Format(PyExc_ValueError, "%d is no class of an op", op_class);

@@ -28,6 +28,7 @@ PyObject *amp_py_statistics(const amp_statistics *statistics);
 
 int amp_py_add_context(PyObject *module);
 int amp_py_add_patch(PyObject *module);
+int amp_py_add_patched(PyObject *module);
 int amp_py_add_policy(PyObject *module);
 
 /* libamp.Error and its kin for a status that is not AMP_OK, with amp_last_error's words. Returns NULL. */
@@ -38,6 +39,20 @@ PyObject *amp_py_words(const char *text);
 
 /* libamp.ArgumentError, borrowed, for words of one's own. */
 PyObject *amp_py_argument_error(void);
+
+/* For messages: an argument, and where it is a list which of its elements. */
+typedef struct amp_py_where {
+    const char *name;
+    Py_ssize_t index; /* -1: not in a list */
+} amp_py_where;
+
+/* libamp.ArgumentError, its words with the place before them: "src[3]: is read-only". Returns -1. */
+int amp_py_refuse(amp_py_where place, const char *format, ...);
+
+/* For hooks, which may not raise: keeps the exception that is set, its words in text, until amp_py_raise tells of
+ * AMP_ERR_HOST_FAILED. */
+void amp_py_keep_for_raise(char *text, size_t size);
+void amp_py_forget_kept(void);
 
 /* None for AMP_OK, else amp_py_raise. */
 PyObject *amp_py_result(amp_status status);

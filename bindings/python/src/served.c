@@ -15,7 +15,6 @@ static struct {
 } devices[MOST_DEVICES]; /* the index is amp_device.id */
 static int n_devices;
 static PyObject *handler; /* libamp.torch._served, once something is served */
-static PyObject *error[3]; /* what it raised first */
 static bool all_devices;  /* LIBAMP_TORCH_OPS, as libamp.torch read it last */
 
 /* ---- which devices ---- */
@@ -49,30 +48,6 @@ amp_device amp_py_unserved(amp_device device) {
 }
 
 /* ---- what libamp asks for ---- */
-
-static void forget_error(void) {
-    for (int i = 0; i < 3; i++) Py_CLEAR(error[i]);
-}
-
-static void keep_error(char *text, size_t size) {
-    PyObject *fresh[3];
-    PyErr_Fetch(&fresh[0], &fresh[1], &fresh[2]);
-    PyObject *words = fresh[1] ? PyObject_Str(fresh[1]) : NULL;
-    const char *utf8 = words ? PyUnicode_AsUTF8AndSize(words, NULL) : NULL;
-    PyErr_Clear();
-    strncpy(text, utf8 ? utf8 : "an exception", size - 1);
-    text[size - 1] = '\0';
-    Py_XDECREF(words);
-    forget_error();
-    memcpy(error, fresh, sizeof error);
-}
-
-bool amp_py_served_error(void) {
-    if (!error[0]) return false;
-    PyErr_Restore(error[0], error[1], error[2]);
-    memset(error, 0, sizeof error);
-    return true;
-}
 
 static PyObject *address_of(const void *data) {
     return PyLong_FromVoidPtr((void *)(uintptr_t)data);
@@ -129,9 +104,9 @@ static amp_status serve_lists(void *self, const amp_served_lists *call, char *te
         address_of(call->norms), address_of(call->only_if), (int)call->low, address_of(call->statistics),
         step_of(call));
     if (!done) {
-        keep_error(text, size);
+        amp_py_keep_for_raise(text, size);
     } else { /* one that nobody asked for, as of a block that was freed */
-        forget_error();
+        amp_py_forget_kept();
     }
     const amp_status status = done ? AMP_OK : AMP_ERR_HOST_FAILED;
     Py_XDECREF(done);
@@ -181,7 +156,7 @@ static amp_status serve_memory(void *self, amp_served_memory *call, char *text, 
     else if (done && call->kind == AMP_SERVE_ARRIVED) call->arrived = PyObject_IsTrue(done);
     else if (done && call->kind == AMP_SERVE_CAPTURING) call->capturing = PyObject_IsTrue(done);
     const bool bad = PyErr_Occurred() != NULL;
-    if (bad) keep_error(text, size);
+    if (bad) amp_py_keep_for_raise(text, size);
     Py_XDECREF(done);
     PyErr_Restore(type, value, trace);
     PyGILState_Release(gil);

@@ -21,7 +21,5 @@ int amp_py_serve_if(PyObject *tensor, amp_device *device);
 amp_device amp_py_unserved(amp_device device);
 /* torch.device of a served device, borrowed; NULL without an exception: it is not one. */
 PyObject *amp_py_served_device(amp_device device);
-/* The exception of a served call that failed becomes the present one; false: there is none. */
-bool amp_py_served_error(void);
 
 #endif /* AMP_PY_SERVED_H */

@@ -50,4 +50,16 @@ void *amp_py_data(PyObject *tensor);
 /* The same for comparing, faster; NULL: it has none. No exception. */
 const void *amp_py_address(PyObject *tensor);
 
+enum { AMP_PY_MAX_DIMS = 8 };
+
+/* How a tensor's elements lie in memory: dimensions by falling stride. */
+struct amp_py_order {
+    int32_t ndim;
+    bool permuted; /* not row-major: channels last */
+    int8_t of[AMP_PY_MAX_DIMS];
+};
+
+/* Of a tensor with more dimensions than are kept nothing is told. */
+int amp_py_read_order(PyObject *tensor, struct amp_py_order *order);
+
 #endif /* AMP_PY_TENSOR_H */

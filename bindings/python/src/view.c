@@ -1,73 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "view.h"
-
-#include <stdarg.h>
+#include "dlpack.h"
 
 static PyObject *n_array_interface; /* interned names */
-
-int amp_py_refuse(amp_py_where place, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    PyObject *words = PyUnicode_FromFormatV(format, arguments);
-    va_end(arguments);
-    if (!words) return -1;
-    if (place.index < 0) PyErr_Format(amp_py_argument_error(), "%s: %U", place.name, words);
-    else PyErr_Format(amp_py_argument_error(), "%s[%zd]: %U", place.name, place.index, words);
-    Py_DECREF(words);
-    return -1;
-}
-
-/* A TypeError; returns -1. */
-static int refuse_type(PyObject *object, amp_py_where place) {
-    PyObject *type = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
-    if (type && place.index < 0)
-        PyErr_Format(PyExc_TypeError, "%s: '%U' is no tensor: it has no __dlpack__", place.name, type);
-    else if (type)
-        PyErr_Format(PyExc_TypeError, "%s[%zd]: '%U' is no tensor: it has no __dlpack__", place.name, place.index,
-                     type);
-    Py_XDECREF(type);
-    return -1;
-}
-
-int amp_py_view_measure(amp_py_view *view, amp_py_where place) {
-    uint64_t size = 1;
-    bool empty = false, compact = true;
-    for (int i = view->dims - 1; i >= 0; i--) {
-        uint64_t extent = (uint64_t)view->shape[i];
-        if (view->shape[i] < 0) return amp_py_refuse(place, "has an extent below 0");
-        compact = compact && (extent == 1 || view->strides[i] == (int64_t)size);
-        empty = empty || extent == 0;
-        if (extent != 0 && size > (uint64_t)PTRDIFF_MAX / extent)
-            return amp_py_refuse(place, "has more elements than memory can hold");
-        size *= extent ? extent : 1;
-    }
-    view->span.size = empty ? 0 : size;
-    view->compact = compact || empty;
-    return 0;
-}
-
-void amp_py_let_go(PyObject **keep) {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    Py_CLEAR(*keep);
-    PyErr_Restore(type, value, trace);
-}
-
-int amp_py_view_get(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view, PyObject **keep) {
-    *keep = NULL;
-    view->span = (amp_span){ NULL, 0, AMP_DTYPE_OTHER, 0 };
-    view->device = (amp_device){ AMP_PY_CPU, 0 };
-    view->is_torch = view->read_only = false;
-    view->dims = 0;
-    int state = amp_py_view_torch(tensor, place, shape, view);
-    if (state == 1) state = amp_py_view_dlpack(tensor, place, view, keep);
-    if (state == 1) state = amp_py_view_array(tensor, place, view);
-    if (state == 1) return refuse_type(tensor, place);
-    if (state == 0 && view->span.size != 0 && !view->span.data)
-        state = amp_py_refuse(place, "has no memory of its own (a meta or fake tensor?)");
-    if (state != 0) amp_py_let_go(keep);
-    return state;
-}
 
 /* ---- __array_interface__ ----------------------------------------------------------------------------------------- */
 
@@ -143,7 +77,7 @@ static int read_interface(PyObject *array, PyObject *interface, amp_py_where pla
     return dims == view->dims ? 0 : amp_py_refuse(place, "has a shape that cannot be read");
 }
 
-int amp_py_view_array(PyObject *tensor, amp_py_where place, amp_py_view *view) {
+static int view_array(PyObject *tensor, amp_py_where place, amp_py_view *view) {
     PyObject *interface = PyObject_GetAttr(tensor, n_array_interface);
     if (!interface) {
         if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return -1;
@@ -153,6 +87,43 @@ int amp_py_view_array(PyObject *tensor, amp_py_where place, amp_py_view *view) {
     int state = PyDict_Check(interface) ? read_interface(tensor, interface, place, view) : 1;
     Py_DECREF(interface);
     return state == 0 ? amp_py_view_measure(view, place) : state;
+}
+
+/* ---- any object ---------------------------------------------------------------------------------------------------- */
+
+/* A TypeError; returns -1. */
+static int refuse_type(PyObject *object, amp_py_where place) {
+    PyObject *type = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
+    if (type && place.index < 0)
+        PyErr_Format(PyExc_TypeError, "%s: '%U' is no tensor: it has no __dlpack__", place.name, type);
+    else if (type)
+        PyErr_Format(PyExc_TypeError, "%s[%zd]: '%U' is no tensor: it has no __dlpack__", place.name, place.index,
+                     type);
+    Py_XDECREF(type);
+    return -1;
+}
+
+void amp_py_let_go(PyObject **keep) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    Py_CLEAR(*keep);
+    PyErr_Restore(type, value, trace);
+}
+
+int amp_py_view_get(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view, PyObject **keep) {
+    *keep = NULL;
+    view->span = (amp_span){ NULL, 0, AMP_DTYPE_OTHER, 0 };
+    view->device = (amp_device){ AMP_PY_CPU, 0 };
+    view->is_torch = view->read_only = false;
+    view->dims = 0;
+    int state = amp_py_view_torch(tensor, place, shape, view);
+    if (state == 1) state = amp_py_view_dlpack(tensor, place, view, keep);
+    if (state == 1) state = view_array(tensor, place, view);
+    if (state == 1) return refuse_type(tensor, place);
+    if (state == 0 && view->span.size != 0 && !view->span.data)
+        state = amp_py_refuse(place, "has no memory of its own (a meta or fake tensor?)");
+    if (state != 0) amp_py_let_go(keep);
+    return state;
 }
 
 int amp_py_add_view(PyObject *module) {

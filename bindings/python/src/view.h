@@ -16,15 +16,6 @@ enum { AMP_PY_CPU = 1, AMP_PY_CUDA = 2, AMP_PY_SERVED = 12 }; /* amp_device.type
 /* NumPy's limit; torch's is the same. */
 enum { AMP_PY_DIMS = 64 };
 
-/* For messages: an argument, and where it is a list which of its elements. */
-typedef struct amp_py_where {
-    const char *name;
-    Py_ssize_t index; /* -1: not in a list */
-} amp_py_where;
-
-/* libamp.ArgumentError, its words with the place before them: "src[3]: is read-only". Returns -1. */
-int amp_py_refuse(amp_py_where place, const char *format, ...);
-
 typedef struct amp_py_view {
     amp_span span;
     amp_device device;
@@ -44,13 +35,8 @@ int amp_py_view_get(PyObject *tensor, amp_py_where place, bool shape, amp_py_vie
  * raise. */
 void amp_py_let_go(PyObject **keep);
 
-/* The readers behind it. 1: `tensor` is nothing of theirs, and no exception is set. */
+/* tensor_view.c: the reader of torch's tensors behind it. 1: it is none, and no exception is set. */
 int amp_py_view_torch(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view);
-int amp_py_view_dlpack(PyObject *tensor, amp_py_where place, amp_py_view *view, PyObject **keep);
-int amp_py_view_array(PyObject *tensor, amp_py_where place, amp_py_view *view);
-
-/* From shape and strides: span.size and compact. -1 if the size is more than memory has. */
-int amp_py_view_measure(amp_py_view *view, amp_py_where place);
 
 /* Is it a torch.Tensor? false where torch is not imported: this never does. */
 bool amp_py_is_torch(PyObject *object);

@@ -168,6 +168,20 @@ def test_a_rule_that_there_is_not_is_refused_with_all_names():
     assert str(refused.value).split("libamp has ")[1].split() == declared
 
 
+def test_no_files_of_the_extension_need_each_other():
+    """By the functions that they call: what stands lower knows nothing of what stands above it."""
+    texts = {file.stem: file.read_text() for file in (pathlib.Path(__file__).parents[1] / "src").glob("*.c")}
+    homes = {}
+    for file, text in texts.items():
+        homes |= dict.fromkeys(re.findall(r"^(?!static|extern)\w[\w *]*?\b(amp_py_\w+)\(", text, re.M), file)
+    calls = {file: {homes[name] for name in re.findall(r"\bamp_py_\w+", text) if name in homes} - {file}
+             for file, text in texts.items()}
+    assert len(homes) > 100 and sum(map(len, calls.values())) > 60
+    while free := [file for file, others in calls.items() if not others]:
+        calls = {file: others - set(free) for file, others in calls.items() if file not in free}
+    assert not calls
+
+
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_another_version_of_the_library_is_refused_by_its_file(tmp_path):
     """As a preload brings it in."""
