@@ -146,16 +146,11 @@ def guide(root):
 
 
 def manual(root):
-    """libamp(7) against the levels of amp.h and the environment variables that the library reads."""
+    """libamp(7) against the levels of amp.h; check_settings.py has the environment."""
     page = read(root, "docs/man/libamp.7.in")
     levels = set(re.findall(r'X\(AMP_(O\d), \d, "([^"]+)"', read(root, "include/amp.h")))
     told = set(re.findall(r"^\.TP 4\n\.B (O\d)\n(.+)$", page, re.MULTILINE))
-    variables = {name for path in (root / "src").rglob("*.[ch]")
-                 for name in re.findall(r'(?:getenv\(|cuda_library_search search = \{ )"(AMP_\w+)"', path.read_text("utf-8"))}
-    listed = set(re.findall(r"AMP_\w+", page.split(".SH ENVIRONMENT")[1].split("\n.SH ")[0]))
-    return some(levels, "levels") + some(variables, "variables") + both(
-        set(map(" ".join, levels)), "in amp.h", set(map(" ".join, told)), "in libamp(7)") + both(
-        variables, "read", listed, "in libamp(7)")
+    return some(levels, "levels") + both(set(map(" ".join, levels)), "in amp.h", set(map(" ".join, told)), "in libamp(7)")
 
 
 def adapt_manual(root):
@@ -227,7 +222,7 @@ CHECKS = {
     "those of forward and backward pairs are": lambda root: table_messages(root, "Forward and backward pairs", "PAIRS"),
     "code that is shown is compiled": code,
     "the guide has at most 600 lines, and what programs print": guide,
-    "libamp(7) has the levels and the environment variables": manual,
+    "libamp(7) has the levels": manual,
     "amp-adapt(1) has the options": adapt_manual,
     "README.md has at most 120 lines and 900 words": readme,
     "links lead somewhere": links,
