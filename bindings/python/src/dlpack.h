@@ -3,7 +3,7 @@
 #ifndef AMP_PY_DLPACK_H
 #define AMP_PY_DLPACK_H
 
-#include "view.h"
+#include "layout.h"
 
 enum { DL_MAJOR = 1, DL_READ_ONLY = 1, DL_IS_COPIED = 2 };
 
@@ -52,8 +52,8 @@ PyObject *amp_py_dlpack_block(const void *address, uint64_t size, uint8_t code, 
 PyObject *amp_py_dlpack_number(const float *address, amp_device device);
 
 int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_where place, amp_py_view *view);
-/* The reader of amp_py_view_get for objects with __dlpack__. 1: it has none, or of arrays with __array_interface__ gives
- * none, and no exception is set. */
+/* The reader of amp_py_view_get for objects with __dlpack__. 1: it has none, or is an array with __array_interface__
+ * that refuses; no exception is set. */
 int amp_py_view_dlpack(PyObject *tensor, amp_py_where place, amp_py_view *view, PyObject **keep);
 
 /* From shape and strides: span.size and compact. -1 if the size is more than memory has. */

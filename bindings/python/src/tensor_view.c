@@ -2,6 +2,8 @@
 /* Tensors of torch: by DLPack's table of C functions where torch has one, else by their attributes. Either costs a part
  * of what __dlpack__ does, and tensors that require gradients are memory like any other. torch is never imported, only
  * found. */
+#include "view.h"
+
 #include "dlpack.h"
 
 static PyObject *tensor_class; /* torch.Tensor, once it was seen */

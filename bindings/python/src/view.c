@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "view.h"
+
 #include "dlpack.h"
 
 static PyObject *n_array_interface; /* interned names */
@@ -89,7 +91,7 @@ static int view_array(PyObject *tensor, amp_py_where place, amp_py_view *view) {
     return state == 0 ? amp_py_view_measure(view, place) : state;
 }
 
-/* ---- any object ---------------------------------------------------------------------------------------------------- */
+/* ---- any object -------------------------------------------------------------------------------------------------- */
 
 /* A TypeError; returns -1. */
 static int refuse_type(PyObject *object, amp_py_where place) {

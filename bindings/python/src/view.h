@@ -5,26 +5,7 @@
 #ifndef AMP_PY_VIEW_H
 #define AMP_PY_VIEW_H
 
-#include "py.h"
-
-#include <stdbool.h>
-
-#include "amp_kernels.h"
-
-enum { AMP_PY_CPU = 1, AMP_PY_CUDA = 2, AMP_PY_SERVED = 12 }; /* amp_device.type */
-
-/* NumPy's limit; torch's is the same. */
-enum { AMP_PY_DIMS = 64 };
-
-typedef struct amp_py_view {
-    amp_span span;
-    amp_device device;
-    bool is_torch;
-    bool read_only;
-    bool compact; /* row-major without gaps */
-    int dims;     /* of what follows; not filled for compact ones unless asked for */
-    int64_t shape[AMP_PY_DIMS], strides[AMP_PY_DIMS]; /* strides in elements */
-} amp_py_view;
+#include "layout.h"
 
 /* Fills *view, with shape and strides if `shape`. Types that libamp does not compute in are AMP_DTYPE_OTHER. *keep:
  * what must live as long as the view, a new reference or NULL; `tensor` itself must live, too. 0, or -1 with an
