@@ -402,8 +402,8 @@ static bool own_masters(const amp_context *context) {
     return own;
 }
 
-static amp_status build(amp_context *context, amp_model *const *models, size_t n_models,
-                        amp_optimizer *const *optimizers, size_t n_optimizers) {
+static amp_status build_context(amp_context *context, amp_model *const *models, size_t n_models,
+                                amp_optimizer *const *optimizers, size_t n_optimizers) {
     context->models = amp__alloc(n_models, sizeof *context->models);
     context->optimizers = amp__alloc(n_optimizers, sizeof *context->optimizers);
     if (!context->models || !context->optimizers) return amp__fail_memory();
@@ -479,7 +479,7 @@ AMP_API amp_status amp_initialize_many(amp_model *const *models, size_t n_models
     context->devices.cuda = amp__backend_in_use(AMP__BACKEND_cuda);
     if (status == AMP_OK) status = amp__trace_open(context, &context->reporting.trace);
     if (status == AMP_OK) status = amp__observe_as_asked(context);
-    if (status == AMP_OK) status = build(context, models, n_models, optimizers, n_optimizers);
+    if (status == AMP_OK) status = build_context(context, models, n_models, optimizers, n_optimizers);
     if (status != AMP_OK) {
         const amp_event failed = { .kind = AMP_EVENT_ERROR, .status = status, .message = amp_last_error() };
         amp__trace_event(context, &failed);

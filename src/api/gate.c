@@ -43,7 +43,7 @@ static void keep_status(struct measurement *m, amp_status status) {
     if (m->status == AMP_OK) m->status = status;
 }
 
-static void multiply(struct measurement *m, amp_dtype type, void *base, int64_t edge) {
+static void run_product(struct measurement *m, amp_dtype type, void *base, int64_t edge) {
     const size_t width = type == AMP_FLOAT32 ? sizeof(float) : sizeof(uint16_t),
                  matrix = (size_t)LARGEST * LARGEST * width;
     amp_matmul_args args = AMP_MATMUL_ARGS_INIT;
@@ -55,7 +55,7 @@ static void multiply(struct measurement *m, amp_dtype type, void *base, int64_t 
     keep_status(m, amp_matmul(&args));
 }
 
-static void in_fp32(struct measurement *m, int64_t edge) { multiply(m, AMP_FLOAT32, m->fp32, edge); }
+static void in_fp32(struct measurement *m, int64_t edge) { run_product(m, AMP_FLOAT32, m->fp32, edge); }
 
 /* As in a call: the activation is cast, the weight was, and the result becomes FP32 again. */
 static void in_low(struct measurement *m, int64_t edge) {
@@ -64,7 +64,7 @@ static void in_low(struct measurement *m, int64_t edge) {
     const amp_span wide[2] = { { m->fp32, n, AMP_FLOAT32, 0 }, { m->fp32 + 2 * matrix, n, AMP_FLOAT32, 0 } };
     const amp_span low[2] = { { m->narrowed, n, m->low, 0 }, { m->narrowed + 2 * matrix, n, m->low, 0 } };
     keep_status(m, amp_cast_list(&low[0], &wide[0], 1));
-    multiply(m, m->low, m->narrowed, edge);
+    run_product(m, m->low, m->narrowed, edge);
     keep_status(m, amp_cast_list(&wide[1], &low[1], 1));
 }
 

@@ -28,7 +28,7 @@ static amp_status find_idle(amp_optimizer *user, const char *who, struct amp__op
 }
 
 /* Whatever of it could be refused, before any master changes. */
-static amp_status check(struct amp__param *param) {
+static amp_status check_master(struct amp__param *param) {
     struct amp__elements now, grad = { .data = NULL };
     AMP_TRY(amp__master_settle(param));
     AMP_TRY(amp__param_layout(param, param->tensor, param->name, &now));
@@ -61,7 +61,7 @@ static amp_status tell_layout(struct amp__param *param, const struct amp__elemen
     return AMP_OK;
 }
 
-static amp_status describe(struct amp__param *param, amp_master *out) {
+static amp_status describe_master(struct amp__param *param, amp_master *out) {
     struct amp__elements now;
     amp_span grad = { NULL, 0, AMP_FLOAT32, 0 };
     *out = (amp_master){ .struct_size = sizeof *out, .param = param->tensor, .name = param->name, .size = param->size,
@@ -101,10 +101,10 @@ AMP_API amp_status amp_master_params(amp_optimizer *user, amp_master *masters, s
     if (capacity) AMP_TRY(amp__check_struct(masters->struct_size, sizeof *masters, "amp_master"));
     const uint32_t stride = capacity ? masters->struct_size : 0;
     const size_t n = optimizer->n_params < capacity ? optimizer->n_params : capacity;
-    for (size_t i = 0; i < n; i++) AMP_TRY(check(optimizer->params[i]));
+    for (size_t i = 0; i < n; i++) AMP_TRY(check_master(optimizer->params[i]));
     for (size_t i = 0; i < n; i++) {
         amp_master filled;
-        AMP_TRY(describe(optimizer->params[i], &filled));
+        AMP_TRY(describe_master(optimizer->params[i], &filled));
         amp_master *entry = (amp_master *)(void *)((char *)masters + i * stride);
         entry->struct_size = stride;
         AMP_TRY(amp__fill_struct(entry, stride, sizeof filled, &filled, sizeof filled, "amp_master"));
@@ -178,7 +178,7 @@ AMP_API amp_status amp_clip_grad_value(amp_optimizer *user, float max_value) {
 
 /* Every parameter that has a master is what it was at initialize, so that a pass over all of them cannot fail
  * half way. */
-static amp_status check_all(const amp_context *context) {
+static amp_status check_masters(const amp_context *context) {
     for (size_t i = 0; i < context->params.n; i++) {
         struct amp__elements now;
         struct amp__param *param = context->params.list[i];
@@ -192,7 +192,7 @@ AMP_API amp_status amp_masters_reconcile(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_reconcile: context is NULL");
     amp__unseen_steps_forget(context);
     drop_casts(context);
-    AMP_TRY(check_all(context));
+    AMP_TRY(check_masters(context));
     for (size_t i = 0; i < context->params.n; i++) AMP_TRY(amp__master_reconcile(context->params.list[i], true));
     return amp__places_flush(context);
 }
@@ -201,7 +201,7 @@ AMP_API amp_status amp_masters_write_back(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_write_back: context is NULL");
     amp__unseen_steps_forget(context);
     drop_casts(context);
-    AMP_TRY(check_all(context));
+    AMP_TRY(check_masters(context));
     for (size_t i = 0; i < context->params.n; i++) {
         struct amp__param *param = context->params.list[i];
         if (!param->has_master || param->lent.steps) continue;

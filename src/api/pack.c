@@ -5,7 +5,7 @@
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
-static amp_status take(const amp_pack_args *args, amp_pack_args *a) {
+static amp_status read_pack_args(const amp_pack_args *args, amp_pack_args *a) {
     AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "args is NULL");
     AMP_TRY(amp__copy_struct(a, sizeof *a, sizeof *a, args, args->struct_size, "amp_pack_args"));
     AMP_RETURN_IF(a->context && !amp__context_is_live(a->context), AMP_ERR_INVALID_ARGUMENT,
@@ -13,7 +13,7 @@ static amp_status take(const amp_pack_args *args, amp_pack_args *a) {
     return AMP_OK;
 }
 
-static void count(const amp_pack_args *a) {
+static void count_packed(const amp_pack_args *a) {
     if (!a->context) return;
     struct amp__packed *packed = &a->context->progress.packed;
     const uint64_t from = a->src.size * amp__dtype_size(a->src.dtype);
@@ -23,16 +23,16 @@ static void count(const amp_pack_args *a) {
 
 AMP_API amp_status amp_pack(const amp_pack_args *args) {
     amp_pack_args a;
-    AMP_TRY(take(args, &a));
+    AMP_TRY(read_pack_args(args, &a));
     AMP_TRY(amp__pack(&a));
-    count(&a);
+    count_packed(&a);
     return AMP_OK;
 }
 
 AMP_API amp_status amp_device_pack(amp_device_list *list, void *stream, const amp_pack_args *args) {
     amp_pack_args a;
-    AMP_TRY(take(args, &a));
+    AMP_TRY(read_pack_args(args, &a));
     AMP_TRY(amp__device_pack(list, stream, &a));
-    count(&a);
+    count_packed(&a);
     return AMP_OK;
 }

@@ -202,7 +202,7 @@ static amp_status split_name(const char *text, char name[AMP__OP_NAME_MAX + 1], 
     return AMP_OK;
 }
 
-static amp_status write(const struct meant *meant, amp_class op_class) {
+static amp_status write_classes(const struct meant *meant, amp_class op_class) {
     for (size_t i = 0; i < meant->n; i++) { /* look before writing */
         const amp_op *op = meant->ops[i];
         AMP_RETURN_IF((op->flags & AMP_OP_REGISTERED) && op->op_class != op_class, AMP_ERR_CONFLICT,
@@ -230,7 +230,7 @@ AMP_API amp_status amp_register(amp_model *model, const char *op, amp_class op_c
     struct meant meant = { NULL, 0, 0, false };
     const bool indexed = model->n_ops > SMALL && may_be_indexed(model);
     amp_status status = indexed ? find_large(model, name, wanted, &meant) : find_small(model, name, wanted, &meant);
-    if (status == AMP_OK && meant.n) status = write(&meant, op_class);
+    if (status == AMP_OK && meant.n) status = write_classes(&meant, op_class);
     amp__free(meant.ops);
     if (status != AMP_OK || meant.n) return status;
     AMP_RETURN_IF(wanted >= 0 && meant.named, AMP_ERR_NOT_FOUND,

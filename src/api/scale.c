@@ -50,7 +50,7 @@ struct work {
 
 static const char unscaled[] = "amp_unscale: a tensor";
 
-static amp_status gather(struct work *work, size_t i, const struct amp__elements *now) {
+static amp_status gather_elements(struct work *work, size_t i, const struct amp__elements *now) {
     if (now->strides) {
         AMP_RETURN_IF(!amp__is_floating(now->dtype), AMP_ERR_INVALID_ARGUMENT, "%s is not floating", unscaled);
         work->flat[i] = amp__alloc_aligned((size_t)now->size * amp__dtype_size(now->dtype));
@@ -61,7 +61,7 @@ static amp_status gather(struct work *work, size_t i, const struct amp__elements
     return AMP_OK;
 }
 
-static amp_status look(const amp_host *host, void *const *tensors, struct work *work, size_t i) {
+static amp_status inspect_tensor(const amp_host *host, void *const *tensors, struct work *work, size_t i) {
     struct amp__elements now;
     AMP_TRY(amp__host_find(host, tensors[i], unscaled, &now));
     if (!i) work->device = now.device;
@@ -72,7 +72,7 @@ static amp_status look(const amp_host *host, void *const *tensors, struct work *
                   "amp_unscale: tensors 0 and %zu are in two memories (device types %d and %d, numbers %d and %d): one "
                   "call for each",
                   i, (int)first.type, (int)now.device.type, (int)first.id, (int)now.device.id);
-    if (!amp__is_device(first)) return gather(work, i, &now);
+    if (!amp__is_device(first)) return gather_elements(work, i, &now);
     AMP_RETURN_IF(now.strides, AMP_ERR_UNSUPPORTED,
                   "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous",
                   unscaled);
@@ -80,7 +80,7 @@ static amp_status look(const amp_host *host, void *const *tensors, struct work *
     return AMP_OK;
 }
 
-static amp_status scatter(const amp_host *host, void *tensor, const struct work *work, size_t i) {
+static amp_status scatter_elements(const amp_host *host, void *tensor, const struct work *work, size_t i) {
     struct amp__elements now;
     if (!work->flat[i]) return AMP_OK;
     AMP_TRY(amp__host_layout(host, tensor, unscaled, &now));
@@ -88,14 +88,14 @@ static amp_status scatter(const amp_host *host, void *tensor, const struct work 
     return AMP_OK;
 }
 
-static amp_status unscale(struct amp__bracket *bracket, const amp_host *host, void *const *tensors, size_t n,
-                          struct work *work, float *found_inf) {
+static amp_status unscale_tensors(struct amp__bracket *bracket, const amp_host *host, void *const *tensors, size_t n,
+                                  struct work *work, float *found_inf) {
     float scale = 1.0f;
-    for (size_t i = 0; i < n; i++) AMP_TRY(look(host, tensors, work, i));
+    for (size_t i = 0; i < n; i++) AMP_TRY(inspect_tensor(host, tensors, work, i));
     if (amp__is_device(work->device)) return amp__unscale_on_device(bracket, work->device, work->spans, n, found_inf);
     AMP_TRY(learn_scale(bracket, &scale));
     AMP_TRY(amp_scale_list(work->spans, work->spans, n, amp__rule_inverse(scale), found_inf));
-    for (size_t i = 0; i < n; i++) AMP_TRY(scatter(host, tensors[i], work, i));
+    for (size_t i = 0; i < n; i++) AMP_TRY(scatter_elements(host, tensors[i], work, i));
     return AMP_OK;
 }
 
@@ -106,7 +106,7 @@ AMP_API amp_status amp_unscale(amp_context *context, uint32_t loss_id, void *con
     AMP_TRY(find_bracket(context, loss_id, "amp_unscale", &host, &bracket));
     AMP_RETURN_IF(n && !tensors, AMP_ERR_INVALID_ARGUMENT, "amp_unscale: tensors is NULL, but n is %zu", n);
     struct work work = { amp__alloc(n, sizeof *work.spans), amp__alloc(n, sizeof *work.flat), { 1, 0 } };
-    const amp_status status = work.spans && work.flat ? unscale(bracket, host, tensors, n, &work, found_inf)
+    const amp_status status = work.spans && work.flat ? unscale_tensors(bracket, host, tensors, n, &work, found_inf)
                                                       : amp__fail_memory();
     for (size_t i = 0; work.flat && i < n; i++) amp__free(work.flat[i]);
     amp__free(work.flat);

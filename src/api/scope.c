@@ -10,14 +10,14 @@
 enum { SAVED = 0x5c0be, CAPTURED = 0xca97 }; /* tells a used or unset amp_scope from a good one */
 enum { SET = 1, INSIDE = 2, REHEARSES = 4 };
 
-static void store(amp_scope *scope, const struct amp__scope_state *state, uintptr_t kind) {
+static void store_scope(amp_scope *scope, const struct amp__scope_state *state, uintptr_t kind) {
     scope->v[0] = (uintptr_t)state->context;
     scope->v[1] = (state->set ? SET : 0u) | (state->inside ? INSIDE : 0u) | (state->rehearses ? REHEARSES : 0u);
     scope->v[2] = kind;
     scope->v[3] = 0;
 }
 
-static struct amp__scope_state load(const amp_scope *scope) {
+static struct amp__scope_state load_scope(const amp_scope *scope) {
     return (struct amp__scope_state){ (amp_context *)scope->v[0], (scope->v[1] & SET) != 0,
                                       (scope->v[1] & INSIDE) != 0, (scope->v[1] & REHEARSES) != 0 };
 }
@@ -31,7 +31,7 @@ static struct amp__thread *present_thread(const void *frame) {
 AMP_API amp_status amp_scope_enter(amp_context *context, amp_scope *scope) {
     AMP_RETURN_IF(!scope, AMP_ERR_INVALID_ARGUMENT, "amp_scope_enter: scope is NULL");
     struct amp__thread *thread = present_thread(__builtin_frame_address(0));
-    store(scope, &thread->scope, SAVED);
+    store_scope(scope, &thread->scope, SAVED);
     scope->v[3] = ++thread->scopes;
     /* ops inside a rehearsal run as they come, whatever scope it enters */
     thread->scope = (struct amp__scope_state){ context, true, thread->scope.rehearses, thread->scope.rehearses };
@@ -59,7 +59,7 @@ AMP_API amp_status amp_scope_leave(amp_scope *scope) {
                   "thread that entered it");
     thread->scopes = (uint32_t)scope->v[3] - 1; /* those inside that an error path did not leave are gone with it */
     amp_context *left = thread->scope.set ? thread->scope.context : NULL;
-    thread->scope = load(scope);
+    thread->scope = load_scope(scope);
     leave_context(thread, left);
     return AMP_OK;
 }
@@ -72,7 +72,7 @@ AMP_API int32_t amp_scope_current(amp_context **context) {
 
 AMP_API amp_status amp_scope_capture(amp_scope *scope) {
     AMP_RETURN_IF(!scope, AMP_ERR_INVALID_ARGUMENT, "amp_scope_capture: scope is NULL");
-    store(scope, &present_thread(__builtin_frame_address(0))->scope, CAPTURED);
+    store_scope(scope, &present_thread(__builtin_frame_address(0))->scope, CAPTURED);
     return AMP_OK;
 }
 
@@ -81,8 +81,8 @@ AMP_API amp_status amp_scope_adopt(const amp_scope *captured, amp_scope *previou
     AMP_RETURN_IF(captured->v[2] != CAPTURED, AMP_ERR_WRONG_STATE,
                   "amp_scope_adopt: the first argument does not come from amp_scope_capture");
     struct amp__thread *thread = present_thread(__builtin_frame_address(0));
-    const struct amp__scope_state adopted = load(captured);
-    store(previous, &thread->scope, SAVED);
+    const struct amp__scope_state adopted = load_scope(captured);
+    store_scope(previous, &thread->scope, SAVED);
     previous->v[3] = ++thread->scopes;
     thread->scope = adopted;
     return AMP_OK;

@@ -5,28 +5,30 @@
 
 /* ---- the table: open addressing, half full at most ---- */
 
-static struct amp__keyed *find(const struct amp__map *map, uint64_t key) {
+static struct amp__keyed *find_entry(const struct amp__map *map, uint64_t key) {
     size_t i = (size_t)((key * 0x9e3779b97f4a7c15u) >> 20) & map->mask;
     while (map->entries[i].value && map->entries[i].key != key) i = (i + 1) & map->mask;
     return &map->entries[i];
 }
 
-void *amp__map_get(const struct amp__map *map, uint64_t key) { return map->entries ? find(map, key)->value : NULL; }
+void *amp__map_get(const struct amp__map *map, uint64_t key) {
+    return map->entries ? find_entry(map, key)->value : NULL;
+}
 
-static amp_status grow(struct amp__map *map) {
+static amp_status grow_map(struct amp__map *map) {
     struct amp__map grown = { NULL, map->entries ? 2 * map->mask + 1 : 31, map->n };
     grown.entries = amp__alloc(grown.mask + 1, sizeof *grown.entries);
     if (!grown.entries) return amp__fail_memory();
     for (size_t i = 0; map->entries && i <= map->mask; i++)
-        if (map->entries[i].value) *find(&grown, map->entries[i].key) = map->entries[i];
+        if (map->entries[i].value) *find_entry(&grown, map->entries[i].key) = map->entries[i];
     amp__free(map->entries);
     *map = grown;
     return AMP_OK;
 }
 
 amp_status amp__map_put(struct amp__map *map, uint64_t key, void *value) {
-    if (!map->entries || 2 * (map->n + 1) > map->mask) AMP_TRY(grow(map));
-    struct amp__keyed *entry = find(map, key);
+    if (!map->entries || 2 * (map->n + 1) > map->mask) AMP_TRY(grow_map(map));
+    struct amp__keyed *entry = find_entry(map, key);
     map->n += !entry->value;
     *entry = (struct amp__keyed){ key, value };
     return AMP_OK;
@@ -39,7 +41,7 @@ void amp__map_free(struct amp__map *map) {
 
 /* ---- texts ---- */
 
-static uint64_t hash(const char *text) { /* FNV-1a */
+static uint64_t hash_text(const char *text) { /* FNV-1a */
     uint64_t hash = 0xcbf29ce484222325u;
     while (*text) hash = (hash ^ (unsigned char)*text++) * 0x100000001b3u;
     return hash;
@@ -47,7 +49,7 @@ static uint64_t hash(const char *text) { /* FNV-1a */
 
 /* The key of the text: its hash, or one of those that follow where another text has that. */
 static uint64_t key_of(const struct amp__map *map, const char *text, const char *(*name)(const void *value)) {
-    uint64_t key = hash(text);
+    uint64_t key = hash_text(text);
     for (const void *there; (there = amp__map_get(map, key)) && strcmp(name(there), text) != 0;) key++;
     return key;
 }
@@ -64,7 +66,7 @@ amp_status amp__map_put_name(struct amp__map *map, const char *text, void *value
 /* ---- the sort ---- */
 
 /* A pass by one byte of the keys. */
-static void scatter(struct amp__keyed *to, const struct amp__keyed *from, size_t n, unsigned shift) {
+static void sort_by_byte(struct amp__keyed *to, const struct amp__keyed *from, size_t n, unsigned shift) {
     size_t at[256] = { 0 };
     for (size_t i = 0; i < n; i++) at[from[i].key >> shift & 0xff]++;
     for (size_t i = 0, sum = 0; i < AMP_COUNT(at); i++) {
@@ -88,7 +90,7 @@ amp_status amp__sort_keyed(struct amp__keyed *entries, size_t n) {
     if (!spare) return amp__fail_memory();
     for (unsigned shift = 0; shift < 64; shift += 8) {
         if (!(differ >> shift & 0xff)) continue;
-        scatter(to, from, n, shift);
+        sort_by_byte(to, from, n, shift);
         struct amp__keyed *swap = from;
         from = to;
         to = swap;

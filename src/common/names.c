@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/names.h"
 
-static uint64_t hash(int tag, const char *text) { /* FNV-1a */
+static uint64_t hash_name(int tag, const char *text) { /* FNV-1a */
     uint64_t hash = 0xcbf29ce484222325u ^ (uint64_t)tag;
     while (*text) hash = (hash ^ (unsigned char)*text++) * 0x100000001b3u;
     return hash;
@@ -15,7 +15,7 @@ amp_status amp__names_add(struct amp__names *names, int tag, const char *text, v
         names->entries = grown;
         names->capacity = capacity;
     }
-    names->entries[names->n++] = (struct amp__keyed){ hash(tag, text), value };
+    names->entries[names->n++] = (struct amp__keyed){ hash_name(tag, text), value };
     return AMP_OK;
 }
 
@@ -36,7 +36,7 @@ static size_t first_from(const struct amp__names *names, uint64_t key) {
 }
 
 const struct amp__keyed *amp__names_find(const struct amp__names *names, int tag, const char *text, size_t *n) {
-    const uint64_t key = hash(tag, text);
+    const uint64_t key = hash_name(tag, text);
     const size_t first = first_from(names, key);
     *n = 0;
     if (!names->n) return NULL;

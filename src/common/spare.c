@@ -17,7 +17,7 @@ static void *new_block(size_t bytes) {
 }
 
 /* Into an empty place; false if there is none. */
-static bool keep(struct amp__spares *spares, void *memory) {
+static bool store_spare(struct amp__spares *spares, void *memory) {
     for (size_t i = 0; i < AMP__SPARES; i++) {
         void *none = NULL;
         if (atomic_compare_exchange_strong(&spares->blocks[i], &none, memory)) return true;
@@ -40,7 +40,7 @@ void *amp__spare_take(struct amp__spares *spares, size_t bytes) {
 void amp__spare_give(struct amp__spares *spares, void *memory) {
     if (!memory) return;
     if (spares && *size_of(memory) >= AMP__SPARE_LEAST) {
-        if (keep(spares, memory)) return;
+        if (store_spare(spares, memory)) return;
         const uint32_t place = atomic_fetch_add(&spares->next, 1) % AMP__SPARES; /* the oldest, more or less */
         memory = atomic_exchange(&spares->blocks[place], memory);
     }

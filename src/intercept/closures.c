@@ -41,7 +41,7 @@ static void link_idle(struct amp__closure *closure) {
     *head = closure;
 }
 
-static void grow(void) {
+static void grow_table(void) {
     const size_t old = table.mask + 1;
     if (table.n < old) return;
     struct bucket *was = table.buckets, *buckets = amp__alloc(4 * old, sizeof *buckets);
@@ -59,7 +59,7 @@ static void grow(void) {
 }
 
 void amp__closures_add(struct amp__closure *closure, amp_fn *slot) {
-    grow();
+    grow_table();
     table.n++;
     closure->slot = slot;
     link_at(closure);

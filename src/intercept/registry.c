@@ -155,7 +155,7 @@ static amp_status reserve(struct amp__patch *patch, const struct amp__wrap *wrap
     return AMP_OK;
 }
 
-static amp_status grow(struct amp__patch *patch) {
+static amp_status grow_patch(struct amp__patch *patch) {
     if (patch->n < patch->capacity) return AMP_OK;
     const size_t capacity = patch->capacity ? 2 * patch->capacity : 16;
     struct entry *entries = amp__grow(patch->entries, patch->capacity, capacity, sizeof *entries);
@@ -171,7 +171,7 @@ amp_status amp__patch_add(struct amp__patch *patch, const struct amp__wrap *wrap
     const char *what = wrap->what ? wrap->what : "slot";
     struct entry entry = { .closure = NULL };
     AMP_TRY(check_wrap(wrap, what));
-    AMP_TRY(grow(patch));
+    AMP_TRY(grow_patch(patch));
     entry.what = amp__strdup(what);
     if (!entry.what) return amp__fail_memory();
     pthread_mutex_lock(&registry.mutex);

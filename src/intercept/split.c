@@ -27,7 +27,7 @@ static void mark_integers(const ffi_type *type, size_t at, bool integer[2]) {
 }
 
 /* The argument whose halves take the last general register and a vector register but the first; nargs: none. */
-static uint32_t find(const ffi_cif *cif) {
+static uint32_t find_split_argument(const ffi_cif *cif) {
     uint32_t general = cif->rtype->type == FFI_TYPE_STRUCT && cif->rtype->size > 16, vector = 0;
     for (uint32_t i = 0; i < cif->nargs; i++) {
         const ffi_type *type = cif->arg_types[i];
@@ -45,7 +45,7 @@ static uint32_t find(const ffi_cif *cif) {
 
 bool amp__split_prepare(struct amp__signature *signature, ffi_type **types) {
     const ffi_cif *cif = &signature->cif;
-    const uint32_t n = cif->nargs, at = find(cif);
+    const uint32_t n = cif->nargs, at = find_split_argument(cif);
     signature->split = at;
     if (at == n) return true;
     memcpy(types, cif->arg_types, at * sizeof *types);

@@ -67,7 +67,7 @@ static void run_entries(const struct call *c, const amp_span *dst, const amp_spa
     }
 }
 
-static void run_part(void *call, const struct amp__part *part) {
+static void run_list_part(void *call, const struct amp__part *part) {
     struct call *c = call;
     uint32_t nonfinite = 0;
     const size_t i = part->first;
@@ -83,17 +83,17 @@ static void run_part(void *call, const struct amp__part *part) {
 }
 
 /* Goes through the checked list; whether a result is not finite. */
-static bool run(struct call *c, size_t n, const struct amp__facts *facts) {
+static bool run_list(struct call *c, size_t n, const struct amp__facts *facts) {
     c->k = amp__kernels_get();
     c->mixed = facts->mixed;
-    amp__walk(c->dst, n, facts->elements, run_part, c);
+    amp__walk(c->dst, n, facts->elements, run_list_part, c);
     return atomic_load_explicit(&c->nonfinite, memory_order_relaxed) != 0;
 }
 
 /* In the default environment, for what does arithmetic. */
 static void run_arithmetic(struct call *c, size_t n, const struct amp__facts *facts, float *found_inf) {
     const amp__fpenv saved = amp__fpenv_enter();
-    const bool nonfinite = run(c, n, facts);
+    const bool nonfinite = run_list(c, n, facts);
     amp__fpenv_leave(saved);
     if (nonfinite && found_inf) *found_inf = 1.0f;
 }
@@ -107,16 +107,16 @@ static void run_cast(const struct call *c, const amp_span *dst, const amp_span *
     else c->k->cast_list[dst->dtype][x->dtype](dst, x, n);
 }
 
-static void cast(const amp_span *dst, const amp_span *src, size_t n, const struct amp__facts *facts) {
+static void cast_checked(const amp_span *dst, const amp_span *src, size_t n, const struct amp__facts *facts) {
     struct call c = { .run = run_cast, .dst = dst, .x = src, .y = dst,
                       .stream = dst != src && exceeds_caches(dst, src, n, facts->elements) };
-    if (dst != src) run(&c, n, facts);
+    if (dst != src) run_list(&c, n, facts);
 }
 
 AMP_API amp_status amp_cast_list(const amp_span *dst, const amp_span *src, size_t n) {
     struct amp__facts facts = { 0, false };
     AMP_TRY(amp__spans_check_pair(dst, src, n, "src", &facts));
-    cast(dst, src, n, &facts);
+    cast_checked(dst, src, n, &facts);
     return AMP_OK;
 }
 
@@ -127,7 +127,7 @@ AMP_API amp_status amp_copy_list(const amp_span *dst, const amp_span *src, size_
         AMP_RETURN_IF(dst[i].dtype != src[i].dtype, AMP_ERR_INVALID_ARGUMENT,
                       "dst[%zu] is %s and src[%zu] is %s: a copy keeps the type; use amp_cast_list", i,
                       amp__dtype_name(dst[i].dtype), i, amp__dtype_name(src[i].dtype));
-    cast(dst, src, n, &facts);
+    cast_checked(dst, src, n, &facts);
     return AMP_OK;
 }
 
@@ -145,7 +145,7 @@ AMP_API amp_status amp_zero_list(const amp_span *dst, size_t n) {
     AMP_TRY(amp__spans_check(dst, n, "dst", &facts));
     struct call c = { .run = run_zero, .dst = dst, .x = dst, .y = dst,
                       .stream = exceeds_caches(dst, dst, n, facts.elements) };
-    run(&c, n, &facts);
+    run_list(&c, n, &facts);
     return AMP_OK;
 }
 
@@ -206,7 +206,7 @@ static amp_status clip_values(const amp_span *dst, const amp_span *src, size_t n
                   (double)max_value);
     AMP_TRY(amp__spans_check_pair(dst, src, n, "src", &facts));
     struct call c = { .run = run_clamp, .dst = dst, .x = src, .y = dst, .a = max_value };
-    run(&c, n, &facts);
+    run_list(&c, n, &facts);
     return AMP_OK;
 }
 
@@ -226,7 +226,7 @@ static amp_status clip_norm(const amp_span *dst, const amp_span *src, size_t n, 
     const float factor = amp__clip_factor(total, max_norm);
     if (norm) *norm = total;
     if (factor < 1.0f) return amp_scale_list(dst, src, n, factor, NULL);
-    cast(dst, src, n, &facts);
+    cast_checked(dst, src, n, &facts);
     return AMP_OK;
 }
 

@@ -196,7 +196,7 @@ static bool negotiate(struct backend *b, const struct amp__backend *table) {
 }
 
 /* The init of a plugin leaves its words in the last error, which belongs to the caller's thread. */
-static amp_backend_state start(struct backend *b, const struct amp__backend *table) {
+static amp_backend_state start_backend(struct backend *b, const struct amp__backend *table) {
     const amp_status status = table->init(&host, b->version, sizeof b->version);
     b->version[sizeof b->version - 1] = '\0';
     if (status == AMP_OK) {
@@ -249,7 +249,7 @@ static amp_backend_state try_backend(struct backend *b) {
         return AMP_BACKEND_CANNOT_LOAD;
     }
     const struct amp__backend *table = entry();
-    return negotiate(b, table) ? start(b, table) : AMP_BACKEND_CANNOT_LOAD;
+    return negotiate(b, table) ? start_backend(b, table) : AMP_BACKEND_CANNOT_LOAD;
 }
 
 /* ---- for the rest of libamp ---- */

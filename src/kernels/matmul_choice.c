@@ -48,7 +48,7 @@ struct choice {
     char why[160];
 };
 
-static void decide(const amp_matmul_args *g, struct choice *choice) {
+static void choose_backend(const amp_matmul_args *g, struct choice *choice) {
     pthread_once(&environment_once, read_environment);
     const bool by_environment = g->backend == AMP_MATMUL_AUTO && wanted_by_environment != AMP_MATMUL_AUTO;
     const int32_t wanted = by_environment ? wanted_by_environment : g->backend;
@@ -78,7 +78,7 @@ static bool may_fall_back(amp_status status) { return status == AMP_ERR_UNSUPPOR
 
 bool amp__matmul_offload(const amp_matmul_args *g, amp_status *status) {
     struct choice choice;
-    decide(g, &choice);
+    choose_backend(g, &choice);
     *status = choice.status;
     if (!choice.backend) return choice.status != AMP_OK;
     *status = choice.backend->matmul(g, amp__matmul_threads(g));
@@ -105,7 +105,7 @@ void amp__matmul_unit(amp_dtype type, const char **who, const char **unit) {
     const amp_matmul_args large = { .a_dtype = type, .b_dtype = type, .d_dtype = type, .m = 256, .n = 256, .k = 256,
                                     .batch = 1, .alpha = 1.0f };
     struct choice choice;
-    decide(&large, &choice);
+    choose_backend(&large, &choice);
     *who = choice.backend ? choice.backend->name : "built-in";
     if (!choice.backend) *unit = own_unit();
     else *unit = choice.backend->matmul_unit ? choice.backend->matmul_unit(type) : NULL;
@@ -113,13 +113,13 @@ void amp__matmul_unit(amp_dtype type, const char **who, const char **unit) {
 
 /* ---- in words ---- */
 
-static amp_status explain(const amp_matmul_args *args, amp__text *text) {
+static amp_status explain_choice(const amp_matmul_args *args, amp__text *text) {
     amp_matmul_args g;
     struct choice choice;
     char how[256] = "";
     AMP_TRY(amp__matmul_read(&g, args));
     if (g.device.type == AMP__DEVICE_CUDA) return amp__device_matmul(&g, text);
-    decide(&g, &choice);
+    choose_backend(&g, &choice);
     AMP_TRY(choice.status);
     if (choice.backend && choice.backend->matmul_explain) {
         const amp_status status = choice.backend->matmul_explain(&g, amp__matmul_threads(&g), how, sizeof how);
@@ -141,7 +141,7 @@ AMP_API amp_status amp_matmul_explain(const amp_matmul_args *args, char *text, s
     AMP_RETURN_IF(!text && capacity, AMP_ERR_INVALID_ARGUMENT, "amp_matmul_explain: text is NULL");
     amp__text words = { text, capacity, 0 };
     const amp__fpenv saved = amp__fpenv_enter();
-    const amp_status status = explain(args, &words);
+    const amp_status status = explain_choice(args, &words);
     amp__fpenv_leave(saved);
     if (status == AMP_OK && length) *length = words.length;
     return status;

@@ -49,7 +49,7 @@ static void keep_blocks(struct sums *s, size_t n, uint64_t elements) {
 }
 
 /* *total: of all; norms (may be NULL): of each. */
-static void add_up(struct sums *s, size_t n, uint64_t elements, double *total, float *norms) {
+static void add_up_sums(struct sums *s, size_t n, uint64_t elements, double *total, float *norms) {
     uint32_t nonfinite = 0;
     s->k = amp__kernels_get();
     keep_blocks(s, n, elements);
@@ -71,14 +71,14 @@ static void add_up(struct sums *s, size_t n, uint64_t elements, double *total, f
 /* Apart, so that the root is taken in the environment in which the sum was. */
 static void find_norms(struct sums *s, size_t n, uint64_t elements, float *norm, float *norms) {
     double total;
-    add_up(s, n, elements, &total, norms);
+    add_up_sums(s, n, elements, &total, norms);
     if (norm) *norm = (float)sqrt(total);
 }
 
 double amp__check_span(const amp_span *span, float scale, float factor, uint32_t *nonfinite) {
     struct sums s = { .src = span, .check = true, .scale = scale, .factor = factor };
     double total;
-    add_up(&s, 1, span->size, &total, NULL);
+    add_up_sums(&s, 1, span->size, &total, NULL);
     *nonfinite |= atomic_load_explicit(&s.nonfinite, memory_order_relaxed);
     return total;
 }

@@ -19,8 +19,8 @@ AMP_API uint64_t amp_pack_bytes(uint64_t size, int32_t bits) {
     return bytes <= PTRDIFF_MAX ? bytes : 0;
 }
 
-static amp_status check(const amp_span *span, const char *name, int32_t bits, const void *packed,
-                        struct amp__facts *facts) {
+static amp_status check_packed(const amp_span *span, const char *name, int32_t bits, const void *packed,
+                               struct amp__facts *facts) {
     AMP_RETURN_IF(!bits_are(bits), AMP_ERR_INVALID_ARGUMENT, "bits is %d: use 8, 4, 2 or 1", (int)bits);
     AMP_TRY(amp__spans_check(span, 1, name, facts));
     AMP_RETURN_IF(span->dtype == AMP_FLOAT64, AMP_ERR_INVALID_ARGUMENT, "%s[0].dtype is fp64: use fp32, fp16 or bf16",
@@ -47,7 +47,7 @@ static void pack_part(void *job, const struct amp__part *part) {
 
 amp_status amp__pack(const amp_pack_args *a) {
     struct amp__facts facts = { 0, false };
-    AMP_TRY(check(&a->src, "src", a->bits, a->packed, &facts));
+    AMP_TRY(check_packed(&a->src, "src", a->bits, a->packed, &facts));
     struct packing x = { { a->src.data, a->packed, (size_t)a->src.size, a->seed, a->src.dtype, a->bits },
                          amp__kernels_get()->pack, 0 };
     const amp__fpenv saved = amp__fpenv_enter();
@@ -67,11 +67,11 @@ struct unpacking {
 };
 
 /* The caller's arguments, checked. */
-static amp_status take(const amp_unpack_args *args, amp_unpack_args *a) {
+static amp_status read_unpack_args(const amp_unpack_args *args, amp_unpack_args *a) {
     struct amp__facts facts = { 0, false };
     AMP_RETURN_IF(!args, AMP_ERR_INVALID_ARGUMENT, "args is NULL");
     AMP_TRY(amp__copy_struct(a, sizeof *a, sizeof *a, args, args->struct_size, "amp_unpack_args"));
-    return check(&a->dst, "dst", a->bits, a->packed, &facts);
+    return check_packed(&a->dst, "dst", a->bits, a->packed, &facts);
 }
 
 static void unpack_part(void *job, const struct amp__part *part) {
@@ -81,7 +81,7 @@ static void unpack_part(void *job, const struct amp__part *part) {
 
 AMP_API amp_status amp_unpack(const amp_unpack_args *args) {
     amp_unpack_args a;
-    AMP_TRY(take(args, &a));
+    AMP_TRY(read_unpack_args(args, &a));
     const uint64_t bytes = a.dst.size * amp__dtype_size(a.dst.dtype) + amp_pack_bytes(a.dst.size, a.bits);
     struct unpacking x = { { a.dst.data, a.packed, (size_t)a.dst.size, a.dst.dtype, a.bits,
                              bytes > amp__cache_bytes() },
@@ -96,14 +96,14 @@ AMP_API amp_status amp_unpack(const amp_unpack_args *args) {
 
 amp_status amp__device_pack(amp_device_list *list, void *stream, const amp_pack_args *a) {
     struct amp__facts facts = { 0, false };
-    AMP_TRY(check(&a->src, "src", a->bits, a->packed, &facts));
+    AMP_TRY(check_packed(&a->src, "src", a->bits, a->packed, &facts));
     const struct amp__list_call call = { .kind = AMP__LIST_PACK, .stream = stream, .n = 1, .pack = a };
     return amp__device_run(list, &call, "amp_device_pack");
 }
 
 AMP_API amp_status amp_device_unpack(amp_device_list *list, void *stream, const amp_unpack_args *args) {
     amp_unpack_args a;
-    AMP_TRY(take(args, &a));
+    AMP_TRY(read_unpack_args(args, &a));
     const struct amp__list_call call = { .kind = AMP__LIST_PACK, .stream = stream, .n = 1, .unpack = &a };
     return amp__device_run(list, &call, "amp_device_unpack");
 }

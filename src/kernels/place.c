@@ -18,69 +18,69 @@ amp_status amp__place_stream(const struct amp__place *place, void **stream) {
     return AMP_OK;
 }
 
-static amp_status run(const struct amp__place *place, struct amp__memory_call *call) {
+static amp_status run_memory_call(const struct amp__place *place, struct amp__memory_call *call) {
     AMP_TRY(amp__place_stream(place, &call->stream));
     return place->backend->memory_run(place->memory, call);
 }
 
 amp_status amp__place_alloc(const struct amp__place *place, uint64_t bytes, void **out) {
     struct amp__memory_call call = { .kind = AMP__MEMORY_ALLOC, .bytes = bytes ? (size_t)bytes : 1 };
-    AMP_TRY(run(place, &call));
+    AMP_TRY(run_memory_call(place, &call));
     *out = call.made;
     return AMP_OK;
 }
 
 void amp__place_free(const struct amp__place *place, void *memory) {
     struct amp__memory_call call = { .kind = AMP__MEMORY_FREE, .dst = memory };
-    if (memory && run(place, &call) != AMP_OK) return; /* the device is lost, and its memory with it */
+    if (memory && run_memory_call(place, &call) != AMP_OK) return; /* the device is lost, and its memory with it */
 }
 
-static amp_status fill(const struct amp__place *place, void *dst, uint64_t bytes, uint8_t value) {
+static amp_status fill_memory(const struct amp__place *place, void *dst, uint64_t bytes, uint8_t value) {
     struct amp__memory_call call = { .kind = AMP__MEMORY_FILL, .dst = dst, .bytes = (size_t)bytes, .value = value };
-    return bytes ? run(place, &call) : AMP_OK;
+    return bytes ? run_memory_call(place, &call) : AMP_OK;
 }
 
 amp_status amp__place_zero(const struct amp__place *place, void *dst, uint64_t bytes) {
-    return fill(place, dst, bytes, 0);
+    return fill_memory(place, dst, bytes, 0);
 }
 
 amp_status amp__place_raise(const struct amp__place *place, float *flag) {
-    return fill(place, flag, sizeof *flag, 0x3f); /* each byte: 0.747 */
+    return fill_memory(place, flag, sizeof *flag, 0x3f); /* each byte: 0.747 */
 }
 
 amp_status amp__place_nothing_found(const struct amp__place *place, struct amp__device_scaler *scaler) {
     _Static_assert(AMP__NO_TENSOR == UINT32_MAX, "bytes of 0xff");
-    AMP_TRY(fill(place, &scaler->found, sizeof scaler->found, 0));
-    return fill(place, &scaler->first, sizeof scaler->first, 0xff);
+    AMP_TRY(fill_memory(place, &scaler->found, sizeof scaler->found, 0));
+    return fill_memory(place, &scaler->first, sizeof scaler->first, 0xff);
 }
 
 amp_status amp__place_in(const struct amp__place *place, void *dst, const void *src, uint64_t bytes) {
     struct amp__memory_call call = { .kind = AMP__MEMORY_IN, .dst = dst, .src = src, .bytes = (size_t)bytes };
-    return bytes ? run(place, &call) : AMP_OK;
+    return bytes ? run_memory_call(place, &call) : AMP_OK;
 }
 
 amp_status amp__place_out(const struct amp__place *place, void *dst, const void *src, uint64_t bytes) {
     struct amp__memory_call call = { .kind = AMP__MEMORY_OUT, .dst = dst, .src = src, .bytes = (size_t)bytes };
-    return bytes ? run(place, &call) : AMP_OK;
+    return bytes ? run_memory_call(place, &call) : AMP_OK;
 }
 
 amp_status amp__place_fetch(const struct amp__place *place, void **copy, const void *src, size_t bytes) {
     struct amp__memory_call call = { .kind = AMP__MEMORY_FETCH, .src = src, .bytes = bytes, .made = *copy };
-    AMP_TRY(run(place, &call));
+    AMP_TRY(run_memory_call(place, &call));
     *copy = call.made;
     return AMP_OK;
 }
 
 amp_status amp__place_arrived(const struct amp__place *place, void *copy, bool *arrived) {
     struct amp__memory_call call = { .kind = AMP__MEMORY_ARRIVED, .made = copy };
-    AMP_TRY(run(place, &call));
+    AMP_TRY(run_memory_call(place, &call));
     *arrived = call.arrived;
     return AMP_OK;
 }
 
 amp_status amp__place_fetched(const struct amp__place *place, void *copy, void *dst, size_t bytes) {
     struct amp__memory_call call = { .kind = AMP__MEMORY_FETCHED, .dst = dst, .bytes = bytes, .made = copy };
-    return run(place, &call);
+    return run_memory_call(place, &call);
 }
 
 void amp__place_fetch_free(const struct amp__place *place, void *copy) {
@@ -90,14 +90,14 @@ void amp__place_fetch_free(const struct amp__place *place, void *copy) {
 
 amp_status amp__place_capturing(const struct amp__place *place, bool *capturing) {
     struct amp__memory_call call = { .kind = AMP__MEMORY_CAPTURING };
-    AMP_TRY(run(place, &call));
+    AMP_TRY(run_memory_call(place, &call));
     *capturing = call.capturing;
     return AMP_OK;
 }
 
 amp_status amp__place_end_bracket(const struct amp__place *place, struct amp__memory_call *call) {
     call->kind = AMP__MEMORY_SCALER;
-    return run(place, call);
+    return run_memory_call(place, call);
 }
 
 amp_status amp__place_norms(struct amp__place *place, size_t n, float **out) {
@@ -115,7 +115,7 @@ amp_status amp__place_norms(struct amp__place *place, size_t n, float **out) {
 
 /* ---- collecting ---- */
 
-static amp_status grow(struct amp__place_queue *queue, size_t capacity) {
+static amp_status grow_queue(struct amp__place_queue *queue, size_t capacity) {
     amp_span *spans = amp__alloc(3 * capacity, sizeof *spans);
     const void **owners = amp__alloc(capacity, sizeof *owners);
     if (!spans || !owners) {
@@ -136,7 +136,7 @@ static amp_status grow(struct amp__place_queue *queue, size_t capacity) {
 
 amp_status amp__place_reserve(struct amp__place *place, enum amp__work work, size_t n) {
     struct amp__place_queue *queue = &place->queues[work];
-    return n > queue->capacity ? grow(queue, n + queue->capacity) : AMP_OK;
+    return n > queue->capacity ? grow_queue(queue, n + queue->capacity) : AMP_OK;
 }
 
 static bool is_looked_at(enum amp__work work) {
@@ -146,7 +146,7 @@ static bool is_looked_at(enum amp__work work) {
 amp_status amp__place_add(struct amp__place *place, enum amp__work work, const void *owner, const amp_span *dst,
                           const amp_span *src, const amp_span *third) {
     struct amp__place_queue *queue = &place->queues[work];
-    if (queue->n == queue->capacity) AMP_TRY(grow(queue, 2 * queue->capacity + 16));
+    if (queue->n == queue->capacity) AMP_TRY(grow_queue(queue, 2 * queue->capacity + 16));
     queue->dst[queue->n] = *dst;
     queue->src[queue->n] = src ? *src : *dst;
     queue->third[queue->n] = third ? *third : *dst;
@@ -173,7 +173,7 @@ amp_status amp__place_left(struct amp__place *place, const amp_factor *left) {
 
 static const amp_factor one = { NULL, 1.0f, AMP_FACTOR_AS_IT_IS };
 
-static void describe(const struct amp__place *place, enum amp__work work, struct amp__list_call *call) {
+static void describe_call(const struct amp__place *place, enum amp__work work, struct amp__list_call *call) {
     static const uint8_t kinds[AMP__WORKS] = {
         [AMP__WORK_UNSCALE] = AMP__LIST_SCALE,          [AMP__WORK_FOLLOW] = AMP__LIST_CAST,
         [AMP__WORK_RECONCILE_GRAD] = AMP__LIST_RECONCILE, [AMP__WORK_RECONCILE] = AMP__LIST_RECONCILE,
@@ -218,7 +218,7 @@ static amp_status remember_looked(struct amp__place *place, const struct amp__pl
 }
 
 /* A gradient of zeros is known by its norm, which the device finds itself. */
-static amp_status measure(struct amp__place *place, struct amp__place_queue *queue, struct amp__list_call *call) {
+static amp_status measure_norms(struct amp__place *place, struct amp__place_queue *queue, struct amp__list_call *call) {
     struct amp__list_call norms = *call;
     AMP_TRY(amp__place_norms(place, queue->n, &norms.norms));
     norms.kind = AMP__LIST_CHECK;
@@ -228,13 +228,13 @@ static amp_status measure(struct amp__place *place, struct amp__place_queue *que
     return amp__device_run(queue->measured, &norms, "norms of gradients");
 }
 
-static amp_status launch(struct amp__place *place, enum amp__work work, void *stream) {
+static amp_status launch_queue(struct amp__place *place, enum amp__work work, void *stream) {
     struct amp__place_queue *queue = &place->queues[work];
     struct amp__list_call call = { .stream = stream };
     if (!queue->list) AMP_TRY(amp_device_list_open(place->device, &queue->list));
-    describe(place, work, &call);
+    describe_call(place, work, &call);
     if (is_looked_at(work)) AMP_TRY(remember_looked(place, queue));
-    if (work == AMP__WORK_RECONCILE_GRAD) AMP_TRY(measure(place, queue, &call));
+    if (work == AMP__WORK_RECONCILE_GRAD) AMP_TRY(measure_norms(place, queue, &call));
     return amp__device_run(queue->list, &call, "a list on the device");
 }
 
@@ -244,7 +244,7 @@ amp_status amp__place_flush(struct amp__place *place) {
     for (int work = 0; work < AMP__WORKS && status == AMP_OK; work++) {
         if (!place->queues[work].n) continue;
         if (!stream) status = amp__place_stream(place, &stream);
-        if (status == AMP_OK) status = launch(place, (enum amp__work)work, stream);
+        if (status == AMP_OK) status = launch_queue(place, (enum amp__work)work, stream);
         if (status == AMP_OK) place->queues[work].n = 0;
     }
     if (status != AMP_OK) amp__place_drop(place);

@@ -20,13 +20,13 @@ static uint32_t magnitude_of(const float *value) {
     return bits & 0x7fffffffu;
 }
 
-static inline void count(struct block *counts, uint32_t from, uint32_t to, uint32_t infinity, uint32_t least) {
+static inline void count_rounded(struct block *counts, uint32_t from, uint32_t to, uint32_t infinity, uint32_t least) {
     counts->overflowed += (to == infinity) & (from < 0x7f800000u);
     counts->zeroed += (to == 0) & (from != 0);
     counts->subnormal += (to != 0) & (to < least);
 }
 
-static void add_block(struct amp__counts *counts, const struct block *block) {
+static void add_block_counts(struct amp__counts *counts, const struct block *block) {
     counts->overflowed += block->overflowed;
     counts->zeroed += block->zeroed;
     counts->subnormal += block->subnormal;
@@ -39,12 +39,12 @@ void amp__count_rounded(struct amp__counts *counts, const float *exact, const ui
     for (; at + BLOCK <= n; at += BLOCK) {
         struct block block = { 0, 0, 0 };
         for (uint32_t i = 0; i < BLOCK; i++)
-            count(&block, magnitude_of(&exact[at + i]), rounded[at + i] & 0x7fffu, infinity, least);
-        add_block(counts, &block);
+            count_rounded(&block, magnitude_of(&exact[at + i]), rounded[at + i] & 0x7fffu, infinity, least);
+        add_block_counts(counts, &block);
     }
     struct block rest = { 0, 0, 0 };
-    for (; at < n; at++) count(&rest, magnitude_of(&exact[at]), rounded[at] & 0x7fffu, infinity, least);
-    add_block(counts, &rest);
+    for (; at < n; at++) count_rounded(&rest, magnitude_of(&exact[at]), rounded[at] & 0x7fffu, infinity, least);
+    add_block_counts(counts, &rest);
 }
 
 void amp__count_widened(struct amp__counts *counts, const float *exact, const float *rounded, uint64_t n,
@@ -54,12 +54,12 @@ void amp__count_widened(struct amp__counts *counts, const float *exact, const fl
     for (; at + BLOCK <= n; at += BLOCK) {
         struct block block = { 0, 0, 0 };
         for (uint32_t i = 0; i < BLOCK; i++)
-            count(&block, magnitude_of(&exact[at + i]), magnitude_of(&rounded[at + i]), infinity, least);
-        add_block(counts, &block);
+            count_rounded(&block, magnitude_of(&exact[at + i]), magnitude_of(&rounded[at + i]), infinity, least);
+        add_block_counts(counts, &block);
     }
     struct block rest = { 0, 0, 0 };
-    for (; at < n; at++) count(&rest, magnitude_of(&exact[at]), magnitude_of(&rounded[at]), infinity, least);
-    add_block(counts, &rest);
+    for (; at < n; at++) count_rounded(&rest, magnitude_of(&exact[at]), magnitude_of(&rounded[at]), infinity, least);
+    add_block_counts(counts, &rest);
 }
 
 void amp__round(float *dst, const float *src, uint64_t n, amp_dtype low, struct amp__counts *counts) {

@@ -28,7 +28,7 @@ static amp_status open_served(int32_t id, void **out) {
 
 static void close_served(void *served) { amp__free(served); }
 
-static amp_status tell(amp_status status, int32_t id, const char *text) {
+static amp_status report_status(amp_status status, int32_t id, const char *text) {
     AMP_RETURN_IF(status != AMP_OK, status < 0 ? status : AMP_ERR_HOST_FAILED, "the server of device %d failed%s%s",
                   (int)id, *text ? ": " : "", text);
     return AMP_OK;
@@ -55,7 +55,7 @@ static amp_status run_lists(void *list, const struct amp__list_call *call) {
         .base = call->base, .norm = call->norm, .norms = call->norms, .only_if = call->only_if,
         .statistics = call->statistics, .rule = call->rule, .tensors = call->tensors ? &tensors : NULL,
     };
-    return call->n ? tell(server.lists(server.self, &served, text, sizeof text), id, text) : AMP_OK;
+    return call->n ? report_status(server.lists(server.self, &served, text, sizeof text), id, text) : AMP_OK;
 }
 
 /* ---- memory ---- */
@@ -106,7 +106,7 @@ static amp_status run_memory(void *memory, struct amp__memory_call *call) {
         .dst = call->dst, .src = call->src, .bytes = call->bytes, .made = call->made,
     };
     if (call->kind == AMP__MEMORY_SCALER) end = end_of(call), served.end = &end;
-    AMP_TRY(tell(server.memory(server.self, &served, text, sizeof text), id, text));
+    AMP_TRY(report_status(server.memory(server.self, &served, text, sizeof text), id, text));
     call->made = served.made;
     call->arrived = served.arrived != 0;
     call->capturing = served.capturing != 0;

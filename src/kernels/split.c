@@ -18,7 +18,7 @@ struct call {
     bool joins; /* wide from the two others; else they from it */
 };
 
-static amp_status check(const struct call *c, size_t n, struct amp__facts *facts) {
+static amp_status check_split(const struct call *c, size_t n, struct amp__facts *facts) {
     const char *const low = c->joins ? "src" : "dst", *const wide = c->joins ? "dst" : "src";
     AMP_TRY(c->joins ? amp__spans_check_pair(c->wide, c->low, n, low, facts)
                      : amp__spans_check_pair(c->low, c->wide, n, wide, facts));
@@ -35,7 +35,7 @@ static amp_status check(const struct call *c, size_t n, struct amp__facts *facts
     return AMP_OK;
 }
 
-static void run_part(void *call, const struct amp__part *part) {
+static void run_split_part(void *call, const struct amp__part *part) {
     const struct call *c = call;
     for (size_t i = part->first; i < part->first + part->n; i++) {
         const size_t begin = part->n == 1 ? part->begin : 0, end = part->n == 1 ? part->end : (size_t)c->low[i].size;
@@ -47,22 +47,22 @@ static void run_part(void *call, const struct amp__part *part) {
     }
 }
 
-static amp_status run(struct call *c, size_t n) {
+static amp_status run_split(struct call *c, size_t n) {
     struct amp__facts facts = { 0, false };
-    AMP_TRY(check(c, n, &facts));
+    AMP_TRY(check_split(c, n, &facts));
     c->k = amp__kernels_get();
-    amp__walk(c->low, n, facts.elements, run_part, c);
+    amp__walk(c->low, n, facts.elements, run_split_part, c);
     return AMP_OK; /* no bracket: integers do not see the environment */
 }
 
 AMP_API amp_status amp_split_list(const amp_span *dst, void *const *remainders, const amp_span *src, size_t n) {
     struct call c = { .low = dst, .wide = src, .remainders = remainders };
-    return run(&c, n);
+    return run_split(&c, n);
 }
 
 AMP_API amp_status amp_join_list(const amp_span *dst, const amp_span *src, void *const *remainders, size_t n) {
     struct call c = { .low = src, .wide = dst, .remainders = remainders, .joins = true };
-    return run(&c, n);
+    return run_split(&c, n);
 }
 
 /* ---- a norm ---- */
@@ -74,15 +74,15 @@ struct squares {
     double *blocks;
 };
 
-static double sum_block(const struct squares *s, size_t at) {
+static double sum_split_block(const struct squares *s, size_t at) {
     const size_t size = (size_t)s->low->size, end = size - at < AMP__SUM_BLOCK ? size : at + AMP__SUM_BLOCK;
     return s->k->join_squares(s->low->data, s->remainder, amp__ties_of(s->remainder, size), at, end);
 }
 
-static void sum_part(void *squares, const struct amp__part *part) {
+static void sum_split_part(void *squares, const struct amp__part *part) {
     const struct squares *s = squares;
     double *block = s->blocks + part->block;
-    for (size_t at = part->begin; at < part->end; at += AMP__SUM_BLOCK) *block++ = sum_block(s, at);
+    for (size_t at = part->begin; at < part->end; at += AMP__SUM_BLOCK) *block++ = sum_split_block(s, at);
 }
 
 /* As in norms.c: the blocks in order, however many threads there were; without memory, as they come. */
@@ -91,9 +91,9 @@ double amp__join_squares(const amp_span *low, void *remainder) {
     const size_t size = (size_t)low->size;
     double sum = 0.0;
     if (amp__walk_threads(size) > 1) s.blocks = amp__alloc(size / AMP__SUM_BLOCK + 1, sizeof *s.blocks);
-    if (s.blocks) amp__walk(low, 1, size, sum_part, &s);
+    if (s.blocks) amp__walk(low, 1, size, sum_split_part, &s);
     for (size_t at = 0, block = 0; at < size; at += AMP__SUM_BLOCK, block++)
-        sum += s.blocks ? s.blocks[block] : sum_block(&s, at);
+        sum += s.blocks ? s.blocks[block] : sum_split_block(&s, at);
     amp__free(s.blocks);
     return sum;
 }
@@ -102,7 +102,7 @@ double amp__join_squares(const amp_span *low, void *remainder) {
 
 static amp_status run_there(const struct call *c, amp_device_list *list, void *stream, size_t n, const char *function) {
     struct amp__facts facts = { 0, false };
-    AMP_TRY(check(c, n, &facts));
+    AMP_TRY(check_split(c, n, &facts));
     amp_span *const rest = n ? amp__alloc(n, sizeof *rest) : NULL;
     if (n && !rest) return amp__fail_memory();
     for (size_t i = 0; i < n; i++) rest[i] = (amp_span){ c->remainders[i], c->low[i].size, AMP_BFLOAT16, 0 };

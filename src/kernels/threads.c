@@ -55,7 +55,7 @@ bool amp__threads_read(const char *text, int32_t *n) {
 }
 
 /* 0: as many as there are processors that the calling thread may run on. */
-static int32_t resolve(int32_t n) {
+static int32_t resolve_threads(int32_t n) {
     cpu_set_t set;
     if (n == 0 && !sched_getaffinity(0, sizeof set, &set)) n = CPU_COUNT(&set);
     else if (n == 0) n = (int32_t)sysconf(_SC_NPROCESSORS_ONLN); /* more than a cpu_set_t holds */
@@ -67,7 +67,7 @@ int32_t amp__threads(void) {
     if (n) return n;
     int32_t nobody = 0, given;
     (void)amp__threads_read(getenv("AMP_NUM_THREADS"), &given);
-    const int32_t first = resolve(given);
+    const int32_t first = resolve_threads(given);
     return atomic_compare_exchange_strong(&wanted, &nobody, first) ? first : nobody;
 }
 
@@ -205,7 +205,7 @@ static void end_workers(int32_t keep) {
 AMP_API amp_status amp_set_num_threads(int32_t n) {
     AMP_RETURN_IF(n < 0, AMP_ERR_INVALID_ARGUMENT, "amp_set_num_threads: %d: use 1 or more, or 0 for all processors",
                   (int)n);
-    const int32_t threads = resolve(n);
+    const int32_t threads = resolve_threads(n);
     atomic_store(&wanted, threads);
     end_workers(threads - 1);
     return AMP_OK;

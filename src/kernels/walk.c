@@ -42,7 +42,7 @@ static void take_entries(struct walk *w, struct amp__part *part) {
     }
 }
 
-static bool take(struct walk *w, struct amp__part *part) {
+static bool take_part(struct walk *w, struct amp__part *part) {
     pthread_mutex_lock(&w->mutex);
     const bool more = w->entry < w->n;
     if (more) {
@@ -67,7 +67,7 @@ static bool take(struct walk *w, struct amp__part *part) {
 static void work_on_parts(void *walk) {
     struct walk *w = walk;
     struct amp__part part;
-    while (take(w, &part)) w->work(w->job, &part);
+    while (take_part(w, &part)) w->work(w->job, &part);
 }
 
 static size_t share_of(uint64_t elements, int32_t threads) {

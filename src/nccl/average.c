@@ -27,13 +27,13 @@ AMP_API amp_status amp_nccl_average_begin(amp_nccl_average *average, void *strea
     return AMP_OK;
 }
 
-static void announce(amp_nccl_average *average, size_t index, amp_span grad) {
+static void announce_gradient(amp_nccl_average *average, size_t index, amp_span grad) {
     average->grads[index] = grad;
     average->announced[index] = true;
     average->buckets[average->bucket_of[index]].missing--;
 }
 
-static void note(amp_nccl_average *average, amp_status status) {
+static void note_failure(amp_nccl_average *average, amp_status status) {
     if (status == AMP_OK || average->failed != AMP_OK) return;
     average->failed = status;
     snprintf(average->why, sizeof average->why, "%s", amp_last_error());
@@ -44,10 +44,10 @@ static void send(amp_nccl_average *average, const struct amp__bucket *bucket) {
     void *const own = average->nccl->comm.stream;
     const amp_span *grads = average->grads + bucket->begin, *slots = average->slots + bucket->begin;
     const size_t n = bucket->end - bucket->begin;
-    note(average, amp__nccl_run(average->nccl, AMP__COMM_FORK, average->stream));
-    note(average, amp_device_scale(bucket->pack, own, slots, grads, n, &average->before, NULL));
-    note(average, amp__nccl_reduce(average->nccl, AMP_REDUCE_SUM, own, bucket->sections, bucket->n_sections));
-    note(average, amp_device_scale(bucket->unpack, own, grads, slots, n, &average->after, NULL));
+    note_failure(average, amp__nccl_run(average->nccl, AMP__COMM_FORK, average->stream));
+    note_failure(average, amp_device_scale(bucket->pack, own, slots, grads, n, &average->before, NULL));
+    note_failure(average, amp__nccl_reduce(average->nccl, AMP_REDUCE_SUM, own, bucket->sections, bucket->n_sections));
+    note_failure(average, amp_device_scale(bucket->unpack, own, grads, slots, n, &average->after, NULL));
 }
 
 static void send_complete(amp_nccl_average *average) {
@@ -67,7 +67,7 @@ AMP_API amp_status amp_nccl_average_ready(amp_nccl_average *average, size_t inde
                   "amp_nccl_average_ready: gradient %zu was announced before: one that several backward passes add to "
                   "is announced in the last of them",
                   index);
-    announce(average, index, (amp_span){ data, average->slots[index].size, average->dtypes[index], 0 });
+    announce_gradient(average, index, (amp_span){ data, average->slots[index].size, average->dtypes[index], 0 });
     send_complete(average);
     if (average->failed == AMP_OK) return AMP_OK;
     return amp__fail(average->failed, "amp_nccl_average_ready: %s", average->why);
@@ -78,9 +78,9 @@ static size_t fill_up(amp_nccl_average *average) {
     size_t first = average->n;
     for (size_t i = average->n; i--;) {
         if (average->announced[i]) continue;
-        if (first == average->n) note(average, amp__nccl_run(average->nccl, AMP__COMM_FORK, average->stream));
-        note(average, amp_device_zero(average->zeros, average->nccl->comm.stream, &average->slots[i], 1));
-        announce(average, i, average->slots[i]);
+        if (first == average->n) note_failure(average, amp__nccl_run(average->nccl, AMP__COMM_FORK, average->stream));
+        note_failure(average, amp_device_zero(average->zeros, average->nccl->comm.stream, &average->slots[i], 1));
+        announce_gradient(average, i, average->slots[i]);
         first = i;
     }
     return first;
@@ -92,7 +92,7 @@ AMP_API amp_status amp_nccl_average_finish(amp_nccl_average *average) {
                   "amp_nccl_average_finish: no pass was begun: call amp_nccl_average_begin before backward");
     const size_t missing = fill_up(average);
     send_complete(average);
-    note(average, amp__nccl_run(average->nccl, AMP__COMM_JOIN, average->stream));
+    note_failure(average, amp__nccl_run(average->nccl, AMP__COMM_JOIN, average->stream));
     average->stream = NULL;
     AMP_RETURN_IF(average->failed != AMP_OK, average->failed, "amp_nccl_average_finish: %s", average->why);
     AMP_RETURN_IF(missing < average->n, AMP_ERR_WRONG_STATE,

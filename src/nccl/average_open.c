@@ -46,7 +46,8 @@ static void cut(amp_nccl_average *average, uint64_t bucket_bytes) {
 }
 
 /* Offsets, in the place of addresses, of a bucket's gradients of one type; where they end. */
-static uint64_t lay_out(const amp_nccl_average *average, struct amp__bucket *bucket, amp_dtype dtype, uint64_t begin) {
+static uint64_t place_bucket(const amp_nccl_average *average, struct amp__bucket *bucket, amp_dtype dtype,
+                             uint64_t begin) {
     uint64_t at = begin;
     for (size_t i = bucket->begin; i < bucket->end; i++) {
         if (average->slots[i].dtype != dtype) continue;
@@ -64,7 +65,7 @@ static uint64_t lay_out_all(amp_nccl_average *average) {
     uint64_t at = 0;
     for (size_t b = 0; b < average->n_buckets; b++)
         for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP__SECTIONS; dtype++)
-            at = lay_out(average, &average->buckets[b], dtype, at);
+            at = place_bucket(average, &average->buckets[b], dtype, at);
     return at;
 }
 
@@ -99,7 +100,7 @@ static float digest(const amp_nccl_average *average, const amp_nccl_options *opt
 }
 
 /* The greatest and the least of all ranks' digests. Its room is the first of the buckets', which hold nothing yet. */
-static amp_status compare(const amp_nccl_average *average, const amp_nccl_options *options) {
+static amp_status compare_digests(const amp_nccl_average *average, const amp_nccl_options *options) {
     const float own = digest(average, options);
     float both[2] = { own, -own };
     const amp_span span = { average->memory, AMP_COUNT(both), AMP_FLOAT32, 0 };
@@ -115,7 +116,7 @@ static amp_status compare(const amp_nccl_average *average, const amp_nccl_option
     return AMP_OK;
 }
 
-static amp_status allocate(amp_nccl_average *average, const amp_span *grads, const amp_nccl_options *options) {
+static amp_status allocate_average(amp_nccl_average *average, const amp_span *grads, const amp_nccl_options *options) {
     const size_t n = average->n;
     average->grads = amp__alloc(n, sizeof *average->grads);
     average->slots = amp__alloc(n, sizeof *average->slots);
@@ -140,15 +141,15 @@ static amp_status allocate(amp_nccl_average *average, const amp_span *grads, con
 }
 
 /* What lies between gradients is added up with them, and stays 0. */
-static amp_status start(amp_nccl_average *average, const amp_span *grads, const amp_nccl_options *options) {
+static amp_status start_average(amp_nccl_average *average, const amp_span *grads, const amp_nccl_options *options) {
     const amp_device device = { AMP__DEVICE_CUDA, average->nccl->comm.id };
-    AMP_TRY(allocate(average, grads, options));
+    AMP_TRY(allocate_average(average, grads, options));
     AMP_TRY(amp_device_list_open(device, &average->zeros));
     for (size_t b = 0; b < average->n_buckets; b++) {
         AMP_TRY(amp_device_list_open(device, &average->buckets[b].pack));
         AMP_TRY(amp_device_list_open(device, &average->buckets[b].unpack));
     }
-    AMP_TRY(compare(average, options));
+    AMP_TRY(compare_digests(average, options));
     struct amp__memory_call zeros = { .kind = AMP__MEMORY_FILL, .dst = average->memory,
                                       .bytes = (size_t)average->bytes };
     return memory_run(average->nccl, &zeros);
@@ -172,7 +173,7 @@ AMP_API amp_status amp_nccl_average_open(amp_nccl *nccl, const amp_span *grads, 
     made->before = (amp_factor){ NULL, (float)(1.0 / options.predivide), AMP_FACTOR_AS_IT_IS };
     made->after = (amp_factor){ NULL, options.average == AMP_OFF ? 1.0f
                                       : (float)(options.predivide / (double)nccl->comm.ranks), AMP_FACTOR_AS_IT_IS };
-    const amp_status status = start(made, grads, &options);
+    const amp_status status = start_average(made, grads, &options);
     if (status != AMP_OK) {
         amp_nccl_average_close(made);
         return amp__fail_prefix(status, "amp_nccl_average_open");

@@ -208,7 +208,7 @@ void amp__properties_make_inert(struct amp__properties *p) {
     p->scaler.check_finite = false;
 }
 
-static bool resolve(amp_switch value, bool level_default) {
+static bool resolve_switch(amp_switch value, bool level_default) {
     return value == AMP_DEFAULT ? level_default : value >= AMP_ON;
 }
 
@@ -239,11 +239,11 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
     struct amp__properties p = {
         .level = config.level,
         .enabled = config.enabled != AMP_OFF,
-        .patch_ops = resolve(config.patch_ops, level->patch_ops),
-        .keep_batchnorm_fp32 = resolve(config.keep_batchnorm_fp32, level->keep_batchnorm_fp32),
-        .master_weights = resolve(config.master_weights, level->master_weights),
+        .patch_ops = resolve_switch(config.patch_ops, level->patch_ops),
+        .keep_batchnorm_fp32 = resolve_switch(config.keep_batchnorm_fp32, level->keep_batchnorm_fp32),
+        .master_weights = resolve_switch(config.master_weights, level->master_weights),
         .split_masters = config.master_weights == AMP_SPLIT,
-        .cache = resolve(config.cache, true),
+        .cache = resolve_switch(config.cache, true),
         .emulate = config.emulate == AMP_ON,
         .gate = config.gate,
         .cast_model_type = config.cast_model_type ? config.cast_model_type : level->cast_model_type,

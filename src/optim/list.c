@@ -60,7 +60,7 @@ static amp_status check_tensor(const amp_optim *rule, const amp_optim_tensors *t
     return AMP_OK;
 }
 
-static amp_status check_all(const amp_optim *rule, const amp_optim_tensors *t) {
+static amp_status check_tensors(const amp_optim *rule, const amp_optim_tensors *t) {
     AMP_RETURN_IF(t->n && (!t->grad || !t->param), AMP_ERR_INVALID_ARGUMENT, "%s is NULL and n is %zu",
                   t->grad ? "param" : "grad", t->n);
     AMP_RETURN_IF(t->n && !t->steps && !t->step, AMP_ERR_INVALID_ARGUMENT,
@@ -150,7 +150,7 @@ static amp_status check_call(const amp_optim *given, const amp_optim_tensors *te
     AMP_RETURN_IF(!tensors, AMP_ERR_INVALID_ARGUMENT, "%s: tensors is NULL", function);
     AMP_TRY(amp__copy_struct(t, sizeof *t, sizeof *t, tensors, tensors->struct_size, "amp_optim_tensors"));
     AMP_TRY(amp__optim_check(given, function, rule));
-    const amp_status status = check_all(rule, t);
+    const amp_status status = check_tensors(rule, t);
     return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s", function);
 }
 

@@ -24,7 +24,7 @@ static amp_status copy_groups(struct amp__optim *optim, const amp_fused *given, 
     return AMP_OK;
 }
 
-static amp_status fill(struct amp__optim *optim, const amp_fused *given, size_t n_params, const char *what) {
+static amp_status fill_optim(struct amp__optim *optim, const amp_fused *given, size_t n_params, const char *what) {
     AMP_TRY(copy_groups(optim, given, what));
     AMP_TRY(amp__optim_grow(optim, n_params));
     for (size_t i = 0; i < n_params; i++) {
@@ -44,7 +44,7 @@ amp_status amp__optim_new(const amp_fused *given, size_t n_params, const char *w
                   what);
     struct amp__optim *optim = amp__alloc(1, sizeof *optim);
     if (!optim) return amp__fail_memory();
-    const amp_status status = fill(optim, &fused, n_params, what);
+    const amp_status status = fill_optim(optim, &fused, n_params, what);
     if (status == AMP_OK) *out = optim;
     else amp__optim_destroy(optim);
     return status;

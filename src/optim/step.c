@@ -113,7 +113,7 @@ struct pass {
     double (*squares)[2];                   /* which gives each block's here */
 };
 
-static void run_part(void *pass, const struct amp__part *part) {
+static void run_pass_part(void *pass, const struct amp__part *part) {
     const struct pass *p = pass;
     size_t block = part->block;
     for (size_t at = part->begin; at < part->end; at += AMP__SUM_BLOCK)
@@ -124,7 +124,7 @@ static void run_part(void *pass, const struct amp__part *part) {
 void amp__optim_pass(amp__update_fn *kernel, const struct amp__update *u, size_t n) {
     const amp_span elements = { NULL, n, AMP_FLOAT32, 0 };
     struct pass pass = { u, kernel, NULL, NULL };
-    amp__walk(&elements, 1, n, run_part, &pass);
+    amp__walk(&elements, 1, n, run_pass_part, &pass);
 }
 
 /* Blocks on several threads, where there is memory for their sums; added in order all the same. */
@@ -132,7 +132,7 @@ void amp__optim_pass_squares(amp__update_squares_fn *kernel, const struct amp__u
     const amp_span elements = { NULL, n, AMP_FLOAT32, 0 };
     struct pass pass = { u, NULL, kernel, NULL };
     if (amp__walk_threads(n) > 1) pass.squares = amp__alloc(n / AMP__SUM_BLOCK + 1, sizeof *pass.squares);
-    if (pass.squares) amp__walk(&elements, 1, n, run_part, &pass);
+    if (pass.squares) amp__walk(&elements, 1, n, run_pass_part, &pass);
     for (size_t at = 0, block = 0; at < n; at += AMP__SUM_BLOCK, block++) {
         double here[2];
         if (!pass.squares) kernel(u, at, block_end(at, n), here);

@@ -17,7 +17,7 @@ struct reading {
 
 /* ---- annotations ---- */
 
-static amp_status fault(const struct amp__parser *p, const char *hint, const char *what) {
+static amp_status token_fault(const struct amp__parser *p, const char *hint, const char *what) {
     return amp__lexer_fault(&p->lexer, p->lexer.token.at, hint, "%s", what);
 }
 
@@ -32,15 +32,15 @@ static amp_status take_annotation(struct amp__parser *p, struct amp__arg *arg) {
         arg->flags |= AMP__SEED;
     } else {
         if (amp__token_is(&lexer->token, "*"))
-            return fault(p, "write fn for a function pointer", "expected an annotation");
+            return token_fault(p, "write fn for a function pointer", "expected an annotation");
         const bool out = amp__lexer_take(lexer, "out");
-        if (lexer->token.kind != AMP__TOKEN_WORD) return fault(p, forms, "expected an annotation");
+        if (lexer->token.kind != AMP__TOKEN_WORD) return token_fault(p, forms, "expected an annotation");
         amp__lexer_advance(lexer);
         const bool written = amp__lexer_take(lexer, "!");
-        if (out && !written) return fault(p, "write (out a!)", "expected '!'");
+        if (out && !written) return token_fault(p, "write (out a!)", "expected '!'");
         if (written) arg->flags |= out ? AMP__WRITE : AMP__READ_WRITE;
     }
-    return amp__lexer_take(lexer, ")") ? AMP_OK : fault(p, forms, "expected ')'");
+    return amp__lexer_take(lexer, ")") ? AMP_OK : token_fault(p, forms, "expected ')'");
 }
 
 /* [annotation] ['?'] [annotation]: PyTorch itself writes annotations in both places */
@@ -48,7 +48,7 @@ static amp_status take_annotations(struct amp__parser *p, struct amp__arg *arg, 
     struct amp__lexer *lexer = &p->lexer;
     for (int i = 0; i < 2; i++) {
         if (amp__token_is(&lexer->token, "(")) {
-            if (*annotated) return fault(p, NULL, "one annotation is all that a type takes");
+            if (*annotated) return token_fault(p, NULL, "one annotation is all that a type takes");
             AMP_TRY(take_annotation(p, arg));
             *annotated = true;
         }
@@ -71,22 +71,22 @@ static amp_status take_list(struct amp__parser *p, struct amp__arg *arg) {
             return amp__lexer_fault(lexer, lexer->token.at, NULL, "a list has 1 to %d entries", MAX_LIST);
         amp__lexer_advance(lexer);
     }
-    if (!amp__lexer_take(lexer, "]")) return fault(p, "write Tensor[] or Tensor[3]", "expected ']'");
+    if (!amp__lexer_take(lexer, "]")) return token_fault(p, "write Tensor[] or Tensor[3]", "expected ']'");
     if (amp__token_is(&lexer->token, "?"))
-        return fault(p, "write Tensor?[] for a list whose entries may be NULL", "a list cannot be optional");
+        return token_fault(p, "write Tensor?[] for a list whose entries may be NULL", "a list cannot be optional");
     return AMP_OK;
 }
 
 /* '*' ['?']: the op writes the handle itself, or with a list behind it several */
 static amp_status take_out_parameter(struct amp__parser *p, struct amp__arg *arg) {
     if (!(arg->flags & AMP__WRITE))
-        return fault(p, "write Tensor for tensor *, or Tensor(out a!)* out for a handle that the op makes",
-                     "a pointer to a handle is written by the op, or a list");
+        return token_fault(p, "write Tensor for tensor *, or Tensor(out a!)* out for a handle that the op makes",
+                           "a pointer to a handle is written by the op, or a list");
     if (arg->flags & AMP__OPTIONAL)
-        return fault(p, "write Tensor(out a!)*? if the pointer may be NULL", "'?' stands behind '*'");
+        return token_fault(p, "write Tensor(out a!)*? if the pointer may be NULL", "'?' stands behind '*'");
     amp__lexer_advance(&p->lexer); /* * */
     if (amp__token_is(&p->lexer.token, "*"))
-        return fault(p, "Tensor is a pointer already", "an out-parameter has one '*'");
+        return token_fault(p, "Tensor is a pointer already", "an out-parameter has one '*'");
     arg->flags |= AMP__OUT_PARAMETER;
     if (amp__lexer_take(&p->lexer, "?")) arg->flags |= AMP__OPTIONAL;
     return AMP_OK;
@@ -100,7 +100,7 @@ static amp_status take_tensor(struct amp__parser *p, struct amp__arg *arg) {
     if (amp__token_is(&lexer->token, "*")) AMP_TRY(take_out_parameter(p, arg));
     if (amp__token_is(&lexer->token, "[")) AMP_TRY(take_list(p, arg));
     if (!amp__token_is(&lexer->token, "(")) return AMP_OK;
-    if (annotated) return fault(p, NULL, "one annotation is all that a type takes");
+    if (annotated) return token_fault(p, NULL, "one annotation is all that a type takes");
     return take_annotation(p, arg);
 }
 
@@ -108,7 +108,8 @@ static amp_status take_tensor(struct amp__parser *p, struct amp__arg *arg) {
 
 static amp_status take_struct(struct amp__parser *p, struct amp__arg *arg) {
     struct amp__lexer *lexer = &p->lexer, ahead;
-    if (lexer->token.kind != AMP__TOKEN_WORD) return fault(p, "as in struct layer l", "expected the struct's name");
+    if (lexer->token.kind != AMP__TOKEN_WORD)
+        return token_fault(p, "as in struct layer l", "expected the struct's name");
     ahead = *lexer;
     amp__lexer_advance(&ahead);
     while (amp__lexer_take(&ahead, "const")) {}
@@ -142,12 +143,12 @@ static amp_status check_plain(const struct amp__parser *p, const struct amp__arg
     const struct amp__token *token = &p->lexer.token;
     const bool pointer = arg->kind == AMP__POINTER || arg->kind == AMP__STRUCT_POINTER;
     if (amp__token_is(token, "("))
-        return fault(p, arg->kind == AMP__VOID ? "write fn for a function pointer" : NULL,
-                     "only a Tensor or a raw buffer takes an annotation");
+        return token_fault(p, arg->kind == AMP__VOID ? "write fn for a function pointer" : NULL,
+                           "only a Tensor or a raw buffer takes an annotation");
     if (amp__token_is(token, "?"))
-        return fault(p, pointer ? "a pointer may always be NULL" : NULL,
-                     "only a Tensor or a raw buffer can be optional");
-    if (amp__token_is(token, "[")) return fault(p, "write pointer", "only a Tensor can be a list");
+        return token_fault(p, pointer ? "a pointer may always be NULL" : NULL,
+                           "only a Tensor or a raw buffer can be optional");
+    if (amp__token_is(token, "[")) return token_fault(p, "write pointer", "only a Tensor can be a list");
     return AMP_OK;
 }
 
@@ -165,7 +166,7 @@ static amp_status lacks_struct(const struct amp__parser *p) {
     } else if (ahead.token.kind == AMP__TOKEN_WORD) {
         amp__text_add(&text, " %.*s", (int)ahead.token.length, ahead.token.at);
     }
-    return fault(p, hint, "expected a type");
+    return token_fault(p, hint, "expected a type");
 }
 
 /* Everything before the name. */
@@ -198,7 +199,7 @@ static amp_status take_type(struct amp__parser *p, struct amp__arg *arg, struct 
     }
     if (arg->kind == AMP__VOID || arg->kind == AMP__POINTER) return check_plain(p, arg);
     if (amp__token_is(&lexer->token, "["))
-        return fault(p, "as in float x[B*T, C]", "a raw buffer has its extents behind its name");
+        return token_fault(p, "as in float x[B*T, C]", "a raw buffer has its extents behind its name");
     return take_annotations(p, arg, &reading->annotated);
 }
 
@@ -227,8 +228,8 @@ static amp_status check_value(const struct amp__parser *p, const struct amp__arg
         return amp__lexer_fault(&p->lexer, reading->start,
                                 "a 16-bit float cannot be passed by value; uint16 carries its bits", "expected a type");
     if (reading->type && arg->kind != AMP__TENSOR && (reading->annotated || (arg->flags & AMP__OPTIONAL)))
-        return fault(p, "as in float(a!) x[M, N], or float(a!) x[?] for a registered buffer",
-                     "a raw buffer needs its extents");
+        return token_fault(p, "as in float(a!) x[M, N], or float(a!) x[?] for a registered buffer",
+                           "a raw buffer needs its extents");
     return AMP_OK;
 }
 
@@ -238,7 +239,7 @@ amp_status amp__parser_take_argument(struct amp__parser *p) {
     struct amp__arg arg;
 
     if (lexer->token.kind == AMP__TOKEN_DOTS)
-        return fault(p, NULL, "variadic functions cannot be wrapped: what a call passes cannot be known");
+        return token_fault(p, NULL, "variadic functions cannot be wrapped: what a call passes cannot be known");
     if (p->n_args == AMP__MAX_ARGS)
         return amp__lexer_fault(lexer, lexer->token.at, NULL, "more than %d arguments", AMP__MAX_ARGS);
     AMP_TRY(take_type(p, &arg, &reading));

@@ -106,7 +106,7 @@ struct parts {
     size_t structs, expressions, operations, text, names, strings, end;
 };
 
-static struct parts lay_out(const struct amp__parser *p) {
+static struct parts lay_out_schema(const struct amp__parser *p) {
     struct parts parts;
     const size_t text = strlen(p->lexer.text) + 1;
     parts.structs = sizeof(struct amp__schema) + p->n_args * sizeof(struct amp__arg);
@@ -173,8 +173,8 @@ static void build_args(const struct amp__parser *p, struct amp__schema *schema, 
     }
 }
 
-static amp_status build(const struct amp__parser *p, struct amp__schema **out) {
-    const struct parts parts = lay_out(p);
+static amp_status build_schema(const struct amp__parser *p, struct amp__schema **out) {
+    const struct parts parts = lay_out_schema(p);
     struct amp__schema *schema = amp__alloc(parts.end, 1);
     if (!schema) return amp__fail_memory();
     char *const base = (char *)schema;
@@ -210,7 +210,7 @@ amp_status amp__schema_parse(const char *op, const char *text, const amp_struct 
                   n_structs);
     amp__lexer_start(&p.lexer, op, text);
     const amp_status status = amp__parser_take_schema(&p);
-    return status == AMP_OK ? build(&p, out) : amp__parser_fail_prototype(&p, status);
+    return status == AMP_OK ? build_schema(&p, out) : amp__parser_fail_prototype(&p, status);
 }
 
 struct amp__schema *amp__schema_hold(struct amp__schema *schema) {

@@ -95,7 +95,7 @@ struct loose {
     uint32_t n;
 };
 
-static void settle(struct declared *d, const struct loose *loose, bool named) {
+static void settle_declared(struct declared *d, const struct loose *loose, bool named) {
     const bool typed = d->is_number || d->tag || d->base.length;
     if (!loose->n) return;
     const bool has_name = named && (typed || loose->n > 1);
@@ -143,7 +143,7 @@ static bool take_word(struct amp__lexer *at, struct declared *d, struct loose *l
 /* What begins with '(' inside a declaration. */
 static bool take_parentheses(struct amp__lexer *at, struct declared *d, struct loose *loose) {
     if (is_pointed(*at)) {
-        settle(d, loose, false);
+        settle_declared(d, loose, false);
         if (!take_pointed(at, &d->name, &d->is_function)) return false;
         d->stars += !d->is_function;
         d->is_array = !d->is_function;
@@ -171,7 +171,7 @@ static bool read_declared(struct amp__lexer at, const char *end, bool named, str
         if (at.token.kind == AMP__TOKEN_WORD) {
             if (!take_word(&at, d, &loose)) return false;
         } else if (amp__lexer_take(&at, "*")) {
-            settle(d, &loose, false);
+            settle_declared(d, &loose, false);
             loose.n = 0;
             d->stars++;
         } else if (amp__token_is(&at.token, "(")) {
@@ -188,7 +188,7 @@ static bool read_declared(struct amp__lexer at, const char *end, bool named, str
         }
     }
     if (d->stars && !d->is_array && !d->is_function && !d->is_number && !d->base.length) return false;
-    settle(d, &loose, named);
+    settle_declared(d, &loose, named);
     return d->is_number || d->base.length;
 }
 
@@ -220,8 +220,8 @@ static const char *number_of(const struct declared *d) {
 }
 
 /* What stands in the prototype at `at`, parameter `which` of it from 1 on (0: the result), has no form in a schema. */
-static amp_status refuse(const struct amp__parser *p, const char *at, uint32_t which, const char *hint,
-                         const char *what) {
+static amp_status refuse_prototype(const struct amp__parser *p, const char *at, uint32_t which, const char *hint,
+                                   const char *what) {
     if (!which) return amp__lexer_fault(&p->lexer, at, hint, "the result of this C prototype: %s", what);
     return amp__lexer_fault(&p->lexer, at, hint, "parameter %u of this C prototype: %s", (unsigned)which, what);
 }
@@ -232,17 +232,17 @@ static amp_status refuse_value(const struct amp__parser *p, const char *at, uint
     amp__text text = { hint, sizeof hint, 0 };
     const int length = d->base.length < 64 ? (int)d->base.length : 64;
     if (d->is_number)
-        return refuse(p, at, which, by_pointer,
-                      "long double, complex, 128-bit and vector types have no type in a schema");
-    if (d->tag == 'u') return refuse(p, at, which, by_pointer, "a union by value has no type in a schema");
+        return refuse_prototype(p, at, which, by_pointer,
+                                "long double, complex, 128-bit and vector types have no type in a schema");
+    if (d->tag == 'u') return refuse_prototype(p, at, which, by_pointer, "a union by value has no type in a schema");
     const char *known = d->tag ? NULL : amp__type_foreign(&d->base);
-    if (known) return refuse(p, at, which, known, "its type is not known here");
+    if (known) return refuse_prototype(p, at, which, known, "its type is not known here");
     amp__text_add(&text,
                   d->tag ? "describe struct %.*s in structs, and write struct %.*s"
                          : "if %.*s is a struct, describe it in structs and write struct %.*s; an enum is an "
                            "int, a handle a Tensor, any pointer a pointer",
                   length, d->base.at, length, d->base.at);
-    return refuse(p, at, which, hint, "its type is not known here");
+    return refuse_prototype(p, at, which, hint, "its type is not known here");
 }
 
 /* Is it a name in a schema too? The words of types are none. */
@@ -375,8 +375,8 @@ static amp_status add_arguments(const struct amp__parser *p, struct amp__lexer a
         if (i > 1 && !amp__lexer_take(&at, ",")) return AMP_ERR_NOT_FOUND;
         const struct amp__lexer begin = at;
         if (at.token.kind == AMP__TOKEN_DOTS)
-            return refuse(p, at.token.at, i, "wire a function with fixed arguments that calls it",
-                          "variadic functions cannot be wrapped: what a call passes cannot be known");
+            return refuse_prototype(p, at.token.at, i, "wire a function with fixed arguments that calls it",
+                                    "variadic functions cannot be wrapped: what a call passes cannot be known");
         while (at.token.kind != AMP__TOKEN_END && !amp__token_is(&at.token, ",") && !amp__token_is(&at.token, ")")) {
             if (!amp__token_is(&at.token, "(") && !amp__token_is(&at.token, "[")) amp__lexer_advance(&at);
             else if (!skip_brackets(&at)) return AMP_ERR_NOT_FOUND;

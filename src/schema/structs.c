@@ -54,7 +54,7 @@ static amp_status take_members(struct reader *r, struct group *group);
 static uint64_t round_up(uint64_t size, uint64_t alignment) { return (size + alignment - 1) / alignment * alignment; }
 
 /* A finished group as a type of its own. */
-static ffi_type *finish(struct reader *r, const struct group *group) {
+static ffi_type *finish_group(struct reader *r, const struct group *group) {
     r->needs.types++;
     r->needs.pointers += group->n + 1;
     if (!r->building) return NULL;
@@ -80,7 +80,7 @@ static amp_status take_type(struct reader *r, uint64_t *size, uint64_t *alignmen
         r->depth--;
         *size = round_up(group.size, group.alignment);
         *alignment = group.alignment;
-        *ffi = finish(r, &group);
+        *ffi = finish_group(r, &group);
         return AMP_OK;
     }
     const char *start = lexer->token.at;
@@ -325,7 +325,7 @@ void amp__struct_measure(const struct amp__struct *type, struct amp__struct_need
     struct group group = { .alignment = 1 };
     *needs = (struct amp__struct_needs){ 1, 2 };
     if (type->size > AMP__STRUCT_SMALL || take_all(&r, type->name, type->members, &group) != AMP_OK) return;
-    (void)finish(&r, &group);
+    (void)finish_group(&r, &group);
     *needs = r.needs;
 }
 
@@ -334,7 +334,7 @@ ffi_type *amp__struct_build(const struct amp__struct *type, ffi_type **types, ff
     struct group group = { .alignment = 1 };
     if (r.building) {
         if (take_all(&r, type->name, type->members, &group) != AMP_OK) return NULL;
-        ffi_type *ffi = finish(&r, &group);
+        ffi_type *ffi = finish_group(&r, &group);
         size_t offsets[AMP__STRUCT_SMALL];
         if (ffi_get_struct_offsets(FFI_DEFAULT_ABI, ffi, offsets) != FFI_OK) return NULL;
         return ffi->size == type->size && ffi->alignment == type->alignment ? ffi : NULL;
@@ -342,7 +342,7 @@ ffi_type *amp__struct_build(const struct amp__struct *type, ffi_type **types, ff
     /* libffi computes size and alignment only where the size is 0; of the elements it wants one to be there. */
     r.building = true;
     group.elements[group.n++] = &ffi_type_uint8;
-    ffi_type *ffi = finish(&r, &group);
+    ffi_type *ffi = finish_group(&r, &group);
     ffi->size = (size_t)type->size;
     ffi->alignment = (unsigned short)type->alignment;
     return ffi;

@@ -39,7 +39,7 @@ static amp_status check_save(const amp_context *context, amp_state_format format
 }
 
 /* The number functions and the JSON library compute; a host that traps on inexact results must not hear of it. */
-static amp_status finish(const struct amp__traps *traps, const char *who, const char *path, amp_status status) {
+static amp_status finish_call(const struct amp__traps *traps, const char *who, const char *path, amp_status status) {
     amp__traps_restore(traps);
     if (status == AMP_OK) return AMP_OK;
     return path ? amp__fail_prefix(status, "%s %.300s", who, path) : amp__fail_prefix(status, "%s", who);
@@ -63,10 +63,10 @@ AMP_API amp_status amp_state_save(amp_context *context, const char *path, amp_st
         amp__image_clear(&image);
         if (status == AMP_OK && lost.length) (void)amp__warn(context, "amp_state_save: %s", line);
     }
-    return finish(&traps, "amp_state_save", NULL, status);
+    return finish_call(&traps, "amp_state_save", NULL, status);
 }
 
-static amp_status copy(void *user, const void *data, size_t bytes) {
+static amp_status copy_piece(void *user, const void *data, size_t bytes) {
     char **at = user;
     memcpy(*at, data, bytes);
     *at += bytes;
@@ -82,7 +82,7 @@ static amp_status save_memory(amp_context *context, amp_state_format format, voi
     if (data && image.bytes > capacity)
         status = amp__fail(AMP_ERR_INVALID_ARGUMENT, "the state has %llu bytes, and there is room for %zu",
                            (unsigned long long)image.bytes, capacity);
-    else if (data) status = amp__image_write(&image, copy, &at);
+    else if (data) status = amp__image_write(&image, copy_piece, &at);
     if (status == AMP_OK) *size = (size_t)image.bytes;
     amp__image_clear(&image);
     return status;
@@ -96,7 +96,7 @@ AMP_API amp_status amp_state_save_memory(amp_context *context, amp_state_format 
                   size ? "data" : "size");
     struct amp__traps traps;
     amp__traps_mask(&traps);
-    return finish(&traps, who, NULL, save_memory(context, format, data, capacity, size));
+    return finish_call(&traps, who, NULL, save_memory(context, format, data, capacity, size));
 }
 
 /* ---- load ---- */
@@ -110,7 +110,7 @@ AMP_API amp_status amp_state_load(amp_context *context, const char *path) {
     amp__traps_mask(&traps);
     const amp_status status = amp__state_apply(context, &source, 1);
     amp__source_close(&source);
-    return finish(&traps, "amp_state_load", path, status);
+    return finish_call(&traps, "amp_state_load", path, status);
 }
 
 static amp_status load_parts(amp_context *context, const char *const *paths, size_t n) {
@@ -136,7 +136,7 @@ AMP_API amp_status amp_state_load_parts(amp_context *context, const char *const 
         AMP_RETURN_IF(!paths[i], AMP_ERR_INVALID_ARGUMENT, "%s: path %zu is NULL", who, i);
     struct amp__traps traps;
     amp__traps_mask(&traps);
-    return finish(&traps, who, NULL, load_parts(context, paths, n));
+    return finish_call(&traps, who, NULL, load_parts(context, paths, n));
 }
 
 AMP_API amp_status amp_state_load_memory(amp_context *context, const void *data, size_t size) {
@@ -145,5 +145,5 @@ AMP_API amp_status amp_state_load_memory(amp_context *context, const void *data,
     struct amp__traps traps;
     const struct amp__source source = { data, -1, size, NULL };
     amp__traps_mask(&traps);
-    return finish(&traps, "amp_state_load_memory", NULL, amp__state_apply(context, &source, 1));
+    return finish_call(&traps, "amp_state_load_memory", NULL, amp__state_apply(context, &source, 1));
 }

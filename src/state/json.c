@@ -62,7 +62,7 @@ struct expected {
     bool failed;
 };
 
-static int compare(const char *piece, size_t bytes, void *user) {
+static int compare_piece(const char *piece, size_t bytes, void *user) {
     struct expected *expected = user;
     if (expected->failed || bytes > expected->left || memcmp(piece, expected->text, bytes)) {
         expected->failed = true;
@@ -75,7 +75,7 @@ static int compare(const char *piece, size_t bytes, void *user) {
 
 bool amp__json_is(const json_t *root, const char *text, size_t bytes) {
     struct expected expected = { text, bytes, false };
-    if (json_dump_callback(root, compare, &expected, JSON_COMPACT) || expected.failed) return false;
+    if (json_dump_callback(root, compare_piece, &expected, JSON_COMPACT) || expected.failed) return false;
     while (expected.left && *expected.text == ' ') expected.text++, expected.left--;
     return !expected.left;
 }

@@ -253,7 +253,7 @@ static bool is_sharded(const amp_context *context) {
     return false;
 }
 
-static void report(struct load *load, bool same_mode) {
+static void report_load(struct load *load, bool same_mode) {
     char line[800] = "";
     amp__text text = { line, sizeof line, 0 };
     amp__state_compare(load->context, &load->parts->header, &text);
@@ -268,7 +268,7 @@ static void report(struct load *load, bool same_mode) {
     if (text.length) (void)amp__warn(load->context, "the loaded state was saved under another configuration: %s", line);
 }
 
-static amp_status apply(struct load *load) {
+static amp_status apply_state(struct load *load) {
     const bool same_mode = amp__state_same_mode(load->context, &load->parts->header);
     AMP_TRY(amp__places_flush(load->context)); /* what waits would undo it */
     AMP_TRY(copy_all_to_devices(load));
@@ -277,7 +277,7 @@ static amp_status apply(struct load *load) {
     for (size_t i = 0; i < load->n_owns; i++) load->owns[i].state->steps = load->steps[i];
     /* the elements changed and the host's versions did not */
     amp__cache_drop(&load->context->cache, false);
-    report(load, same_mode);
+    report_load(load, same_mode);
     for (uint32_t i = 0; same_mode && i < load->n_scalers; i++)
         amp__state_set_scaler(load->context, i, &load->scalers[i]);
     return tell_devices(load->context);
@@ -305,7 +305,7 @@ static amp_status load_safetensors(struct load *load) {
         AMP_TRY(amp__load_of_part(load, i, compare_scalers(load, &load->parts[i])));
     AMP_TRY(amp__load_match(load));
     AMP_TRY(read_data(load));
-    return apply(load);
+    return apply_state(load);
 }
 
 /* ---- Apex's form ---- */

@@ -8,14 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static char *join(const char *a, const char *b) {
+static char *join_text(const char *a, const char *b) {
     const size_t bytes = strlen(a) + strlen(b) + 1;
     char *text = amp__alloc(bytes, 1);
     if (text) snprintf(text, bytes, "%s%s", a, b);
     return text;
 }
 
-static size_t count(const amp_context *context) {
+static size_t count_moments(const amp_context *context) {
     size_t n = 0;
     for (size_t i = 0; i < context->params.n; i++) context->params.list[i]->named = 0;
     for (size_t i = 0; i < context->n_optimizers; i++)
@@ -26,11 +26,11 @@ static size_t count(const amp_context *context) {
 static char *name_of(const struct amp__param *param, size_t optimizer) {
     char owner[48] = "";
     if (param->named) snprintf(owner, sizeof owner, "optimizer%zu.", optimizer);
-    return join(owner, param->name);
+    return join_text(owner, param->name);
 }
 
 amp_status amp__state_owns(const amp_context *context, struct amp__state_own **out, size_t *out_n) {
-    const size_t capacity = count(context);
+    const size_t capacity = count_moments(context);
     size_t n = 0;
     struct amp__state_own *owns = amp__alloc(capacity, sizeof *owns);
     if (!owns) return amp__fail_memory();
@@ -58,8 +58,8 @@ void amp__state_owns_free(struct amp__state_own *owns, size_t n) {
 }
 
 char *amp__state_moment_name(const struct amp__state_own *own, int k) {
-    char *prefix = join(own->name, ".");
-    char *name = prefix ? join(prefix, amp__optim_moment(own->rule, k)) : NULL;
+    char *prefix = join_text(own->name, ".");
+    char *name = prefix ? join_text(prefix, amp__optim_moment(own->rule, k)) : NULL;
     amp__free(prefix);
     return name;
 }
@@ -78,7 +78,7 @@ static const char prefix[] = "libamp.step.";
 
 amp_status amp__state_put_steps(struct amp__header *header, const struct amp__state_own *own) {
     char digits[24];
-    char *key = join(prefix, own->name);
+    char *key = join_text(prefix, own->name);
     if (!key) return amp__fail_memory();
     snprintf(digits, sizeof digits, "%" PRIu64, own->state->steps);
     const amp_status status = amp__header_put(header, key, digits);
@@ -87,7 +87,7 @@ amp_status amp__state_put_steps(struct amp__header *header, const struct amp__st
 }
 
 amp_status amp__state_get_steps(const struct amp__header *header, const struct amp__state_own *own, uint64_t *steps) {
-    char *key = join(prefix, own->name);
+    char *key = join_text(prefix, own->name);
     if (!key) return amp__fail_memory();
     const char *digits = amp__header_get(header, key);
     amp__free(key);

@@ -3,7 +3,7 @@
 #include "amp_state.h"
 #include "common/common.h"
 
-static amp_status refuse(const char *who) {
+static amp_status refuse_states(const char *who) {
     return amp__fail(AMP_ERR_UNSUPPORTED,
                      "%s: this libamp was built without a JSON library, which state files need: build it with Jansson "
                      "and -Djson=enabled", who);
@@ -11,26 +11,26 @@ static amp_status refuse(const char *who) {
 
 AMP_API amp_status amp_state_save(amp_context *context, const char *path, amp_state_format format) {
     (void)context, (void)path, (void)format;
-    return refuse("amp_state_save");
+    return refuse_states("amp_state_save");
 }
 
 AMP_API amp_status amp_state_save_memory(amp_context *context, amp_state_format format, void *data, size_t capacity,
                                          size_t *size) {
     (void)context, (void)format, (void)data, (void)capacity, (void)size;
-    return refuse("amp_state_save_memory");
+    return refuse_states("amp_state_save_memory");
 }
 
 AMP_API amp_status amp_state_load(amp_context *context, const char *path) {
     (void)context, (void)path;
-    return refuse("amp_state_load");
+    return refuse_states("amp_state_load");
 }
 
 AMP_API amp_status amp_state_load_parts(amp_context *context, const char *const *paths, size_t n) {
     (void)context, (void)paths, (void)n;
-    return refuse("amp_state_load_parts");
+    return refuse_states("amp_state_load_parts");
 }
 
 AMP_API amp_status amp_state_load_memory(amp_context *context, const void *data, size_t size) {
     (void)context, (void)data, (void)size;
-    return refuse("amp_state_load_memory");
+    return refuse_states("amp_state_load_memory");
 }

@@ -260,7 +260,7 @@ static amp_status write_all(void *user, const void *data, size_t bytes) {
 /* ---- the old file's place ---- */
 
 /* Its owner, group and permissions, as far as the system lets us. Another group gets no more than everybody. */
-static void keep(struct target *target, amp__text *lost) {
+static void keep_owner(struct target *target, amp__text *lost) {
     struct stat now;
     mode_t mode = target->mode;
     if (!target->exists || fstat(target->fd, &now)) {
@@ -291,22 +291,22 @@ static amp_status publish(struct target *target) {
     return AMP_OK;
 }
 
-static amp_status fill(struct target *target, amp__produce_fn *produce, void *user, amp__text *lost) {
+static amp_status fill_target(struct target *target, amp__produce_fn *produce, void *user, amp__text *lost) {
     AMP_TRY(produce(user, write_all, target));
-    keep(target, lost);
+    keep_owner(target, lost);
     return sync_again(target->fd) < 0 ? amp__fail_io("cannot sync", target->path) : AMP_OK;
 }
 
 /* Where a nameless file cannot be given a name, it is written once more. */
 static amp_status write_temporary(struct target *target, amp__produce_fn *produce, void *user, amp__text *lost) {
     if (open_nameless(target)) {
-        AMP_TRY(fill(target, produce, user, lost));
+        AMP_TRY(fill_target(target, produce, user, lost));
         if (give_name(target)) return AMP_OK;
         close_temporary(target);
         lost->length = 0;
     }
     AMP_TRY(open_named(target));
-    return fill(target, produce, user, lost);
+    return fill_target(target, produce, user, lost);
 }
 
 /* The descriptor, and with it the lock, goes after the rename. What a late write error would say, fsync has said. */

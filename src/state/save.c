@@ -143,7 +143,7 @@ struct joined {
     uint16_t low[PIECE], rest[PIECE + PIECE / 16];
 };
 
-static amp_status fetch(const struct amp__place *place, void *to, const char *from, size_t bytes) {
+static amp_status fetch_bytes(const struct amp__place *place, void *to, const char *from, size_t bytes) {
     if (place) return amp__place_out(place, to, from, bytes);
     memcpy(to, from, bytes);
     return AMP_OK;
@@ -155,9 +155,9 @@ static amp_status write_part(const struct amp__image_tensor *tensor, uint64_t at
     const size_t words = (n + 1) / 2 * 2; /* the ties' place in a remainder of n */
     void *const remainder = piece->rest;
     const amp_span dst = { piece->wide, n, AMP_FLOAT32, 0 }, src = { piece->low, n, AMP_BFLOAT16, 0 };
-    AMP_TRY(fetch(tensor->place, piece->low, low + 2 * at, 2 * n));
-    AMP_TRY(fetch(tensor->place, piece->rest, rest + 2 * at, 2 * n));
-    AMP_TRY(fetch(tensor->place, piece->rest + words, ties + at / 8, 4 * ((n + 31) / 32)));
+    AMP_TRY(fetch_bytes(tensor->place, piece->low, low + 2 * at, 2 * n));
+    AMP_TRY(fetch_bytes(tensor->place, piece->rest, rest + 2 * at, 2 * n));
+    AMP_TRY(fetch_bytes(tensor->place, piece->rest + words, ties + at / 8, 4 * ((n + 31) / 32)));
     AMP_TRY(amp_join_list(&dst, &src, &remainder, 1));
     return write(to, piece->wide, n * sizeof(float));
 }

@@ -102,7 +102,7 @@ static const char *take_functions(void *handle) {
     return cuda_library_take(handle, functions, sizeof functions / sizeof *functions);
 }
 
-static void load(void) {
+static void load_library(void) {
     char why[400];
     void *handle = open_library(why, sizeof why);
     if (!handle) {
@@ -132,7 +132,7 @@ static void load(void) {
 }
 
 const struct blas_library *cuda_blas_library(const char **why) {
-    (void)pthread_once(&once, load);
+    (void)pthread_once(&once, load_library);
     *why = text;
     return found;
 }

@@ -47,7 +47,7 @@ static void pinned_close(struct pinned *pinned) {
 
 /* Behind work that reads or writes the pinned memory. Without the event the memory is not touched again before all of
  * it is over. */
-static amp_status mark(const struct pinned *pinned, cudaStream_t stream) {
+static amp_status mark_pinned(const struct pinned *pinned, cudaStream_t stream) {
     const cudaError_t error = cudaEventRecord(pinned->event, stream);
     if (error != cudaSuccess) (void)cudaStreamSynchronize(stream);
     return cuda_explain(error);
@@ -63,17 +63,17 @@ static amp_status copy_in(struct block *block, const struct amp__memory_call *ca
         CUDA_TRY(cudaEventSynchronize(stage->event));
         memcpy(stage->memory, (const char *)call->src + at, bytes);
         CUDA_TRY(cudaMemcpyAsync((char *)call->dst + at, stage->memory, bytes, cudaMemcpyHostToDevice, call->stream));
-        TRY(mark(stage, call->stream));
+        TRY(mark_pinned(stage, call->stream));
     }
     return AMP_OK;
 }
 
-static amp_status fetch(struct block *block, const struct amp__memory_call *call, size_t at, size_t turn) {
+static amp_status fetch_stage(struct block *block, const struct amp__memory_call *call, size_t at, size_t turn) {
     const size_t bytes = call->bytes - at < STAGE_BYTES ? call->bytes - at : STAGE_BYTES;
     struct pinned *stage = &block->stages[turn];
     TRY(pinned_open(stage, STAGE_BYTES));
     CUDA_TRY(cudaMemcpyAsync(stage->memory, (const char *)call->src + at, bytes, cudaMemcpyDeviceToHost, call->stream));
-    return mark(stage, call->stream);
+    return mark_pinned(stage, call->stream);
 }
 
 /* One piece is on its way while the one before it is taken. The first waits for what copy_in may have left
@@ -81,10 +81,10 @@ static amp_status fetch(struct block *block, const struct amp__memory_call *call
 static amp_status copy_out(struct block *block, const struct amp__memory_call *call) {
     for (int i = 0; i < 2; i++)
         if (block->stages[i].memory) CUDA_TRY(cudaEventSynchronize(block->stages[i].event));
-    if (call->bytes) TRY(fetch(block, call, 0, 0));
+    if (call->bytes) TRY(fetch_stage(block, call, 0, 0));
     for (size_t at = 0, turn = 0; at < call->bytes; at += STAGE_BYTES, turn ^= 1) {
         const size_t next = at + STAGE_BYTES, bytes = call->bytes - at < STAGE_BYTES ? call->bytes - at : STAGE_BYTES;
-        if (next < call->bytes) TRY(fetch(block, call, next, turn ^ 1));
+        if (next < call->bytes) TRY(fetch_stage(block, call, next, turn ^ 1));
         CUDA_TRY(cudaEventSynchronize(block->stages[turn].event));
         memcpy((char *)call->dst + at, block->stages[turn].memory, bytes);
     }
@@ -100,7 +100,7 @@ static amp_status fetch_start(struct amp__memory_call *call) {
     if (status == AMP_OK)
         status = cuda_explain(
             cudaMemcpyAsync(pinned->memory, call->src, call->bytes, cudaMemcpyDeviceToHost, call->stream));
-    if (status == AMP_OK) status = mark(pinned, call->stream);
+    if (status == AMP_OK) status = mark_pinned(pinned, call->stream);
     if (status != AMP_OK && pinned && !call->made) {
         pinned_close(pinned);
         free(pinned);
@@ -128,7 +128,7 @@ static amp_status fetched(const struct amp__memory_call *call) {
 /* ---- the rest ---- */
 
 /* Freed as if outside the graph: what a captured launch knows must stay, which is the caller's business. */
-static amp_status allocate(const struct block *block, struct amp__memory_call *call, bool capturing) {
+static amp_status allocate_memory(const struct block *block, struct amp__memory_call *call, bool capturing) {
     return cuda_explain(block->pools && !capturing ? cudaMallocAsync(&call->made, call->bytes, call->stream)
                                                    : cudaMalloc(&call->made, call->bytes));
 }
@@ -164,7 +164,7 @@ static amp_status end_fetch(const struct amp__memory_call *call) {
     return AMP_OK;
 }
 
-static amp_status run_here(struct block *block, struct amp__memory_call *call) {
+static amp_status run_memory_call(struct block *block, struct amp__memory_call *call) {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     CUDA_TRY(cuda_make_current(block->device));
     if (call->kind != AMP__MEMORY_FILL && call->kind != AMP__MEMORY_FETCHED && call->kind != AMP__MEMORY_SCALER)
@@ -174,7 +174,7 @@ static amp_status run_here(struct block *block, struct amp__memory_call *call) {
     if (capturing && call->kind != AMP__MEMORY_ALLOC && call->kind != AMP__MEMORY_CAPTURING)
         return cuda_explain(cudaErrorStreamCaptureUnsupported);
     switch (call->kind) {
-    case AMP__MEMORY_ALLOC: return allocate(block, call, capturing);
+    case AMP__MEMORY_ALLOC: return allocate_memory(block, call, capturing);
     case AMP__MEMORY_FILL: return cuda_explain(cudaMemsetAsync(call->dst, call->value, call->bytes, call->stream));
     case AMP__MEMORY_IN: return copy_in(block, call);
     case AMP__MEMORY_OUT: return copy_out(block, call);
@@ -191,7 +191,7 @@ amp_status cuda_block_run(void *memory, struct amp__memory_call *call) {
     amp_status status = cuda_visit_begin(&visit);
     if (call->kind == AMP__MEMORY_FETCH_FREE) status = end_fetch(call);
     else if (call->kind == AMP__MEMORY_FREE) status = free_on_device(memory, call);
-    else if (status == AMP_OK) status = run_here(memory, call);
+    else if (status == AMP_OK) status = run_memory_call(memory, call);
     cuda_visit_end(&visit);
     return status;
 }

@@ -264,7 +264,7 @@ static amp_status run_empty(const struct cuda_run *run, const struct amp__list_c
     return cuda_explain(cudaMemsetAsync(call->norm, 0, sizeof *call->norm, run->stream));
 }
 
-static amp_status run_here(struct cuda_list *list, const struct amp__list_call *call) {
+static amp_status run_list_call(struct cuda_list *list, const struct amp__list_call *call) {
     struct cuda_run run = { list, call->stream, false };
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     TRY(cuda_explain(cuda_make_current(list->device)));
@@ -283,7 +283,7 @@ static amp_status run_here(struct cuda_list *list, const struct amp__list_call *
 amp_status cuda_list_run(void *list, const struct amp__list_call *call) {
     struct cuda_visit visit;
     amp_status status = cuda_visit_begin(&visit);
-    if (status == AMP_OK) status = run_here(list, call);
+    if (status == AMP_OK) status = run_list_call(list, call);
     cuda_visit_end(&visit);
     return status;
 }

@@ -20,7 +20,7 @@ static __device__ __forceinline__ struct cuda_tensor summed(const struct cuda_su
     return x;
 }
 
-static __device__ __forceinline__ void store(const struct cuda_sums *s, uint64_t item, uint64_t p, double sum) {
+static __device__ __forceinline__ void store_sum(const struct cuda_sums *s, uint64_t item, uint64_t p, double sum) {
     (void)cuda_store_one_f32(s->out, s->out_type, (uint64_t)((int64_t)item * s->stride_out) + p, (float)sum);
 }
 
@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) kernel_sum_rows(const str
             for (int i = 0; i < CUDA_GROUP; i++) sum = sum + (double)v[i];
         }
         sum_block(values, sum);
-        if (threadIdx.x == 0) store(&s, item, p, values[0]);
+        if (threadIdx.x == 0) store_sum(&s, item, p, values[0]);
         __syncthreads();
     }
 }
@@ -78,7 +78,7 @@ static __global__ void __launch_bounds__(SUMMING) kernel_sum_columns(const struc
             __syncthreads();
         }
         if (line == 0)
-            for (uint32_t i = 0; i < CUDA_GROUP && i < left; i++) store(&s, item, p + i, sums[i]);
+            for (uint32_t i = 0; i < CUDA_GROUP && i < left; i++) store_sum(&s, item, p + i, sums[i]);
     }
 }
 

@@ -20,7 +20,7 @@ static void *open_in(const char *place, const char *file) {
     return needed > 0 && (size_t)needed < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
 }
 
-static void explain(const char *variable, char *why, size_t size) {
+static void explain_missing(const char *variable, char *why, size_t size) {
     const char *error = dlerror();
     snprintf(why, size, "%s%s%.300s", variable, *variable ? ": " : "", error ? error : "no reason given");
 }
@@ -31,7 +31,7 @@ static void *open_named(const char *variable, const char *path, char *why, size_
         return NULL;
     }
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) explain(variable, why, size);
+    if (!handle) explain_missing(variable, why, size);
     return handle;
 }
 
@@ -40,7 +40,7 @@ static void *open_known(const struct cuda_library_search *search, int flags, cha
     void *handle = NULL;
     for (size_t i = 0; !handle && i < search->n_files; i++) {
         handle = dlopen(search->files[i], RTLD_NOW | RTLD_LOCAL | flags);
-        if (!handle && i == 0) explain("", why, size);
+        if (!handle && i == 0) explain_missing("", why, size);
     }
     return handle;
 }

@@ -17,7 +17,7 @@ typedef struct cuda_place place;
     const tensor t = cuda_tensor_of(&table, chunk.tensor, n_spans)
 
 // All blocks that find something write the same.
-static __device__ __forceinline__ void report(const struct cuda_found &found, uint32_t tensor, uint32_t nonfinite) {
+static __device__ __forceinline__ void report_bad(const struct cuda_found &found, uint32_t tensor, uint32_t nonfinite) {
     if (!__syncthreads_or((int)nonfinite) || threadIdx.x != 0) return;
     if (found.found_inf) *found.found_inf = 1.0f;
     if (found.first) atomicMin(found.first, found.base + tensor);
@@ -66,7 +66,7 @@ KERNEL(kernel_round)(const struct cuda_table table, uint32_t low, const struct c
             nonfinite |= cuda_round_values(&t, &at, v, low);
         },
         [&](const tensor &t, const place &at) { nonfinite |= cuda_round_group(&t, &at, low); });
-    report(found, chunk.tensor, nonfinite);
+    report_bad(found, chunk.tensor, nonfinite);
 }
 
 KERNEL(kernel_clamp)(const struct cuda_table table, float limit) {
@@ -103,7 +103,7 @@ KERNEL(kernel_scale)(const struct cuda_table table, const struct cuda_factor sca
             nonfinite |= cuda_scale_values(&t, &at, v, by);
         },
         [&](const tensor &t, const place &at) { nonfinite |= cuda_scale_group(&t, &at, by); });
-    report(found, chunk.tensor, nonfinite);
+    report_bad(found, chunk.tensor, nonfinite);
 }
 
 // Of two sources: `values` takes them as floats, `group` whatever their types are.
@@ -123,7 +123,7 @@ static __device__ __forceinline__ void walk_two(const struct cuda_table &table, 
             nonfinite |= values(&t, &at, x, y, by_a, by_b);
         },
         [&](const tensor &t, const place &at) { nonfinite |= group(&t, &at, by_a, by_b); });
-    report(found, chunk.tensor, nonfinite);
+    report_bad(found, chunk.tensor, nonfinite);
 }
 
 LARGE_KERNEL(kernel_axpby)(const struct cuda_table table, const struct cuda_factor a, const struct cuda_factor b,
@@ -160,7 +160,7 @@ KERNEL(kernel_check)(const struct cuda_table table, const struct cuda_factor sca
             cuda_check_values(&at, v, by, and_by, &sum);
         },
         [&](const tensor &t, const place &at) { nonfinite |= cuda_check_group(&t, &at, by, and_by, &sum); });
-    report(found, chunk.tensor, nonfinite | cuda_nonfinite_f64(sum));
+    report_bad(found, chunk.tensor, nonfinite | cuda_nonfinite_f64(sum));
     sum_block(values, sum);
     if (threadIdx.x == 0) sums[blockIdx.x] = values[0];
 }

@@ -34,7 +34,7 @@ void cuda_memory_close(struct cuda_memory *m) {
 
 /* ---- rooms ---- */
 
-static cudaError_t retire(struct cuda_memory *m, void *memory) {
+static cudaError_t retire_memory(struct cuda_memory *m, void *memory) {
     struct cuda_retired *retired = malloc(sizeof *retired);
     if (!retired) return cudaErrorMemoryAllocation;
     retired->next = m->retired, retired->memory = memory;
@@ -55,7 +55,7 @@ cudaError_t cuda_room_fit(struct cuda_memory *m, struct cuda_room *room, size_t 
     if (m->pools && !capturing) CUDA_TRY(cudaMallocAsync(&made.memory, made.bytes, stream));
     else CUDA_TRY(cudaMalloc(&made.memory, made.bytes));
     if (room->memory && (room->captured || capturing)) {
-        const cudaError_t error = retire(m, room->memory);
+        const cudaError_t error = retire_memory(m, room->memory);
         if (error != cudaSuccess) {
             (void)cudaFree(made.memory);
             return error;

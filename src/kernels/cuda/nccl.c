@@ -17,7 +17,7 @@ struct comm {
 
 /* ---- errors ---- */
 
-static amp_status explain(const struct comm *comm, const char *function, int result) {
+static amp_status explain_nccl(const struct comm *comm, const char *function, int result) {
     char text[500];
     if (result == NCCL_SUCCESS) return AMP_OK;
     if (result == NCCL_IN_PROGRESS)
@@ -30,15 +30,15 @@ static amp_status explain(const struct comm *comm, const char *function, int res
     return cuda_fail(AMP_ERR_BACKEND, text);
 }
 
-static amp_status check(const struct comm *comm) {
+static amp_status check_comm(const struct comm *comm) {
     int result = NCCL_SUCCESS;
-    TRY(explain(comm, "ncclCommGetAsyncError", comm->nccl.ncclCommGetAsyncError(comm->given, &result)));
-    return explain(comm, "NCCL, of what was sent before", result);
+    TRY(explain_nccl(comm, "ncclCommGetAsyncError", comm->nccl.ncclCommGetAsyncError(comm->given, &result)));
+    return explain_nccl(comm, "NCCL, of what was sent before", result);
 }
 
 /* ---- opening and closing ---- */
 
-static void end(struct comm *comm) {
+static void end_comm(struct comm *comm) {
     if (comm->own) (void)cudaStreamSynchronize(comm->own);
     if (comm->joined) (void)cudaEventDestroy(comm->joined);
     if (comm->forked) (void)cudaEventDestroy(comm->forked);
@@ -48,14 +48,14 @@ static void end(struct comm *comm) {
 }
 
 /* What is sent goes first where both streams have something to run: others wait for it. */
-static amp_status start(struct comm *comm, int *ranks) {
+static amp_status start_comm(struct comm *comm, int *ranks) {
     int least = 0, greatest = 0;
     char text[1000];
     const char *why = cuda_nccl_open(&comm->nccl, text, sizeof text);
     if (why) return cuda_fail(AMP_ERR_BACKEND, why);
-    TRY(check(comm));
-    TRY(explain(comm, "ncclCommCount", comm->nccl.ncclCommCount(comm->given, ranks)));
-    TRY(explain(comm, "ncclCommCuDevice", comm->nccl.ncclCommCuDevice(comm->given, &comm->device)));
+    TRY(check_comm(comm));
+    TRY(explain_nccl(comm, "ncclCommCount", comm->nccl.ncclCommCount(comm->given, ranks)));
+    TRY(explain_nccl(comm, "ncclCommCuDevice", comm->nccl.ncclCommCuDevice(comm->given, &comm->device)));
     TRY(cuda_check_device(comm->device));
     CUDA_TRY(cuda_make_current(comm->device));
     CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -71,9 +71,9 @@ amp_status cuda_comm_open(void *given, struct amp__comm *made) {
     if (!comm) return cuda_fail(AMP_ERR_NO_MEMORY, "out of memory");
     comm->given = given;
     amp_status status = cuda_visit_begin(&visit);
-    if (status == AMP_OK) status = start(comm, &ranks);
+    if (status == AMP_OK) status = start_comm(comm, &ranks);
     if (status == AMP_OK) *made = (struct amp__comm){ comm, comm->own, comm->device, ranks };
-    else end(comm);
+    else end_comm(comm);
     cuda_visit_end(&visit);
     return status;
 }
@@ -83,7 +83,7 @@ void cuda_comm_close(void *given) {
     struct cuda_visit visit;
     (void)cuda_visit_begin(&visit);
     (void)cuda_make_current(comm->device);
-    end(comm);
+    end_comm(comm);
     cuda_visit_end(&visit);
 }
 
@@ -103,34 +103,34 @@ static amp_status reduce(const struct comm *comm, const struct amp__comm_call *c
     const struct nccl_library *nccl = &comm->nccl;
     const int operation = call->reduction == AMP_REDUCE_MAX ? NCCL_MAX : NCCL_SUM;
     int sent = NCCL_SUCCESS;
-    TRY(explain(comm, "ncclGroupStart", nccl->ncclGroupStart()));
+    TRY(explain_nccl(comm, "ncclGroupStart", nccl->ncclGroupStart()));
     for (size_t i = 0; i < call->n && sent == NCCL_SUCCESS; i++)
         sent = nccl->ncclAllReduce(call->spans[i].data, call->spans[i].data, (size_t)call->spans[i].size,
                                    nccl_type(call->spans[i].dtype), operation, comm->given, call->stream);
     const int ended = nccl->ncclGroupEnd();
-    TRY(explain(comm, "ncclAllReduce", sent));
-    return explain(comm, "ncclGroupEnd", ended);
+    TRY(explain_nccl(comm, "ncclAllReduce", sent));
+    return explain_nccl(comm, "ncclGroupEnd", ended);
 }
 
-static amp_status follow(cudaStream_t stream, cudaEvent_t event, cudaStream_t before) {
+static amp_status wait_for_stream(cudaStream_t stream, cudaEvent_t event, cudaStream_t before) {
     CUDA_TRY(cudaEventRecord(event, before));
     return cuda_explain(cudaStreamWaitEvent(stream, event, 0));
 }
 
-static amp_status run_here(const struct comm *comm, const struct amp__comm_call *call) {
+static amp_status run_comm_call(const struct comm *comm, const struct amp__comm_call *call) {
     CUDA_TRY(cuda_make_current(comm->device));
     switch (call->kind) {
-    case AMP__COMM_FORK: return follow(comm->own, comm->forked, call->stream);
-    case AMP__COMM_JOIN: return follow(call->stream, comm->joined, comm->own);
+    case AMP__COMM_FORK: return wait_for_stream(comm->own, comm->forked, call->stream);
+    case AMP__COMM_JOIN: return wait_for_stream(call->stream, comm->joined, comm->own);
     case AMP__COMM_REDUCE: return reduce(comm, call);
-    default: return check(comm);
+    default: return check_comm(comm);
     }
 }
 
 amp_status cuda_comm_run(void *given, const struct amp__comm_call *call) {
     struct cuda_visit visit;
     amp_status status = cuda_visit_begin(&visit);
-    if (status == AMP_OK) status = run_here(given, call);
+    if (status == AMP_OK) status = run_comm_call(given, call);
     cuda_visit_end(&visit);
     return status;
 }

@@ -12,7 +12,7 @@ struct parts {
     size_t updates, sums, tensor_sums, grad_norms, param_norms, norm, bytes;
 };
 
-static size_t take(struct parts *p, size_t bytes) {
+static size_t take_scratch(struct parts *p, size_t bytes) {
     const size_t at = p->bytes;
     p->bytes += (bytes + 15) / 16 * 16;
     return at;
@@ -20,12 +20,12 @@ static size_t take(struct parts *p, size_t bytes) {
 
 static struct parts parts_of(size_t n, uint32_t n_chunks) {
     struct parts p = { .bytes = CUDA_TICKET_BYTES };
-    p.updates = take(&p, n * sizeof(struct cuda_update));
-    p.sums = take(&p, 2 * (size_t)n_chunks * sizeof(double));
-    p.tensor_sums = take(&p, n * sizeof(double));
-    p.grad_norms = take(&p, n * sizeof(float));
-    p.param_norms = take(&p, n * sizeof(float));
-    p.norm = take(&p, sizeof(float));
+    p.updates = take_scratch(&p, n * sizeof(struct cuda_update));
+    p.sums = take_scratch(&p, 2 * (size_t)n_chunks * sizeof(double));
+    p.tensor_sums = take_scratch(&p, n * sizeof(double));
+    p.grad_norms = take_scratch(&p, n * sizeof(float));
+    p.param_norms = take_scratch(&p, n * sizeof(float));
+    p.norm = take_scratch(&p, sizeof(float));
     return p;
 }
 
@@ -57,7 +57,7 @@ static bool asks_norms(const amp_optim *rule) {
 /* One launch: the host counts the steps, and no norm of a tensor's own is asked for. */
 static bool has_known_numbers(const struct step *s) {
     const amp_optim *rule = s->call->rule;
-    return !s->call->tensors->steps && rules[rule->kind] < CUDA_KNOWN_RULES && !asks_norms(rule);
+    return !s->call->tensors->steps && (int)rules[rule->kind] < CUDA_KNOWN_RULES && !asks_norms(rule);
 }
 
 static uint32_t max_chunks(const struct step *s) {
@@ -66,7 +66,7 @@ static uint32_t max_chunks(const struct step *s) {
     return s->others.n_chunks > most ? s->others.n_chunks : most;
 }
 
-static amp_status plan(struct step *s, bool needs_grads) {
+static amp_status plan_step(struct step *s, bool needs_grads) {
     const amp_optim_tensors *t = s->call->tensors;
     const amp_optim *rule = s->call->rule;
     const amp_span *const kept = rule->kind == AMP_OPTIM_NOVOGRAD ? t->moments[1] : NULL;
@@ -84,8 +84,8 @@ static amp_status plan(struct step *s, bool needs_grads) {
 }
 
 /* factors NULL: the parameters'. */
-static amp_status measure(const struct step *s, const struct cuda_table *table, const struct cuda_factor factors[2],
-                          float *norms, float *norm) {
+static amp_status sum_norms(const struct step *s, const struct cuda_table *table, const struct cuda_factor factors[2],
+                            float *norms, float *norm) {
     double *sums = (void *)(s->scratch + s->parts.sums), *tensor_sums = (void *)(s->scratch + s->parts.tensor_sums);
     const struct cuda_found nowhere = { NULL, NULL, 0 };
     const struct cuda_factor one = { NULL, 1.0f, CUDA_AS_IT_IS }, *by = factors ? factors : &one;
@@ -104,10 +104,10 @@ static amp_status find_norms(struct step *s, bool needs_grads) {
     float *param_norms = (void *)(s->scratch + s->parts.param_norms);
     if (asks_norm(rule)) s->prepare.norm = t->grad_norm ? t->grad_norm : norm;
     if (asks_norms(rule)) s->prepare.grad_norms = t->grad_norms ? t->grad_norms : grad_norms;
-    if (needs_grads) TRY(measure(s, &s->grads, factors, grad_norms, norm));
+    if (needs_grads) TRY(sum_norms(s, &s->grads, factors, grad_norms, norm));
     if (rule->kind != AMP_OPTIM_LARC) return AMP_OK;
     s->prepare.param_norms = param_norms;
-    return measure(s, &s->others, NULL, param_norms, NULL);
+    return sum_norms(s, &s->others, NULL, param_norms, NULL);
 }
 
 static amp_status launch_known(const struct step *s) {
@@ -119,7 +119,7 @@ static amp_status launch_known(const struct step *s) {
 }
 
 /* 16-bit parameters that have no master are what is written beside one: span CUDA_LOW. */
-static amp_status launch(const struct step *s) {
+static amp_status launch_step(const struct step *s) {
     const amp_optim *rule = s->call->rule;
     struct cuda_update *updates = s->prepare.updates;
     TRY(cuda_explain(cuda_launch_prepare(&s->prepare, s->run->stream)));
@@ -146,12 +146,12 @@ static bool has_remainder(const amp_optim_tensors *t) {
     return false;
 }
 
-static amp_status step(struct step *s) {
+static amp_status run_step(struct step *s) {
     const struct amp__list_call *call = s->call;
     const amp_optim_tensors *t = call->tensors;
     const bool needs_grads =
         (asks_norm(call->rule) && !t->grad_norm) || (asks_norms(call->rule) && !t->grad_norms);
-    TRY(plan(s, needs_grads));
+    TRY(plan_step(s, needs_grads));
     s->prepare = (struct cuda_step){
         .rule = *call->rule,
         .inv_scale = { t->inv_scale, 1.0f, CUDA_AS_IT_IS },
@@ -168,7 +168,7 @@ static amp_status step(struct step *s) {
     };
     if (has_known_numbers(s)) return launch_known(s);
     TRY(find_norms(s, needs_grads));
-    return launch(s);
+    return launch_step(s);
 }
 
 amp_status cuda_run_optim(const struct cuda_run *run, const struct amp__list_call *call) {
@@ -176,7 +176,7 @@ amp_status cuda_run_optim(const struct cuda_run *run, const struct amp__list_cal
     amp_span *const mixed = splits ? remainders_of(call->tensors) : NULL;
     struct step s = { .run = run, .call = call, .low = splits ? mixed : call->tensors->low, .splits = splits };
     if (splits && !mixed) return cuda_fail(AMP_ERR_NO_MEMORY, "out of memory");
-    const amp_status status = step(&s);
+    const amp_status status = run_step(&s);
     free(mixed);
     return status;
 }

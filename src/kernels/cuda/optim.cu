@@ -11,7 +11,7 @@
 // Three eighths of a multiprocessor's threads, at least, find registers.
 #define LARGE_KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS, 3) name
 
-static __device__ void prepare(const struct cuda_step &step, uint32_t i, uint64_t steps) {
+static __device__ void prepare_tensor(const struct cuda_step &step, uint32_t i, uint64_t steps) {
     const bool absent = step.shapes && CUDA_TYPE(step.shapes[i], CUDA_GRAD) == 0;
     if (absent || (step.found_inf && *step.found_inf != 0.0f)) {
         struct cuda_update skipped = {}; // all of it: blocks load all of it
@@ -40,7 +40,7 @@ KERNEL(kernel_prepare)(const struct cuda_step step) {
         const bool is_last = atomicInc(step.ticket, gridDim.x - 1) == gridDim.x - 1;
         if (is_last && !(step.found_inf && *step.found_inf != 0.0f)) *step.steps = shared + 1;
     }
-    if (i < step.n_tensors) prepare(step, i, step.steps && !step.shares ? step.steps[i] : shared);
+    if (i < step.n_tensors) prepare_tensor(step, i, step.steps && !step.shares ? step.steps[i] : shared);
 }
 
 template <enum cuda_rule rule>

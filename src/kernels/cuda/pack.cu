@@ -52,7 +52,7 @@ struct loaded {
     float x[AMP__PACK_ROWS];
     struct cuda_pack_seen all;
 };
-static __device__ __forceinline__ void load(struct loaded &l, const struct cuda_pack &p, struct seen_lanes &lanes) {
+static __device__ __forceinline__ void load_row(struct loaded &l, const struct cuda_pack &p, struct seen_lanes &lanes) {
     struct cuda_pack_seen mine;
     l.group = my_group(), l.lane = my_lane();
     l.there = l.group < cuda_pack_groups(&p);
@@ -70,7 +70,7 @@ static __device__ __forceinline__ void load(struct loaded &l, const struct cuda_
 template <int bits> KERNEL(kernel_pack)(const struct cuda_pack p) {
     __shared__ struct seen_lanes lanes;
     struct loaded l;
-    load(l, p, lanes);
+    load_row(l, p, lanes);
     if (l.there) by_rows(l.rows, [&](auto rows) { cuda_pack_lane(&p, bits, rows, l.group, l.lane, l.x, &l.all); });
 }
 
@@ -78,7 +78,7 @@ KERNEL(kernel_pack_mask)(const struct cuda_pack p) {
     __shared__ struct seen_lanes lanes;
     __shared__ uint32_t masks[CUDA_THREADS];
     struct loaded l;
-    load(l, p, lanes);
+    load_row(l, p, lanes);
     uint32_t inexact = l.spoilt;
     masks[threadIdx.x] = cuda_pack_mask(l.x, l.all.max, &inexact);
     __syncthreads();

@@ -58,7 +58,7 @@ static uint32_t shape_of(const amp_span *const lists[], uint32_t n_spans, size_t
 
 /* ---- is the plan still that of the lists? ---- */
 
-static bool fail(struct cuda_plan_error *error, amp_status status, const char *text, size_t span, size_t tensor) {
+static bool fail_plan(struct cuda_plan_error *error, amp_status status, const char *text, size_t span, size_t tensor) {
     *error = (struct cuda_plan_error){ status, text, span, tensor };
     return false;
 }
@@ -109,7 +109,7 @@ static bool check_tensor(const amp_span *const lists[], uint32_t n_spans, size_t
     for (uint32_t k = 0; k < n_spans; k++) {
         const uint64_t address = address_of(lists, k, i);
         if (address && address % width_of(lists[k][i].dtype))
-            return fail(error, AMP_ERR_INVALID_ARGUMENT, "is not aligned for its type", k, i);
+            return fail_plan(error, AMP_ERR_INVALID_ARGUMENT, "is not aligned for its type", k, i);
     }
     return true;
 }
@@ -169,7 +169,8 @@ static bool count_all(const amp_span *const lists[], uint32_t n_spans, size_t n,
     for (size_t i = 0; i < n; i++) {
         if (!check_tensor(lists, n_spans, i, error)) return false;
         sum += count_chunks(lists[0][i].size, CUDA_HEAD(shape_of(lists, n_spans, i)), length);
-        if (sum > INT32_MAX) return fail(error, AMP_ERR_UNSUPPORTED, "more elements than one launch can have", 0, i);
+        if (sum > INT32_MAX)
+            return fail_plan(error, AMP_ERR_UNSUPPORTED, "more elements than one launch can have", 0, i);
     }
     *n_chunks = (uint32_t)sum;
     return true;
@@ -202,7 +203,7 @@ bool cuda_plan_update(struct cuda_plan *plan, const amp_span *const lists[], uin
         for (size_t i = first; i < n; i = next_change(plan, lists, i + 1)) write_tensor(plan, lists, i);
         return true;
     }
-    if (n > INT32_MAX) return fail(error, AMP_ERR_UNSUPPORTED, "more tensors than one launch can have", 0, 0);
+    if (n > INT32_MAX) return fail_plan(error, AMP_ERR_UNSUPPORTED, "more tensors than one launch can have", 0, 0);
     const uint32_t length = choose_length(lists[0], n_spans, n);
     if (!count_all(lists, n_spans, n, length, &made.n_chunks, error)) return false;
     made.bytes = parts_of(n_spans, n, made.n_chunks).bytes;
@@ -210,7 +211,7 @@ bool cuda_plan_update(struct cuda_plan *plan, const amp_span *const lists[], uin
     made.sizes = malloc((n ? n : 1) * sizeof *made.sizes);
     if (!made.table || !made.sizes) {
         cuda_plan_free(&made);
-        return fail(error, AMP_ERR_NO_MEMORY, "out of memory", 0, 0);
+        return fail_plan(error, AMP_ERR_NO_MEMORY, "out of memory", 0, 0);
     }
     write_table(&made, lists, length);
     cuda_plan_free(plan);

@@ -22,7 +22,7 @@ static enum cuda_answer answer_of(cudaError_t error) {
     }
 }
 
-static amp_status init(const struct amp__backend_host *host, char *version, size_t size) {
+static amp_status init_cuda(const struct amp__backend_host *host, char *version, size_t size) {
     char text[400];
     struct cuda_machine machine = { .runtime = CUDART_VERSION };
     if (cudaDriverGetVersion(&machine.driver) != cudaSuccess) machine.driver = 0;
@@ -51,7 +51,7 @@ __attribute__((visibility("default"))) const struct amp__backend *amp_backend(vo
         .magic = AMP__BACKEND_MAGIC,
         .abi = AMP__BACKEND_ABI,
         .name = "cuda",
-        .init = init,
+        .init = init_cuda,
         .list_open = cuda_list_open,
         .list_close = cuda_list_close,
         .list_run = cuda_list_run,

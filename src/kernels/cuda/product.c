@@ -57,7 +57,7 @@ static amp_status use_workspace(struct product *p, uint64_t bytes) {
     return amp->fail(AMP_ERR_INVALID_ARGUMENT, text);
 }
 
-static amp_status allocate(struct product *p, uint64_t bytes) {
+static amp_status allocate_workspace(struct product *p, uint64_t bytes) {
     void *memory = NULL;
     if (!p->blas->pool && p->capturing)
         return amp->fail(AMP_ERR_UNSUPPORTED, "this device allocates nothing while a stream is captured: use "
@@ -73,7 +73,7 @@ static amp_status take_memory(struct product *p) {
     bool fresh;
     if (!bytes) return AMP_OK;
     if (p->e->workspace) return use_workspace(p, bytes);
-    if (!p->list) return allocate(p, bytes);
+    if (!p->list) return allocate_workspace(p, bytes);
     struct cuda_room *room = &p->list->product;
     TRY(cuda_explain(cuda_room_fit(&p->list->memory, room, bytes, false, p->capturing, p->stream, &fresh)));
     p->memory = room->memory;
@@ -87,7 +87,7 @@ static void give_memory(struct product *p) {
 
 /* ---- the plan ---- */
 
-static amp_status describe(struct product *p, bool fuses) {
+static amp_status describe_product(struct product *p, bool fuses) {
     const char *why = cuda_blas_plan(p->g, p->e, fuses, &p->plan);
     if (why) return amp->fail(AMP_ERR_UNSUPPORTED, why);
     p->choice = (struct blas_choice){ 0 };
@@ -98,28 +98,28 @@ static amp_status describe(struct product *p, bool fuses) {
     return AMP_OK;
 }
 
-static void forget(struct product *p) {
+static void forget_product(struct product *p) {
     if (p->call.device) cuda_blas_forget(&p->call);
 }
 
 /* With as much in cuBLASLt's epilogue as it can do, else with nothing there. */
-static amp_status plan(struct product *p) {
-    TRY(describe(p, true));
+static amp_status plan_product(struct product *p) {
+    TRY(describe_product(p, true));
     if (p->choice.status == CUBLAS_STATUS_NOT_SUPPORTED || p->choice.status == CUBLAS_STATUS_INVALID_VALUE)
         if (p->plan.fused & ~(uint32_t)BLAS_C) {
-            forget(p);
-            TRY(describe(p, false));
+            forget_product(p);
+            TRY(describe_product(p, false));
         }
     if (p->choice.status == CUBLAS_STATUS_SUCCESS) return AMP_OK;
     const amp_status status = cuda_blas_explain(p->blas, (cublasStatus_t)p->choice.status, "asked for an algorithm");
-    forget(p);
+    forget_product(p);
     return status;
 }
 
 /* ---- the work ---- */
 
-static cublasStatus_t multiply(const struct product *p, const cublasLtMatmulAlgo_t *algorithm, void *memory,
-                               uint64_t workspace) {
+static cublasStatus_t call_cublas(const struct product *p, const cublasLtMatmulAlgo_t *algorithm, void *memory,
+                                  uint64_t workspace) {
     const struct blas_plan *x = &p->plan;
     unsigned char *const scratch = memory;
     void *const d = x->scratch ? (void *)scratch : p->g->d;
@@ -129,13 +129,13 @@ static cublasStatus_t multiply(const struct product *p, const cublasLtMatmulAlgo
                                        workspace ? scratch + scratch_bytes(x) : NULL, workspace, p->stream);
 }
 
-static amp_status run(struct product *p) {
+static amp_status run_product(struct product *p) {
     struct cuda_finish finish;
     struct cuda_sums sums;
     cublasLtMatmulAlgo_t algorithm;
     memcpy(&algorithm, p->choice.algorithm, sizeof algorithm);
     if (p->plan.multiplies)
-        TRY(cuda_blas_explain(p->blas, multiply(p, &algorithm, p->memory, p->choice.workspace), "multiplying"));
+        TRY(cuda_blas_explain(p->blas, call_cublas(p, &algorithm, p->memory, p->choice.workspace), "multiplying"));
     if (cuda_blas_finish(p->g, p->e, &p->plan, p->memory, &finish))
         TRY(cuda_explain(cuda_launch_finish(&finish, p->stream)));
     if (cuda_blas_sums(p->g, p->e, &p->plan, &sums)) TRY(cuda_explain(cuda_launch_sums(&sums, p->stream)));
@@ -144,24 +144,24 @@ static amp_status run(struct product *p) {
 
 static amp_status run_planned(struct product *p) {
     TRY(take_memory(p));
-    const amp_status status = run(p);
+    const amp_status status = run_product(p);
     give_memory(p);
     return status;
 }
 
 /* cuBLASLt may refuse what its own heuristics proposed. It has started nothing then: again without its epilogue, now
  * and for this shape from now on. */
-static amp_status start(struct product *p) {
-    TRY(plan(p));
+static amp_status start_product(struct product *p) {
+    TRY(plan_product(p));
     amp_status status = run_planned(p);
     if (status == AMP_ERR_UNSUPPORTED && p->plan.fused & ~(uint32_t)BLAS_C) {
         p->choice = (struct blas_choice){ .status = CUBLAS_STATUS_NOT_SUPPORTED };
         cuda_blas_remember(p->blas, &p->call, &p->choice);
-        forget(p);
-        TRY(plan(p));
+        forget_product(p);
+        TRY(plan_product(p));
         status = run_planned(p);
     }
-    forget(p);
+    forget_product(p);
     return status;
 }
 
@@ -193,7 +193,7 @@ static amp_status time_one(const struct product *p, const struct stopwatch *watc
         float time = 0.0f;
         TRY(cuda_explain(cudaEventRecord(watch->begin, p->stream)));
         for (int i = 0; i < (round < 0 ? 1 : RUNS); i++)
-            if (multiply(p, &candidate->algo, p->memory, candidate->workspaceSize) != CUBLAS_STATUS_SUCCESS) {
+            if (call_cublas(p, &candidate->algo, p->memory, candidate->workspaceSize) != CUBLAS_STATUS_SUCCESS) {
                 (void)cudaGetLastError();
                 return AMP_OK;
             }
@@ -233,17 +233,17 @@ static amp_status measure_planned(struct product *p) {
     amp_status status = time_all(p, candidates, n);
     if (status == AMP_OK) {
         cuda_blas_remember(p->blas, &p->call, &p->choice);
-        status = run(p);
+        status = run_product(p);
     }
     give_memory(p);
     return status;
 }
 
-static amp_status measure(struct product *p) {
+static amp_status measure_product(struct product *p) {
     if (p->capturing) return amp->fail(AMP_ERR_WRONG_STATE, "the stream is being captured: measure before");
-    TRY(plan(p));
-    const amp_status status = p->plan.multiplies ? measure_planned(p) : run(p);
-    forget(p);
+    TRY(plan_product(p));
+    const amp_status status = p->plan.multiplies ? measure_planned(p) : run_product(p);
+    forget_product(p);
     return status;
 }
 
@@ -254,9 +254,9 @@ struct words {
     size_t size, length;
 };
 
-static void say(struct words *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add_words(struct words *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-static void say(struct words *w, const char *format, ...) {
+static void add_words(struct words *w, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     const int more = w->length < w->size ? vsnprintf(w->text + w->length, w->size - w->length, format, arguments) : 0;
@@ -268,8 +268,8 @@ static void say_parts(struct words *w, uint32_t parts, const char *who) {
     static const char *const names[] = { "c", "bias", "activation", "aux", "bias gradient", "rounding" };
     int said = 0;
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
-        if (parts & 1u << i) say(w, "%s%s", said++ ? ", " : "; ", names[i]);
-    if (said) say(w, " by %s", who);
+        if (parts & 1u << i) add_words(w, "%s%s", said++ ? ", " : "; ", names[i]);
+    if (said) add_words(w, " by %s", who);
 }
 
 /* What tensor cores like: 16 bytes. */
@@ -283,11 +283,12 @@ static void say_advice(struct words *w, const struct product *p) {
                     { "ld_a", g->ld_a }, { "ld_b", g->ld_b }, { "ld_d", g->ld_d } };
     for (size_t i = 0; i < sizeof extents / sizeof *extents; i++)
         if (extents[i].value % unit) {
-            say(w, "; %s = %lld is no multiple of %d: padded to %lld it may be faster", extents[i].name,
-                (long long)extents[i].value, (int)unit, (long long)((extents[i].value + unit - 1) / unit * unit));
+            add_words(w, "; %s = %lld is no multiple of %d: padded to %lld it may be faster", extents[i].name,
+                      (long long)extents[i].value, (int)unit, (long long)((extents[i].value + unit - 1) / unit * unit));
             return;
         }
-    if (((uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->d) % 16) say(w, "; an address is no multiple of 16 bytes");
+    if (((uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->d) % 16)
+        add_words(w, "; an address is no multiple of 16 bytes");
 }
 
 static void say_choice(struct words *w, const struct product *p) {
@@ -298,34 +299,34 @@ static void say_choice(struct words *w, const struct product *p) {
     memcpy(&algorithm, p->choice.algorithm, sizeof algorithm);
     if (lt->cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written) ==
         CUBLAS_STATUS_SUCCESS)
-        say(w, "; algorithm %d", (int)id);
-    if (p->choice.measured) say(w, ", number %d of %d, fastest", p->choice.rank + 1, p->choice.measured);
-    else say(w, ", cuBLASLt's first");
-    say(w, ", workspace %llu bytes", (unsigned long long)(p->choice.workspace + scratch_bytes(&p->plan)));
+        add_words(w, "; algorithm %d", (int)id);
+    if (p->choice.measured) add_words(w, ", number %d of %d, fastest", p->choice.rank + 1, p->choice.measured);
+    else add_words(w, ", cuBLASLt's first");
+    add_words(w, ", workspace %llu bytes", (unsigned long long)(p->choice.workspace + scratch_bytes(&p->plan)));
 }
 
-static amp_status explain(struct product *p, struct words *w) {
+static amp_status explain_product(struct product *p, struct words *w) {
     int32_t capability = 0;
-    TRY(plan(p));
+    TRY(plan_product(p));
     if (!p->plan.multiplies) {
-        say(w, "cuda: nothing to multiply");
+        add_words(w, "cuda: nothing to multiply");
     } else {
         const bool narrow = p->g->a_dtype != AMP_FLOAT32;
         const amp_dtype type = p->g->a_dtype;
         const size_t version = p->blas->lt->version;
-        say(w, "cuda (cuBLASLt %zu.%zu.%zu, compute capability %d.%d): %s, sums fp32", version / 10000,
-            version / 100 % 100, version % 100, p->blas->capability / 10, p->blas->capability % 10,
-            p->plan.tf32              ? "tf32"
+        add_words(w, "cuda (cuBLASLt %zu.%zu.%zu, compute capability %d.%d): %s, sums fp32", version / 10000,
+                  version / 100 % 100, version % 100, p->blas->capability / 10, p->blas->capability % 10,
+                  p->plan.tf32              ? "tf32"
                 : type == AMP_FLOAT16 ? "fp16"
                 : narrow              ? "bf16"
                                       : "fp32");
-        if (cuda_tensor_cores(p->device, type, &capability) == 0 && narrow) say(w, ", no tensor cores for it");
+        if (cuda_tensor_cores(p->device, type, &capability) == 0 && narrow) add_words(w, ", no tensor cores for it");
         say_choice(w, p);
     }
     say_parts(w, p->plan.fused, "cuBLASLt");
     say_parts(w, p->plan.left, "libamp");
     if (p->plan.multiplies && (p->plan.tf32 || p->g->a_dtype != AMP_FLOAT32)) say_advice(w, p);
-    forget(p);
+    forget_product(p);
     return AMP_OK;
 }
 
@@ -337,14 +338,14 @@ static amp_status on_device(const struct amp__device_product *call, struct words
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     p.device = p.list ? p.list->device : call->args->device.id;
     TRY(cuda_explain(cuda_make_current(p.device)));
-    if (text) return explain(&p, text);
+    if (text) return explain_product(&p, text);
     TRY(cuda_explain(cudaStreamIsCapturing(p.stream, &capture)));
     p.capturing = capture == cudaStreamCaptureStatusActive;
     if (p.list) p.list->last = p.stream;
-    return call->kind == AMP__PRODUCT_MEASURE ? measure(&p) : start(&p);
+    return call->kind == AMP__PRODUCT_MEASURE ? measure_product(&p) : start_product(&p);
 }
 
-static amp_status enter(const struct amp__device_product *call, struct words *text) {
+static amp_status enter_product(const struct amp__device_product *call, struct words *text) {
     struct cuda_visit visit;
     amp_status status = cuda_visit_begin(&visit);
     if (status == AMP_OK) status = on_device(call, text);
@@ -352,11 +353,11 @@ static amp_status enter(const struct amp__device_product *call, struct words *te
     return status;
 }
 
-amp_status cuda_product(const struct amp__device_product *call) { return enter(call, NULL); }
+amp_status cuda_product(const struct amp__device_product *call) { return enter_product(call, NULL); }
 
 amp_status cuda_product_explain(const struct amp__device_product *call, char *text, size_t size) {
     struct words words = { text, size, 0 };
-    return enter(call, &words);
+    return enter_product(call, &words);
 }
 
 /* fp16 from Volta on, bf16 and tf32 from Ampere on. */

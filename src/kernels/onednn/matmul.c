@@ -184,8 +184,8 @@ static dnnl_status_t get_pack(const amp_matmul_args *g, const struct plan *p, co
 }
 
 /* What is left to do after oneDNN: all of it, or only the rounding to d's type. */
-static void finish(const amp_matmul_args *g, const struct plan *p, float *sums, int64_t i, int64_t rows, int64_t j,
-                   int64_t cols) {
+static void finish_rows(const amp_matmul_args *g, const struct plan *p, float *sums, int64_t i, int64_t rows, int64_t j,
+                        int64_t cols) {
     if (!p->fused) {
         host->finish(g, sums, (size_t)cols, (size_t)i, (size_t)rows, (size_t)j, (size_t)cols);
         return;
@@ -211,11 +211,12 @@ static dnnl_status_t multiply_panel(const amp_matmul_args *g, const struct plan 
         status = product_run(product, a.data, shape.packed ? pack_data(cols->pack) : cols->plain.data,
                              shape.has_bias ? s->bias + cols->first : NULL, d, p->threads);
     product_put(product);
-    if (status == dnnl_success && !p->direct) finish(g, p, s->sums, i, rows, cols->first, cols->n);
+    if (status == dnnl_success && !p->direct) finish_rows(g, p, s->sums, i, rows, cols->first, cols->n);
     return status;
 }
 
-static dnnl_status_t multiply(const amp_matmul_args *g, const struct plan *p, const struct scratch *s, bool *written) {
+static dnnl_status_t multiply_all(const amp_matmul_args *g, const struct plan *p, const struct scratch *s,
+                                  bool *written) {
     for (int64_t j = 0; j < g->n; j += p->nb) {
         struct columns cols = { .first = j, .n = min_of(p->nb, g->n - j) };
         dnnl_status_t status = dnnl_success;
@@ -288,7 +289,7 @@ static struct product *whole_batch(const amp_matmul_args *g, const struct plan *
     return NULL;
 }
 
-static dnnl_status_t run(const amp_matmul_args *g, const struct plan *p, bool *written) {
+static dnnl_status_t run_plan(const amp_matmul_args *g, const struct plan *p, bool *written) {
     struct scratch s;
     dnnl_status_t status;
     void *block = make_scratch(g, p, &s, &status);
@@ -302,7 +303,7 @@ static dnnl_status_t run(const amp_matmul_args *g, const struct plan *p, bool *w
         for (int64_t i = 0; i < g->batch && status == dnnl_success; i++) {
             amp_matmul_args item = item_of(g, i);
             if (g->stride_b) item.b_id = 0; /* the id names all of them */
-            status = multiply(&item, p, &s, written);
+            status = multiply_all(&item, p, &s, written);
         }
     }
     scratch_put(block);
@@ -313,7 +314,7 @@ static amp_dtype best_type(const amp_matmul_args *g) {
     return g->a_dtype == g->b_dtype && native[g->a_dtype] ? g->a_dtype : AMP_FLOAT32;
 }
 
-static amp_status fail(dnnl_status_t status, bool written) {
+static amp_status fail_onednn(dnnl_status_t status, bool written) {
     char text[160];
     snprintf(text, sizeof text, "matmul: oneDNN %s (its status %d)",
              written || (status != dnnl_unimplemented && status != dnnl_out_of_memory) ? "failed"
@@ -330,21 +331,21 @@ static amp_status fail_in_child(void) {
                                            "locks nobody frees here. Fork before, or let the built-in code do it.");
 }
 
-static amp_status matmul(const amp_matmul_args *args, int32_t threads) {
+static amp_status matmul_onednn(const amp_matmul_args *args, int32_t threads) {
     const amp_matmul_args g = fold(args);
     bool written = false;
     struct plan plan = make_plan(&g, best_type(&g), threads);
-    dnnl_status_t status = run(&g, &plan, &written);
+    dnnl_status_t status = run_plan(&g, &plan, &written);
     if (status == dnnl_unimplemented && !written && plan.type != AMP_FLOAT32) {
         plan = make_plan(&g, AMP_FLOAT32, threads);
-        status = run(&g, &plan, &written);
+        status = run_plan(&g, &plan, &written);
     }
-    return status == dnnl_success ? AMP_OK : fail(status, written);
+    return status == dnnl_success ? AMP_OK : fail_onednn(status, written);
 }
 
 amp_status onednn_matmul(const amp_matmul_args *args, int32_t threads) {
     if (!children_enter()) return fail_in_child();
-    const amp_status status = matmul(args, children_threads(threads));
+    const amp_status status = matmul_onednn(args, children_threads(threads));
     children_leave();
     return status;
 }
@@ -373,12 +374,12 @@ static struct product *first_product(const amp_matmul_args *g, amp_dtype type, i
     return product_get(&shape, &status);
 }
 
-static amp_status explain(const amp_matmul_args *args, int32_t threads, char *text, size_t size) {
+static amp_status explain_onednn(const amp_matmul_args *args, int32_t threads, char *text, size_t size) {
     const amp_matmul_args g = fold(args);
     struct plan p;
     struct product *product = first_product(&g, best_type(&g), threads, &p);
     if (!product && p.type != AMP_FLOAT32) product = first_product(&g, AMP_FLOAT32, threads, &p);
-    if (!product) return fail(dnnl_unimplemented, false);
+    if (!product) return fail_onednn(dnnl_unimplemented, false);
     const dnnl_version_t *v = dnnl_version();
     const int64_t panels = ((g.m + p.mb - 1) / p.mb) * ((g.n + p.nb - 1) / p.nb);
     snprintf(text, size, "onednn (oneDNN %d.%d.%d): %s, %s, %d thread%s, %lld panel%s%s%s%s", v->major, v->minor,
@@ -391,7 +392,7 @@ static amp_status explain(const amp_matmul_args *args, int32_t threads, char *te
 
 amp_status onednn_matmul_explain(const amp_matmul_args *args, int32_t threads, char *text, size_t size) {
     if (!children_enter()) return fail_in_child();
-    const amp_status status = explain(args, children_threads(threads), text, size);
+    const amp_status status = explain_onednn(args, children_threads(threads), text, size);
     children_leave();
     return status;
 }

@@ -68,7 +68,7 @@ static void drop_oldest(void) {
     pack_put(unlink_at(oldest));
 }
 
-static void keep(struct pack *pack) {
+static void list_pack(struct pack *pack) {
     pthread_mutex_lock(&pack_lock);
     drop_other_versions(&pack->name);
     if (pack->bytes <= ROOM) {
@@ -96,7 +96,7 @@ struct pack *pack_make(struct product *product, const struct pack_name *name, co
     pack->data = aligned_alloc(64, (bytes + 64) & ~(size_t)63);
     if (pack->data) *status = product_reorder(product, b, strides, pack->data, threads);
     if (*status == dnnl_success) {
-        keep(pack);
+        list_pack(pack);
         return pack;
     }
     pack_put(pack);

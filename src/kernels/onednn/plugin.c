@@ -7,7 +7,7 @@
 
 /* What a plugin for another major version of oneDNN would do with our structures nobody knows; the linker should have
  * seen to it. */
-static amp_status init(const struct amp__backend_host *host, char *version, size_t size) {
+static amp_status init_onednn(const struct amp__backend_host *host, char *version, size_t size) {
     char text[160];
     const dnnl_version_t *v = dnnl_version();
     snprintf(version, size, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
@@ -30,7 +30,7 @@ __attribute__((visibility("default"))) const struct amp__backend *amp_backend(vo
         .magic = AMP__BACKEND_MAGIC,
         .abi = AMP__BACKEND_ABI,
         .name = "onednn",
-        .init = init,
+        .init = init_onednn,
         .matmul = onednn_matmul,
         .matmul_explain = onednn_matmul_explain,
         .locks = locks,

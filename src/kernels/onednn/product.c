@@ -107,7 +107,7 @@ static void free_product(struct product *p) {
     free(p);
 }
 
-static struct product *make(const struct shape *shape, dnnl_status_t *status) {
+static struct product *make_product(const struct shape *shape, dnnl_status_t *status) {
     struct product *p = calloc(1, sizeof *p);
     *status = dnnl_out_of_memory;
     if (!p) return NULL;
@@ -124,7 +124,7 @@ static struct product *make(const struct shape *shape, dnnl_status_t *status) {
 
 /* ---- keeping them ---- */
 
-static struct product *find(const struct shape *shape) {
+static struct product *find_product(const struct shape *shape) {
     for (int i = 0; i < KEPT && kept[i]; i++)
         if (!memcmp(&kept[i]->shape, shape, sizeof *shape)) {
             kept[i]->used = ++calls;
@@ -135,7 +135,7 @@ static struct product *find(const struct shape *shape) {
 }
 
 /* Into a free place, or that of the one that was used longest ago, which is returned. */
-static struct product *keep(struct product *p) {
+static struct product *cache_product(struct product *p) {
     int place = 0;
     for (int i = 0; i < KEPT; i++) {
         if (!kept[i] || kept[i]->used < kept[place]->used) place = i;
@@ -150,14 +150,14 @@ static struct product *keep(struct product *p) {
 
 struct product *product_get(const struct shape *shape, dnnl_status_t *status) {
     pthread_mutex_lock(&product_lock);
-    struct product *p = find(shape);
+    struct product *p = find_product(shape);
     pthread_mutex_unlock(&product_lock);
     *status = dnnl_success;
     if (p) return p;
-    p = make(shape, status); /* not under the lock: two threads may both make one, and both be kept */
+    p = make_product(shape, status); /* not under the lock: two threads may both make one, and both be kept */
     if (!p) return NULL;
     pthread_mutex_lock(&product_lock);
-    struct product *old = keep(p);
+    struct product *old = cache_product(p);
     pthread_mutex_unlock(&product_lock);
     product_put(old);
     return p;
@@ -186,7 +186,7 @@ static desc_ref query(const struct product *p, dnnl_query_t what, int index) {
     return dnnl_primitive_desc_query_md(p->pd, what, index);
 }
 
-static dnnl_status_t add(struct run *run, int arg, desc_ref x, const void *data) {
+static dnnl_status_t add_argument(struct run *run, int arg, desc_ref x, const void *data) {
     union { /* oneDNN takes inputs by the same type as outputs */
         const void *in;
         void *out;
@@ -220,11 +220,12 @@ dnnl_status_t product_run(const struct product *p, const void *a, const void *b,
     void *scratch = bytes ? scratch_get(bytes) : NULL;
     if (bytes && !scratch) return dnnl_out_of_memory;
     struct run run = { .n = 0 };
-    dnnl_status_t status = add(&run, DNNL_ARG_SRC, query(p, dnnl_query_src_md, 0), a);
-    if (status == dnnl_success) status = add(&run, DNNL_ARG_WEIGHTS, query(p, dnnl_query_weights_md, 0), b);
-    if (status == dnnl_success) status = add(&run, DNNL_ARG_DST, query(p, dnnl_query_dst_md, 0), d);
-    if (status == dnnl_success && bias) status = add(&run, DNNL_ARG_BIAS, query(p, dnnl_query_weights_md, 1), bias);
-    if (status == dnnl_success && scratch) status = add(&run, DNNL_ARG_SCRATCHPAD, pad, scratch);
+    dnnl_status_t status = add_argument(&run, DNNL_ARG_SRC, query(p, dnnl_query_src_md, 0), a);
+    if (status == dnnl_success) status = add_argument(&run, DNNL_ARG_WEIGHTS, query(p, dnnl_query_weights_md, 0), b);
+    if (status == dnnl_success) status = add_argument(&run, DNNL_ARG_DST, query(p, dnnl_query_dst_md, 0), d);
+    if (status == dnnl_success && bias)
+        status = add_argument(&run, DNNL_ARG_BIAS, query(p, dnnl_query_weights_md, 1), bias);
+    if (status == dnnl_success && scratch) status = add_argument(&run, DNNL_ARG_SCRATCHPAD, pad, scratch);
     status = status == dnnl_success ? execute(p->primitive, &run, threads) : dnnl_out_of_memory;
     free_run(&run);
     scratch_put(scratch);
@@ -255,8 +256,8 @@ dnnl_status_t product_reorder(const struct product *p, const void *b, const int6
     status = dnnl_reorder_primitive_desc_create(&pd, desc_of(&from), engine, product_weights(p), engine, NULL);
     if (status == dnnl_success) status = dnnl_primitive_create(&primitive, pd);
     threads_leave(before);
-    if (status == dnnl_success) status = add(&run, DNNL_ARG_FROM, desc_of(&from), b);
-    if (status == dnnl_success) status = add(&run, DNNL_ARG_TO, product_weights(p), packed);
+    if (status == dnnl_success) status = add_argument(&run, DNNL_ARG_FROM, desc_of(&from), b);
+    if (status == dnnl_success) status = add_argument(&run, DNNL_ARG_TO, product_weights(p), packed);
     if (status == dnnl_success) status = execute(primitive, &run, threads);
     free_run(&run);
     if (primitive) dnnl_primitive_destroy(primitive);

@@ -24,7 +24,7 @@ static void count_finite(amp_statistics *s, uint64_t magnitude) {
     }
 }
 
-static void count(amp_statistics *s, double x) {
+static void count_element(amp_statistics *s, double x) {
     const uint64_t bits = amp__f64_bits(x), minus = bits >> 63, magnitude = bits & ~(UINT64_C(1) << 63);
     const uint64_t infinity = amp__infinity(amp__format_f64());
     if (magnitude == 0) s->zeros++;
@@ -43,7 +43,7 @@ static void statistics(const char *src, amp_dtype from, size_t n, amp_statistics
         for (size_t i = 0; i < length; i++) {
             sums[i % AMP__SUM_LANES] += work[i];
             squares[i % AMP__SUM_LANES] += work[i] * work[i];
-            count(s, work[i]);
+            count_element(s, work[i]);
         }
     }
     s->elements += n;

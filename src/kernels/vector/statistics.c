@@ -132,7 +132,7 @@ static inline uint32_t in_row(const struct counts *c, size_t row) {
     return sum;
 }
 
-static void add_up(const struct counts *c, amp_statistics *s, size_t behind) {
+static void add_up_counts(const struct counts *c, amp_statistics *s, size_t behind) {
     enum { FIRST = -126 - AMP_BINADE_LEAST }; /* the binade of exponent 1 */
     s->zeros += in_row(c, 0) - behind;
     for (size_t class = 1; class < CLASSES; class++) s->nans += in_row(c, (EXPONENTS - 1) * CLASSES + class);
@@ -200,7 +200,7 @@ static inline const float *chunk_of_f32(float work[CHUNK], const float *src, siz
             behind = filled - length;                                                                                  \
         }                                                                                                              \
         EACH_SUM(SUM_STORE, type)                                                                                      \
-        add_up(&counts, s, behind);                                                                                    \
+        add_up_counts(&counts, s, behind);                                                                             \
         s->elements += n;                                                                                              \
         s->sum += sum_lanes(sums);                                                                                     \
         s->sum_squares += sum_lanes(squares);                                                                          \
