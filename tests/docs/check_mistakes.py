@@ -27,11 +27,11 @@ SCRIPTS = """What libamp finds in scripts, which hear the codes above, too: a `l
 line. [python.md](python.md#mistakes) has when, and `python -m libamp.run --check script.py`.
 
 """
-ADVICE_HEAD = """# Advice
+ADVICE_HEAD = """# Choose a level
 
-What `amp_survey` ([amp_observe.h](../../include/amp_observe.h)) says of a training that it has seen, each with its code: which level
-fits, and what stands in the way of the others. Messages say of which op, argument or parameter, and how much of it. What is lost
-is counted exactly from the values that were seen, as a cast would lose them; another batch may have larger ones.
+`amp_survey` ([amp_observe.h](../../include/amp_observe.h)) examines a training in FP32 and names the level that fits, with the
+reasons against the others. Each reason has a code, explained below. Messages name the op, argument or parameter, and the share of
+its values. libamp counts lost values exactly, as a cast would lose them. Another batch may have larger values.
 
 ```c
 config.observe = AMP_ON;                                  /* ops that the level leaves alone are seen too */
@@ -44,12 +44,12 @@ amp_survey_result survey = AMP_SURVEY_RESULT_INIT;
 if (amp_survey(context, &survey) == AMP_OK) puts(survey.text);
 ```
 
-A script asks `amp.observe(model, every=1)` after `amp.initialize`, and `print(amp.survey(model))` after some steps
-([python.md](../reference/python.md)): what is to be done is told in Python's words there.
+In Python call `amp.observe(model, every=1)` after `amp.initialize`, and `print(amp.survey(model))` after some steps
+([python.md](../reference/python.md)). Its advice names Python functions.
 
-Without a line of code: `AMP_OBSERVE=every=1 AMP_TRACE=run.jsonl ./trainer`, and `python -m libamp.report run.jsonl` has it.
+Without a line of code: `AMP_OBSERVE=every=1 AMP_TRACE=run.jsonl ./trainer`, then `python -m libamp.report run.jsonl`.
 
-This page is made of `src/observe/advice.inc` (`tests/docs/check_mistakes.py . --write`).
+This page is generated from `src/observe/advice.inc` (`tests/docs/check_mistakes.py . --write`).
 
 """
 ROW = re.compile(r'^(?:FINDING|ADVICE)\((\w+), (".*?)\)\n', re.MULTILINE | re.DOTALL)
