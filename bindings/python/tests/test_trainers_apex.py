@@ -103,6 +103,6 @@ def test_timm(level: str, apex: Any) -> None:
 @pytest.mark.parametrize("name", ["ignite", "timm"])
 def test_the_page_runs(name: str, apex: Any) -> None:
     pytest.importorskip(name, reason=f"{name} is not installed")
-    page = (pathlib.Path(__file__).parents[3] / "docs" / "start" / "trainers" / f"{name}.md").read_text()
-    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "page"})
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "start" / "trainers.md").read_text()
+    exec(page.split(f"## {name}\n")[1].split("```python\n")[1].split("```")[0], {"__name__": "page"})
     apex.shutdown()

@@ -355,5 +355,5 @@ def test_sentence_transformer_trainer(tmp_path: Any) -> None:
 
 
 def test_the_page_runs() -> None:
-    page = (pathlib.Path(__file__).parents[3] / "docs" / "start" / "trainers" / "huggingface.md").read_text()
-    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "page"})
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "start" / "trainers.md").read_text()
+    exec(page.split("## accelerate")[1].split("```python\n")[1].split("```")[0], {"__name__": "page"})

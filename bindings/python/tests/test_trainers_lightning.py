@@ -258,5 +258,5 @@ def test_the_other_package(tmp_path: Any) -> None:
 
 
 def test_the_page_runs() -> None:
-    page = (pathlib.Path(__file__).parents[3] / "docs" / "start" / "trainers" / "lightning.md").read_text()
-    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "page"})
+    page = (pathlib.Path(__file__).parents[3] / "docs" / "start" / "trainers.md").read_text()
+    exec(page.split("## Lightning\n")[1].split("```python\n")[1].split("```")[0], {"__name__": "page"})
