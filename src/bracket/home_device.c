@@ -54,11 +54,11 @@ static amp_status arm(const struct amp__bracket *bracket) {
     struct amp__place_args *args = &place->args;
     const float inverse = amp__rule_inverse(bracket->scale);
     args->inverse = (amp_factor){ &scaler->inverse, inverse, AMP_FACTOR_AS_IT_IS };
-    args->left = (amp_factor){ &scaler->left, inverse, AMP_FACTOR_AS_IT_IS };
+    args->deferred = (amp_factor){ &scaler->left, inverse, AMP_FACTOR_AS_IT_IS };
     args->found = &scaler->found;
     args->first = &scaler->first;
     args->restore_if = &scaler->found;
-    place->n_looked = 0;
+    place->n_inspected = 0;
     return AMP_OK;
 }
 
@@ -77,9 +77,9 @@ static amp_status overflowed(const struct amp__bracket *bracket, bool *overflow)
 
 /* Names of what this end looked at, for whoever asks later which gradient was not finite. */
 static amp_status keep_looked(struct amp__bracket *bracket, const struct amp__place *place) {
-    const size_t n = place->n_looked;
+    const size_t n = place->n_inspected;
     if (n == bracket->device.n_looked &&
-        (!n || !memcmp(bracket->device.looked, place->looked, n * sizeof *place->looked)))
+        (!n || !memcmp(bracket->device.looked, place->inspected, n * sizeof *place->inspected)))
         return AMP_OK;
     if (n > bracket->device.looked_capacity) {
         void *grown = amp__grow(bracket->device.looked, bracket->device.looked_capacity, n,
@@ -88,7 +88,7 @@ static amp_status keep_looked(struct amp__bracket *bracket, const struct amp__pl
         bracket->device.looked = grown;
         bracket->device.looked_capacity = n;
     }
-    if (n) memcpy(bracket->device.looked, place->looked, n * sizeof *place->looked);
+    if (n) memcpy(bracket->device.looked, place->inspected, n * sizeof *place->inspected);
     bracket->device.looked_changed |= bracket->device.n_looked != 0 && bracket->device.last == AMP__DECISION_ON_DEVICE;
     bracket->device.n_looked = n;
     return AMP_OK;

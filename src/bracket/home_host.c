@@ -23,11 +23,11 @@ static amp_status arm_place(const struct amp__bracket *bracket, struct amp__plac
     const amp_factor inverse = { NULL, amp__rule_inverse(bracket->scale), AMP_FACTOR_AS_IT_IS };
     struct amp__device_scaler *words = place->words;
     struct amp__place_args *args = &place->args;
-    args->inverse = args->left = inverse;
+    args->inverse = args->deferred = inverse;
     args->found = &words->found;
     args->first = &words->first;
     args->restore_if = &words->found;
-    place->n_looked = 0;
+    place->n_inspected = 0;
     return amp__place_nothing_found(place, words);
 }
 
@@ -42,12 +42,12 @@ static amp_status find(const struct amp__bracket *bracket, struct amp__grads_res
     for (size_t i = 0; i < context->devices.n_places; i++) {
         const struct amp__place *place = context->devices.places[i];
         struct amp__device_scaler words;
-        if (!place->n_looked) continue;
+        if (!place->n_inspected) continue;
         AMP_TRY(amp__place_out(place, &words, place->words, sizeof words));
         if (words.found == 0.0f) continue;
         result->found_inf = true;
-        if (!result->first_nonfinite && words.first < place->n_looked)
-            result->first_nonfinite = place->looked[words.first];
+        if (!result->first_nonfinite && words.first < place->n_inspected)
+            result->first_nonfinite = place->inspected[words.first];
     }
     return AMP_OK;
 }

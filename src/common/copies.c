@@ -44,7 +44,7 @@ static bool has_note(const struct dl_phdr_info *object, const ElfW(Phdr) *segmen
     return false;
 }
 
-static int look_at(struct dl_phdr_info *object, size_t bytes, void *user) {
+static int inspect_object(struct dl_phdr_info *object, size_t bytes, void *user) {
     struct search *search = user;
     bool noted = false, own = false;
     (void)bytes;
@@ -65,6 +65,6 @@ bool amp__find_copy(struct amp__copies *found) {
     struct search search = { .found = found };
     /* fork does not free the lock of the loader's list: the child would wait for a thread that only its parent has. */
     if (amp__fork_is_child()) return false;
-    dl_iterate_phdr(look_at, &search);
+    dl_iterate_phdr(inspect_object, &search);
     return search.own && search.other;
 }

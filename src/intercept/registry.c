@@ -213,32 +213,33 @@ void amp__patch_commit(struct amp__patch *patch) {
 }
 
 /* Slots that could not be put back, for the message. */
-struct left {
+struct unrestored {
     amp__text text;
     char list[384];
     size_t n;
 };
 
-static void add_left(struct left *left, const char *what) {
-    left->text.data = left->list;
-    left->text.capacity = sizeof left->list;
-    amp__text_add(&left->text, "%s%s", left->n++ ? ", " : "", what);
+static void add_unrestored(struct unrestored *unrestored, const char *what) {
+    unrestored->text.data = unrestored->list;
+    unrestored->text.capacity = sizeof unrestored->list;
+    amp__text_add(&unrestored->text, "%s%s", unrestored->n++ ? ", " : "", what);
 }
 
 /* Puts back what stood in the slot, unless it holds something that is not ours, or cannot be written any more. Copies
  * stay as they are, and valid. */
-static void restore(const struct entry *entry, struct amp__mapping *known, struct left *taken, struct left *sealed) {
+static void restore(const struct entry *entry, struct amp__mapping *known, struct unrestored *taken,
+                    struct unrestored *sealed) {
     struct amp__closure *closure = entry->closure;
     if (closure->in_copy) return;
     const enum amp__access access = amp__access_of(closure->slot, known);
     amp_fn expected = closure->code;
-    if (access == AMP__ACCESS_NONE || access == AMP__ACCESS_READ) add_left(sealed, entry->what);
+    if (access == AMP__ACCESS_NONE || access == AMP__ACCESS_READ) add_unrestored(sealed, entry->what);
     else if (!__atomic_compare_exchange_n(closure->slot, &expected, closure->saved, false, __ATOMIC_ACQ_REL,
                                           __ATOMIC_ACQUIRE))
-        add_left(taken, entry->what);
+        add_unrestored(taken, entry->what);
 }
 
-static amp_status tell_left(const struct left *taken, const struct left *sealed) {
+static amp_status report_unrestored(const struct unrestored *taken, const struct unrestored *sealed) {
     char text[512] = "";
     if (!taken->n && !sealed->n) return AMP_OK;
     if (sealed->n)
@@ -254,7 +255,7 @@ static amp_status tell_left(const struct left *taken, const struct left *sealed)
 
 amp_status amp__patch_undo(struct amp__patch *patch) {
     if (!patch) return AMP_OK;
-    struct left taken = { .n = 0 }, sealed = { .n = 0 };
+    struct unrestored taken = { .n = 0 }, sealed = { .n = 0 };
     patch->known = (struct amp__mapping){ 0 }; /* mappings may have changed since */
     pthread_mutex_lock(&registry.mutex);
     for (size_t i = patch->n; i-- > 0;) {
@@ -272,7 +273,7 @@ amp_status amp__patch_undo(struct amp__patch *patch) {
     for (size_t i = 0; i < patch->n; i++) amp__free(patch->entries[i].what);
     amp__free(patch->entries);
     amp__free(patch);
-    return tell_left(&taken, &sealed);
+    return report_unrestored(&taken, &sealed);
 }
 
 /* ---- copies of tables ---- */

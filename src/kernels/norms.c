@@ -42,7 +42,7 @@ static void sum_part(void *sums, const struct amp__part *part) {
 }
 
 /* Without memory for them, the blocks are summed as they come. */
-static void keep_blocks(struct sums *s, size_t n, uint64_t elements) {
+static void store_blocks(struct sums *s, size_t n, uint64_t elements) {
     if (amp__walk_threads(elements) == 1) return;
     s->blocks = amp__alloc(n + (size_t)(elements / AMP__SUM_BLOCK), sizeof *s->blocks);
     if (s->blocks) amp__walk(s->src, n, elements, sum_part, s);
@@ -52,7 +52,7 @@ static void keep_blocks(struct sums *s, size_t n, uint64_t elements) {
 static void add_up_sums(struct sums *s, size_t n, uint64_t elements, double *total, float *norms) {
     uint32_t nonfinite = 0;
     s->k = amp__kernels_get();
-    keep_blocks(s, n, elements);
+    store_blocks(s, n, elements);
     const double *block = s->blocks;
     double all = 0.0;
     for (size_t i = 0; i < n; i++) {

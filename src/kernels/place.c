@@ -139,7 +139,7 @@ amp_status amp__place_reserve(struct amp__place *place, enum amp__work work, siz
     return n > queue->capacity ? grow_queue(queue, n + queue->capacity) : AMP_OK;
 }
 
-static bool is_looked_at(enum amp__work work) {
+static bool is_inspected(enum amp__work work) {
     return work >= AMP__WORK_CHECK && work <= AMP__WORK_ROUND_GRAD;
 }
 
@@ -161,11 +161,11 @@ void amp__place_drop(struct amp__place *place) {
     }
 }
 
-amp_status amp__place_left(struct amp__place *place, const amp_factor *left) {
-    const amp_factor *now = &place->args.left;
-    const bool same = now->pointer == left->pointer && (now->pointer || now->value == left->value);
+amp_status amp__place_set_deferred(struct amp__place *place, const amp_factor *deferred) {
+    const amp_factor *now = &place->args.deferred;
+    const bool same = now->pointer == deferred->pointer && (now->pointer || now->value == deferred->value);
     if (!same && place->queues[AMP__WORK_UNSCALE].n) AMP_TRY(amp__place_flush(place));
-    place->args.left = *left;
+    place->args.deferred = *deferred;
     return AMP_OK;
 }
 
@@ -193,27 +193,27 @@ static void describe_call(const struct amp__place *place, enum amp__work work, s
     call->spans[0] = queue->dst;
     call->spans[1] = queue->src;
     call->spans[2] = queue->third;
-    call->factors[0] = work == AMP__WORK_UNSCALE ? place->args.left : is_looked_at(work) ? place->args.inverse
+    call->factors[0] = work == AMP__WORK_UNSCALE ? place->args.deferred : is_inspected(work) ? place->args.inverse
                        : work == AMP__WORK_MULTIPLY || work == AMP__WORK_CLAMP ? place->args.factor : one;
     call->factors[1] = one;
     call->low = place->args.low;
     if (work == AMP__WORK_RESTORE) call->only_if = place->args.restore_if;
-    if (!is_looked_at(work)) return;
+    if (!is_inspected(work)) return;
     call->found_inf = place->args.found;
     call->first = place->args.first;
-    call->base = (uint32_t)place->n_looked;
+    call->base = (uint32_t)place->n_inspected;
 }
 
-static amp_status remember_looked(struct amp__place *place, const struct amp__place_queue *queue) {
-    if (place->n_looked + queue->n > place->looked_capacity) {
-        const size_t capacity = 2 * (place->n_looked + queue->n);
-        void *grown = amp__grow(place->looked, place->looked_capacity, capacity, sizeof *place->looked);
+static amp_status remember_inspected(struct amp__place *place, const struct amp__place_queue *queue) {
+    if (place->n_inspected + queue->n > place->inspected_capacity) {
+        const size_t capacity = 2 * (place->n_inspected + queue->n);
+        void *grown = amp__grow(place->inspected, place->inspected_capacity, capacity, sizeof *place->inspected);
         if (!grown) return amp__fail_memory();
-        place->looked = grown;
-        place->looked_capacity = capacity;
+        place->inspected = grown;
+        place->inspected_capacity = capacity;
     }
-    memcpy(place->looked + place->n_looked, queue->owners, queue->n * sizeof *queue->owners);
-    place->n_looked += queue->n;
+    memcpy(place->inspected + place->n_inspected, queue->owners, queue->n * sizeof *queue->owners);
+    place->n_inspected += queue->n;
     return AMP_OK;
 }
 
@@ -233,7 +233,7 @@ static amp_status launch_queue(struct amp__place *place, enum amp__work work, vo
     struct amp__list_call call = { .stream = stream };
     if (!queue->list) AMP_TRY(amp_device_list_open(place->device, &queue->list));
     describe_call(place, work, &call);
-    if (is_looked_at(work)) AMP_TRY(remember_looked(place, queue));
+    if (is_inspected(work)) AMP_TRY(remember_inspected(place, queue));
     if (work == AMP__WORK_RECONCILE_GRAD) AMP_TRY(measure_norms(place, queue, &call));
     return amp__device_run(queue->list, &call, "a list on the device");
 }
@@ -262,7 +262,7 @@ amp_status amp__place_open(amp_device device, amp_status (*current_stream)(void 
     if (!place) return amp__fail_memory();
     *place = (struct amp__place){
         .device = device, .backend = backend, .current_stream = current_stream, .self = self, .dropped = dropped };
-    place->args.inverse = place->args.left = place->args.factor = one;
+    place->args.inverse = place->args.deferred = place->args.factor = one;
     status = backend->memory_open(device.id, &place->memory);
     if (status == AMP_OK) *out = place;
     else amp__free(place);
@@ -281,6 +281,6 @@ void amp__place_close(struct amp__place *place) {
         amp__free(place->queues[work].owners);
     }
     place->backend->memory_close(place->memory);
-    amp__free(place->looked);
+    amp__free(place->inspected);
     amp__free(place);
 }

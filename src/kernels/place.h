@@ -13,7 +13,7 @@
 /* Kinds of work, in the order in which amp__place_flush launches them: what one writes a later one may read. */
 enum amp__work {
     AMP__WORK_JOIN,         /* dst = src and its remainder third */
-    AMP__WORK_UNSCALE,      /* dst = src * args.left: gradients that were left to the step */
+    AMP__WORK_UNSCALE,      /* dst = src * args.deferred: gradients that the step unscales */
     AMP__WORK_FOLLOW,       /* dst = src */
     AMP__WORK_RECONCILE_GRAD, /* dst = src where dst rounded is not src, and where all of src is 0 */
     AMP__WORK_RECONCILE,    /* dst = src where dst rounded is not src */
@@ -54,15 +54,15 @@ struct amp__place {
     struct amp__place_queue queues[AMP__WORKS];
     /* What the next flush works with. */
     struct amp__place_args {
-        amp_factor inverse, left, factor;
+        amp_factor inverse, deferred, factor;
         float *found;
         uint32_t *first;
         const float *restore_if;
         amp_dtype low; /* that FP32 parameters are rounded through; for all flushes */
     } args;
-    /* The owners of what was looked at since amp__place_looked_forget, in the order in which tensors are numbered. */
-    const void **looked;
-    size_t n_looked, looked_capacity;
+    /* The owners of what was looked at since amp__place_nothing_found, in the order in which tensors are numbered. */
+    const void **inspected;
+    size_t n_inspected, inspected_capacity;
     size_t n_params; /* that are there */
     struct amp__device_scaler *words; /* found and first of contexts whose scalers live on the host */
     float *norms; /* room for norms, on the device */
@@ -84,8 +84,8 @@ amp_status amp__place_reserve(struct amp__place *place, enum amp__work work, siz
 amp_status amp__place_flush(struct amp__place *place);
 /* Forgets what was added, and tells each owner. */
 void amp__place_drop(struct amp__place *place);
-/* The scale that gradients left to the step have; launches first what was added with another. */
-amp_status amp__place_left(struct amp__place *place, const amp_factor *left);
+/* The scale of gradients that the step unscales; launches first what was added with another. */
+amp_status amp__place_set_deferred(struct amp__place *place, const amp_factor *deferred);
 
 amp_status amp__place_stream(const struct amp__place *place, void **stream);
 amp_status amp__place_alloc(const struct amp__place *place, uint64_t bytes, void **out);

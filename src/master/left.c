@@ -35,7 +35,7 @@ static amp_status find_left(struct amp__param *param, void **out) {
 
 static amp_status unscale_on_device(struct amp__param *param, void *grad, const amp_span *dst, const amp_span *shown) {
     const amp_factor by = { param->gradient.left.device_inverse, param->gradient.left.inverse, AMP_FACTOR_AS_IT_IS };
-    AMP_TRY(amp__place_left(param->place, &by));
+    AMP_TRY(amp__place_set_deferred(param->place, &by));
     param->gradient.left.given = param->gradient.left.handle;
     AMP_TRY(amp__param_add(param, AMP__WORK_UNSCALE, dst, shown));
     if (dst->data != shown->data) {

@@ -222,7 +222,7 @@ static void leave(struct amp__param *param, void *grad, float inverse) {
     param->gradient.left.given = NULL;
     param->gradient.left.version = amp__grad_version(param, grad);
     param->gradient.left.inverse = inverse;
-    param->gradient.left.device_inverse = param->on_device ? param->place->args.left.pointer : NULL;
+    param->gradient.left.device_inverse = param->on_device ? param->place->args.deferred.pointer : NULL;
     param->gradient.left.factor = 1.0f;
     param->gradient.handle = NULL;
 }

@@ -55,13 +55,13 @@ static void adagrad(const amp_optim *rule, const struct amp__optim_tensor *tenso
 
 /* The second moment is kept as a norm, not squared: what float holds of the one it need not hold of the other. */
 static void novograd(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
-    float *kept = tensor->moments[1];
-    const double norm = (double)amp__optim_norm_of_grad(tensor), before = (double)*kept;
-    if (u->first && !amp__optim_has(rule, AMP_OPTIM_INIT_ZERO)) *kept = (float)norm;
-    else *kept = (float)sqrt(rule->beta2 * (before * before) + (1.0 - rule->beta2) * (norm * norm));
+    float *second = tensor->moments[1];
+    const double norm = (double)amp__optim_norm_of_grad(tensor), before = (double)*second;
+    if (u->first && !amp__optim_has(rule, AMP_OPTIM_INIT_ZERO)) *second = (float)norm;
+    else *second = (float)sqrt(rule->beta2 * (before * before) + (1.0 - rule->beta2) * (norm * norm));
     const double correction =
         amp__optim_has(rule, AMP_OPTIM_BIAS_CORRECTION) ? sqrt(1.0 - amp__optim_powers_of(rule, tensor).of_beta2) : 1.0;
-    u->denominator = (float)((double)*kept / correction + rule->eps);
+    u->denominator = (float)((double)*second / correction + rule->eps);
     u->rest1 = amp__optim_has(rule, AMP_OPTIM_GRAD_AVERAGING) ? u->rest1 : 1.0f;
     u->moments[1] = NULL;
     amp__optim_pass(amp__kernels_get()->novograd, u, (size_t)tensor->param.size);

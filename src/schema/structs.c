@@ -151,7 +151,7 @@ static amp_status take_place(struct reader *r, struct group *group) {
     return AMP_OK;
 }
 
-static void look_for(struct reader *r, const struct amp__token *name, uint64_t offset, uint8_t kind) {
+static void match_wanted(struct reader *r, const struct amp__token *name, uint64_t offset, uint8_t kind) {
     if (!r->wanted || r->found || name->length != r->wanted->length) return;
     if (memcmp(name->at, r->wanted->at, name->length) != 0) return;
     r->found = true;
@@ -176,7 +176,7 @@ static amp_status take_members(struct reader *r, struct group *group) {
             return amp__lexer_fault(lexer, start, "give offsetof of the member", "nothing of this type lies there");
         group->size = round_up(group->size, alignment) + size * count;
         if (!r->depth && group->size > r->end) r->end = group->size;
-        if (!r->depth && count == 1) look_for(r, &name, group->size - size, kind);
+        if (!r->depth && count == 1) match_wanted(r, &name, group->size - size, kind);
         if (group->size > AMP__STRUCT_LARGEST)
             return amp__lexer_fault(lexer, start, NULL, "the members take more than %u bytes", AMP__STRUCT_LARGEST);
         if (alignment > group->alignment) group->alignment = alignment;

@@ -146,7 +146,7 @@ static pid_t writer_of(const char *written) {
 
 /* Of a process that is gone, or of one that had our number; who still writes holds the lock. Removed under that lock:
  * in another PID namespace its number says nothing, and its file may be locked by its writer the moment after. */
-static void remove_left(const struct target *target, const char *name) {
+static void remove_stale(const struct target *target, const char *name) {
     struct stat about;
     const pid_t pid = writer_of(name + target->stem);
     if (!pid || (pid != getpid() && (kill(pid, 0) == 0 || errno != ESRCH))) return;
@@ -164,7 +164,7 @@ static void clean(const struct target *target) {
     DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
     if (!folder && fd >= 0) close(fd);
     for (const struct dirent *entry; folder && (entry = readdir(folder));)
-        if (!strncmp(entry->d_name, target->temporary, target->stem)) remove_left(target, entry->d_name);
+        if (!strncmp(entry->d_name, target->temporary, target->stem)) remove_stale(target, entry->d_name);
     if (folder) closedir(folder);
 }
 

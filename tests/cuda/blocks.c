@@ -34,7 +34,7 @@ static uint32_t run_chunk(const struct cuda_table *table, uint32_t c, uint32_t n
     for (uint32_t thread = threads; thread-- > 0;) {
         double mine[2] = { 0.0, 0.0 };
         for (uint32_t g = thread; g < groups; g += CUDA_THREADS) {
-            const struct cuda_place at = cuda_place_of(chunk, t.shape, g);
+            const struct cuda_range at = cuda_range_of(chunk, t.shape, g);
             any |= fn(&t, &at, arguments, mine) != 0;
         }
         of_thread[0][thread] = mine[0], of_thread[1][thread] = mine[1];

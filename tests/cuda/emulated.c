@@ -32,24 +32,24 @@ static uint32_t many(const amp_span *dst, const amp_span *src, size_t n, emulate
     return any;
 }
 
-static uint32_t cast_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
+static uint32_t cast_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *arguments,
                         double sums[2]) {
     (void)arguments, (void)sums;
     cuda_cast_group(t, at);
     return 0;
 }
-static uint32_t scale_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
+static uint32_t scale_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *arguments,
                          double sums[2]) {
     (void)sums;
     return cuda_scale_group(t, at, *(const float *)arguments);
 }
-static uint32_t axpby_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
+static uint32_t axpby_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *arguments,
                          double sums[2]) {
     const float *f = arguments;
     (void)sums;
     return cuda_axpby_group(t, at, f[0], f[1]);
 }
-static uint32_t nonfinite_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
+static uint32_t nonfinite_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *arguments,
                              double sums[2]) {
     (void)arguments;
     return cuda_check_group(t, at, 1.0f, 1.0f, &sums[0]);
@@ -141,7 +141,7 @@ static void step(const struct amp__update *u, size_t begin, size_t end, emulated
 }
 
 #define RULE(name, constant, moments) \
-    static uint32_t name##_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *u, \
+    static uint32_t name##_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *u, \
                               double sums[2]) { \
         cuda_update_group(CUDA_##constant, t, u, at, sums); \
         return 0; \

@@ -15,7 +15,7 @@
 #define OWN_PLAN __attribute__((cleanup(cuda_plan_free))) struct cuda_plan
 
 /* What a thread does to a group, with `arguments` of the call's own; it adds to the sums of its own thread. */
-typedef uint32_t emulated_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
+typedef uint32_t emulated_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *arguments,
                              double sums[2]);
 
 /* The tensor whose chunk is being run: what a kernel knows from its chunk. */

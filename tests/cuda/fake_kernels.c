@@ -35,7 +35,7 @@ struct reconciliation {
 
 /* What a thread does to a group, with `given` of a type of its own. */
 #define GROUP_FN(name, type, ...)                                                                                      \
-    static uint32_t name##_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *given,             \
+    static uint32_t name##_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *given,             \
                               double sums[2]) {                                                                        \
         const type *g = given;                                                                                         \
         (void)g, (void)sums;                                                                                           \
@@ -178,7 +178,7 @@ struct statistics_call {
 static struct cuda_seen *seen_of; /* a tensor's */
 static uint32_t (*rows_of)[CUDA_ROWS];
 
-static uint32_t statistics_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *unused,
+static uint32_t statistics_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *unused,
                               double sums[2]) {
     struct cuda_seen *seen = &seen_of[emulated_tensor];
     (void)unused;
@@ -235,10 +235,10 @@ static void run_prepare(const void *given) {
             step->grad_norms ? step->grad_norms[i] : 0.0f,
             step->param_norms ? step->param_norms[i] : 0.0f,
         };
-        float *kept = step->kept ? (float *)(uintptr_t)step->kept[i] : NULL;
+        float *second = step->second ? (float *)(uintptr_t)step->second[i] : NULL;
         const uint64_t steps = step->steps && !step->shares ? step->steps[i] : shared;
         step->updates[i] = cuda_prepare(&step->rule, steps, cuda_factor_of(&step->inv_scale),
-                                        cuda_factor_of(&step->factor), &norms, kept);
+                                        cuda_factor_of(&step->factor), &norms, second);
         if (step->steps && !step->shares) step->steps[i]++;
     }
     if (step->shares && !skips) ++*step->steps;
@@ -256,7 +256,7 @@ struct update {
     double *sums;
 };
 
-static uint32_t update_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *given, double sums[2]) {
+static uint32_t update_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *given, double sums[2]) {
     const struct update *update = given;
     const struct cuda_update *u = &update->updates[emulated_tensor];
     if (!(u->flags & CUDA_SKIPPED)) cuda_update_group(update->rule, t, u, at, sums);
@@ -276,7 +276,7 @@ struct known {
     const float *found_inf;
 };
 
-static uint32_t known_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *given, double sums[2]) {
+static uint32_t known_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *given, double sums[2]) {
     const struct known *known = given;
     if (cuda_has(t, CUDA_GRAD)) cuda_update_group(known->rule, t, &known->u, at, sums);
     return 0;
@@ -301,12 +301,12 @@ static void run_lamb_lr(const void *given) {
     }
 }
 
-static uint32_t split_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *join, double sums[2]) {
+static uint32_t split_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *join, double sums[2]) {
     (void)sums;
     cuda_split_group(t, at, *(const int *)join);
     return 0;
 }
-static uint32_t squares_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *unused,
+static uint32_t squares_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *unused,
                            double sums[2]) {
     (void)unused;
     cuda_squares_group(t, at, &sums[0]);

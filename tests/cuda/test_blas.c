@@ -138,7 +138,7 @@ TEST(test_cache) {
         const struct blas_key key = key_of(i), pinned = key_of(0);
         ck_assert(!cuda_blas_find(&cache, &key, &choice));
         choice = (struct blas_choice){ .workspace = i };
-        cuda_blas_keep(&cache, &key, &choice);
+        cuda_blas_add(&cache, &key, &choice);
         ck_assert(cuda_blas_find(&cache, &key, &choice) && choice.workspace == i);
         ck_assert_msg(cuda_blas_find(&cache, &pinned, &choice) && choice.workspace == 0,
                       "used often, and forgotten: %d", (int)i);
@@ -151,7 +151,7 @@ TEST(test_cache) {
     ck_assert_uint_eq(known, BLAS_SETS * BLAS_WAYS);
     const struct blas_key last = key_of(MANY - 1);
     choice.workspace = 7;
-    cuda_blas_keep(&cache, &last, &choice); /* in its place */
+    cuda_blas_add(&cache, &last, &choice); /* in its place */
     ck_assert(cuda_blas_find(&cache, &last, &choice) && choice.workspace == 7);
 }
 
@@ -162,7 +162,7 @@ TEST(test_spread) {
     size_t known = 0;
     for (uint64_t i = 0; i < 256; i++) {
         const struct blas_key key = key_of(i);
-        cuda_blas_keep(&cache, &key, &choice);
+        cuda_blas_add(&cache, &key, &choice);
     }
     for (uint64_t i = 0; i < 256; i++) {
         const struct blas_key key = key_of(i);

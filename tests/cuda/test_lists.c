@@ -18,7 +18,7 @@ static unsigned char arenas[3][ARENA], expected[ARENA];
 
 static const float factors[2] = { 0.37f, -1.5f };
 
-static uint32_t axpby_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *unused, double sums[2]) {
+static uint32_t axpby_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *unused, double sums[2]) {
     (void)unused, (void)sums;
     return cuda_axpby_group(t, at, factors[0], factors[1]);
 }
@@ -69,7 +69,7 @@ TEST(test_many_at_once) {
 
 /* ---- sums ---- */
 
-static uint32_t check_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *unused, double sums[2]) {
+static uint32_t check_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *unused, double sums[2]) {
     (void)unused;
     return cuda_check_group(t, at, 0.3f, 3.7f, &sums[0]);
 }

@@ -63,7 +63,7 @@ struct call {
     const struct cuda_update *updates;
 };
 
-static uint32_t update_fn(const struct cuda_tensor *t, const struct cuda_place *at, const void *arguments,
+static uint32_t update_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *arguments,
                           double sums[2]) {
     const struct call *call = arguments;
     cuda_update_group(call->rule, t, &call->updates[emulated_tensor], at, sums);

@@ -25,7 +25,7 @@ bool cuda_blas_find(struct blas_cache *cache, const struct blas_key *key, struct
     return true;
 }
 
-void cuda_blas_keep(struct blas_cache *cache, const struct blas_key *key, const struct blas_choice *choice) {
+void cuda_blas_add(struct blas_cache *cache, const struct blas_key *key, const struct blas_choice *choice) {
     struct blas_entry *set = set_of(cache, key), *entry = entry_of(set, key);
     for (int i = 0; !entry && i < BLAS_WAYS; i++)
         if (!set[i].used) entry = &set[i];

@@ -32,6 +32,6 @@ struct blas_cache {
 };
 
 bool cuda_blas_find(struct blas_cache *cache, const struct blas_key *key, struct blas_choice *choice);
-void cuda_blas_keep(struct blas_cache *cache, const struct blas_key *key, const struct blas_choice *choice);
+void cuda_blas_add(struct blas_cache *cache, const struct blas_key *key, const struct blas_choice *choice);
 
 #endif

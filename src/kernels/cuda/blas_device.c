@@ -246,7 +246,7 @@ cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasL
 
 void cuda_blas_remember(struct blas_device *device, const struct blas_call *call, const struct blas_choice *choice) {
     pthread_mutex_lock(&cuda_blas_lock);
-    cuda_blas_keep(&device->cache, &call->key, choice);
+    cuda_blas_add(&device->cache, &call->key, choice);
     pthread_mutex_unlock(&cuda_blas_lock);
 }
 

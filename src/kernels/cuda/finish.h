@@ -65,9 +65,9 @@ CUDA_BOTH uint64_t cuda_finish_groups(const struct cuda_finish *f) {
 }
 
 /* The group of x from element `at` on, of which `left` elements are summed: fewer than a group at an end, or none. */
-CUDA_BOTH struct cuda_place cuda_sums_place(int64_t at, uint64_t left) {
+CUDA_BOTH struct cuda_range cuda_sums_range(int64_t at, uint64_t left) {
     const uint64_t first = (uint64_t)at;
-    const struct cuda_place place = { first, first + CUDA_GROUP / 2, left < CUDA_GROUP ? (uint32_t)left : CUDA_GROUP };
+    const struct cuda_range place = { first, first + CUDA_GROUP / 2, left < CUDA_GROUP ? (uint32_t)left : CUDA_GROUP };
     return place;
 }
 
@@ -111,7 +111,7 @@ CUDA_BOTH unsigned char *cuda_side_row(const struct cuda_side *side, uint64_t it
 
 /* Backward: what the sums are multiplied with. */
 CUDA_BOTH void cuda_finish_backward(float x[CUDA_GROUP], const struct cuda_finish *f, const struct cuda_tensor *t,
-                                    const struct cuda_place *at, uint32_t mask) {
+                                    const struct cuda_range *at, uint32_t mask) {
     float aux[CUDA_GROUP];
     if (f->activation == AMP_ACTIVATION_RELU) {
         CUDA_UNROLL
@@ -127,7 +127,7 @@ CUDA_BOTH void cuda_finish_backward(float x[CUDA_GROUP], const struct cuda_finis
 
 /* Forward: what backward will need is stored. */
 CUDA_BOTH uint32_t cuda_finish_forward(float x[CUDA_GROUP], const struct cuda_finish *f, const struct cuda_tensor *t,
-                                       const struct cuda_place *at) {
+                                       const struct cuda_range *at) {
     uint32_t mask = 0;
     if (CUDA_TYPE(t->shape, CUDA_AUX)) (void)cuda_store_f32(x, t, CUDA_AUX, at);
     CUDA_UNROLL
@@ -142,7 +142,7 @@ CUDA_BOTH void cuda_finish_group(const struct cuda_finish *f, uint32_t group) {
     const uint32_t line = cuda_quotient(group, &f->groups_of_row), item = cuda_quotient(line, &f->rows_of_item);
     const uint32_t row = line - item * f->rows_of_item.by;
     const uint64_t col = (uint64_t)(group - line * f->groups_of_row.by) * CUDA_GROUP, left = f->cols - col;
-    const struct cuda_place at = { col, col + CUDA_GROUP / 2, left < CUDA_GROUP ? (uint32_t)left : CUDA_GROUP };
+    const struct cuda_range at = { col, col + CUDA_GROUP / 2, left < CUDA_GROUP ? (uint32_t)left : CUDA_GROUP };
     struct cuda_tensor t;
     float x[CUDA_GROUP] = { 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f }, y[CUDA_GROUP];
     t.shape = f->shape;

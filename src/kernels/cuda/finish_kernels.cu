@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(CUDA_THREADS) kernel_sum_rows(const str
         double sum = 0.0;
         for (uint64_t q = threadIdx.x * CUDA_GROUP; q < s.n_q; q += CUDA_TILE) {
             float v[CUDA_GROUP];
-            const struct cuda_place at = cuda_sums_place(begin + (int64_t)q, s.n_q - q);
+            const struct cuda_range at = cuda_sums_range(begin + (int64_t)q, s.n_q - q);
             cuda_load_f32(v, &x, 0, &at);
             CUDA_UNROLL
             for (int i = 0; i < CUDA_GROUP; i++) sum = sum + (double)v[i];
@@ -62,8 +62,8 @@ static __global__ void __launch_bounds__(SUMMING) kernel_sum_columns(const struc
             float v[2][CUDA_GROUP];
             for (int k = 0; k < 2; k++) {
                 const uint64_t at_q = q + k * LINES;
-                const struct cuda_place at =
-                    cuda_sums_place(begin + (int64_t)at_q * s.step_q, at_q < s.n_q ? left : 0);
+                const struct cuda_range at =
+                    cuda_sums_range(begin + (int64_t)at_q * s.step_q, at_q < s.n_q ? left : 0);
                 cuda_load_f32(v[k], &x, 0, &at);
             }
             CUDA_UNROLL

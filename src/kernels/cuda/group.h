@@ -17,7 +17,7 @@
 
 /* CUDA_GROUP elements: four from `first` on and four from `second` on; or, if count is less, so many from
  * `first` on. */
-struct cuda_place {
+struct cuda_range {
     uint64_t first, second;
     uint32_t count;
 };
@@ -40,8 +40,8 @@ CUDA_BOTH uint32_t cuda_tiles(const struct cuda_chunk *chunk, uint32_t shape) {
 
 /* A thread's group of the whole tile that begins at element `begin`. Thread after thread moves 16 bytes at a time of
  * the longer type, with no gap between them: unless all spans have 16 bits, a thread's halves lie half a tile apart. */
-CUDA_BOTH struct cuda_place cuda_place_in_tile(uint64_t begin, uint32_t shape, uint32_t thread) {
-    struct cuda_place at;
+CUDA_BOTH struct cuda_range cuda_range_in_tile(uint64_t begin, uint32_t shape, uint32_t thread) {
+    struct cuda_range at;
     at.first = begin + thread * (CUDA_SPREAD(shape) ? CUDA_GROUP / 2 : CUDA_GROUP);
     at.second = at.first + (CUDA_SPREAD(shape) ? CUDA_TILE / 2 : CUDA_GROUP / 2);
     at.count = CUDA_GROUP;
@@ -49,13 +49,13 @@ CUDA_BOTH struct cuda_place cuda_place_in_tile(uint64_t begin, uint32_t shape, u
 }
 
 /* Group `index`. */
-CUDA_BOTH struct cuda_place cuda_place_of(const struct cuda_chunk *chunk, uint32_t shape, uint32_t index) {
+CUDA_BOTH struct cuda_range cuda_range_of(const struct cuda_chunk *chunk, uint32_t shape, uint32_t index) {
     const uint32_t head = cuda_head(chunk, shape), body = chunk->count - head, whole = body / CUDA_GROUP;
     const uint32_t tile = index / CUDA_THREADS;
     const uint64_t begin = chunk->begin + head;
-    struct cuda_place at;
+    struct cuda_range at;
     if ((tile + 1) * CUDA_TILE <= body)
-        return cuda_place_in_tile(begin + (uint64_t)tile * CUDA_TILE, shape, index % CUDA_THREADS);
+        return cuda_range_in_tile(begin + (uint64_t)tile * CUDA_TILE, shape, index % CUDA_THREADS);
     if (index < whole) {
         at.first = begin + (uint64_t)index * CUDA_GROUP;
         at.count = CUDA_GROUP;
@@ -69,7 +69,7 @@ CUDA_BOTH struct cuda_place cuda_place_of(const struct cuda_chunk *chunk, uint32
 }
 
 /* Element i of a group. */
-CUDA_BOTH uint64_t cuda_element(const struct cuda_place *at, uint32_t i) {
+CUDA_BOTH uint64_t cuda_element(const struct cuda_range *at, uint32_t i) {
     return i < CUDA_GROUP / 2 ? at->first + i : at->second + i - CUDA_GROUP / 2;
 }
 
@@ -105,12 +105,12 @@ CUDA_BOTH struct cuda_tensor cuda_tensor_of(const struct cuda_table *table, uint
 
 /* ---- memory ---- */
 
-CUDA_BOTH int cuda_is_wide(const struct cuda_tensor *t, int k, const struct cuda_place *at) {
+CUDA_BOTH int cuda_is_wide(const struct cuda_tensor *t, int k, const struct cuda_range *at) {
     return CUDA_WIDE(t->shape, k) && at->count == CUDA_GROUP;
 }
 
 /* A wide group of a span of 32 or 16 bits, as it lies in memory; of 16 bits it is the first half of the words. */
-CUDA_BOTH void cuda_fetch(uint32_t w[CUDA_GROUP], const struct cuda_tensor *t, int k, const struct cuda_place *at) {
+CUDA_BOTH void cuda_fetch(uint32_t w[CUDA_GROUP], const struct cuda_tensor *t, int k, const struct cuda_range *at) {
     const unsigned char *data = t->data[k];
     if (CUDA_TYPE(t->shape, k) == AMP_FLOAT32) {
         cuda_load16(w, data + 4 * at->first);
@@ -124,7 +124,7 @@ CUDA_BOTH void cuda_fetch(uint32_t w[CUDA_GROUP], const struct cuda_tensor *t, i
 }
 
 CUDA_BOTH void cuda_put(const uint32_t w[CUDA_GROUP], const struct cuda_tensor *t, int k,
-                        const struct cuda_place *at) {
+                        const struct cuda_range *at) {
     unsigned char *data = t->data[k];
     if (CUDA_TYPE(t->shape, k) == AMP_FLOAT32) {
         cuda_store16(data + 4 * at->first, w);
@@ -147,7 +147,7 @@ CUDA_BOTH double cuda_load_one_f64(const unsigned char *data, uint32_t type, uin
     return type == AMP_FLOAT64 ? ((const double *)data)[i] : amp__f32_to_f64(cuda_load_one_f32(data, type, i));
 }
 
-CUDA_BOTH void cuda_load_f32(float v[CUDA_GROUP], const struct cuda_tensor *t, int k, const struct cuda_place *at) {
+CUDA_BOTH void cuda_load_f32(float v[CUDA_GROUP], const struct cuda_tensor *t, int k, const struct cuda_range *at) {
     const uint32_t type = CUDA_TYPE(t->shape, k);
     const unsigned char *data = t->data[k];
     if (cuda_is_wide(t, k, at)) {
@@ -161,7 +161,7 @@ CUDA_BOTH void cuda_load_f32(float v[CUDA_GROUP], const struct cuda_tensor *t, i
         v[i] = i < at->count ? cuda_load_one_f32(data, type, cuda_element(at, i)) : 0.0f;
 }
 
-CUDA_BOTH void cuda_load_f64(double v[CUDA_GROUP], const struct cuda_tensor *t, int k, const struct cuda_place *at) {
+CUDA_BOTH void cuda_load_f64(double v[CUDA_GROUP], const struct cuda_tensor *t, int k, const struct cuda_range *at) {
     const uint32_t type = CUDA_TYPE(t->shape, k);
     const unsigned char *data = t->data[k];
     if (!cuda_is_wide(t, k, at) || type != AMP_FLOAT64) {
@@ -189,7 +189,7 @@ CUDA_BOTH uint32_t cuda_store_one_f32(unsigned char *data, uint32_t type, uint64
 }
 
 CUDA_BOTH uint32_t cuda_store_f32(const float v[CUDA_GROUP], const struct cuda_tensor *t, int k,
-                                  const struct cuda_place *at) {
+                                  const struct cuda_range *at) {
     const uint32_t type = CUDA_TYPE(t->shape, k);
     unsigned char *data = t->data[k];
     uint32_t nonfinite = 0;
@@ -211,7 +211,7 @@ struct cuda_half {
     uint32_t count, is_whole;
 };
 
-CUDA_BOTH struct cuda_half cuda_half_of(const struct cuda_place *at, uint32_t done) {
+CUDA_BOTH struct cuda_half cuda_half_of(const struct cuda_range *at, uint32_t done) {
     const uint32_t left = at->count - done;
     struct cuda_half half;
     half.first = done ? at->second : at->first;
@@ -265,7 +265,7 @@ CUDA_BOTH uint32_t cuda_store_one_f64(unsigned char *data, uint32_t type, uint64
 }
 
 CUDA_BOTH uint32_t cuda_store_f64(const double v[CUDA_GROUP], const struct cuda_tensor *t, int k,
-                                  const struct cuda_place *at) {
+                                  const struct cuda_range *at) {
     const uint32_t type = CUDA_TYPE(t->shape, k);
     unsigned char *data = t->data[k];
     uint32_t nonfinite = 0;

@@ -10,7 +10,7 @@
 #define LARGE_KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS, 3) name
 
 typedef struct cuda_tensor tensor;
-typedef struct cuda_place place;
+typedef struct cuda_range place;
 
 #define CHUNK(n_spans)                                                                                                 \
     const struct cuda_chunk chunk = table.chunks[blockIdx.x];                                                          \
@@ -85,7 +85,7 @@ KERNEL(kernel_zero)(const struct cuda_table table) {
     CHUNK(1);
     const uint32_t groups = cuda_groups(&chunk, t.shape);
     for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
-        const place at = cuda_place_of(&chunk, t.shape, g);
+        const place at = cuda_range_of(&chunk, t.shape, g);
         cuda_zero_group(&t, &at);
     }
 }

@@ -40,7 +40,7 @@ struct cuda_found {
 
 /* ---- elementwise ---- */
 
-CUDA_BOTH void cuda_copy_group(const struct cuda_tensor *t, const struct cuda_place *at, uint32_t width) {
+CUDA_BOTH void cuda_copy_group(const struct cuda_tensor *t, const struct cuda_range *at, uint32_t width) {
     if (cuda_is_wide(t, 0, at) && cuda_is_wide(t, 1, at)) {
         unsigned char bytes[16];
         CUDA_UNROLL
@@ -58,7 +58,7 @@ CUDA_BOTH void cuda_copy_group(const struct cuda_tensor *t, const struct cuda_pl
     }
 }
 
-CUDA_BOTH void cuda_cast_group(const struct cuda_tensor *t, const struct cuda_place *at) {
+CUDA_BOTH void cuda_cast_group(const struct cuda_tensor *t, const struct cuda_range *at) {
     const uint32_t to = CUDA_TYPE(t->shape, 0), from = CUDA_TYPE(t->shape, 1);
     if (to == from) {
         cuda_copy_group(t, at, to == AMP_FLOAT64 ? 8 : to == AMP_FLOAT32 ? 4 : 2);
@@ -73,14 +73,14 @@ CUDA_BOTH void cuda_cast_group(const struct cuda_tensor *t, const struct cuda_pl
     }
 }
 
-CUDA_BOTH uint32_t cuda_scale_values(const struct cuda_tensor *t, const struct cuda_place *at, float v[CUDA_GROUP],
+CUDA_BOTH uint32_t cuda_scale_values(const struct cuda_tensor *t, const struct cuda_range *at, float v[CUDA_GROUP],
                                      float scale) {
     CUDA_UNROLL
     for (int i = 0; i < CUDA_GROUP; i++) v[i] = v[i] * scale;
     return cuda_store_f32(v, t, 0, at);
 }
 
-CUDA_BOTH uint32_t cuda_scale_group(const struct cuda_tensor *t, const struct cuda_place *at, float scale) {
+CUDA_BOTH uint32_t cuda_scale_group(const struct cuda_tensor *t, const struct cuda_range *at, float scale) {
     if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64) {
         double v[CUDA_GROUP];
         cuda_load_f64(v, t, 1, at);
@@ -93,14 +93,14 @@ CUDA_BOTH uint32_t cuda_scale_group(const struct cuda_tensor *t, const struct cu
     return cuda_scale_values(t, at, v, scale);
 }
 
-CUDA_BOTH uint32_t cuda_axpby_values(const struct cuda_tensor *t, const struct cuda_place *at, float x[CUDA_GROUP],
+CUDA_BOTH uint32_t cuda_axpby_values(const struct cuda_tensor *t, const struct cuda_range *at, float x[CUDA_GROUP],
                                      const float y[CUDA_GROUP], float a, float b) {
     CUDA_UNROLL
     for (int i = 0; i < CUDA_GROUP; i++) x[i] = a * x[i] + b * y[i];
     return cuda_store_f32(x, t, 0, at);
 }
 
-CUDA_BOTH uint32_t cuda_axpby_group(const struct cuda_tensor *t, const struct cuda_place *at, float a, float b) {
+CUDA_BOTH uint32_t cuda_axpby_group(const struct cuda_tensor *t, const struct cuda_range *at, float a, float b) {
     if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64 || CUDA_TYPE(t->shape, 2) == AMP_FLOAT64) {
         double x[CUDA_GROUP], y[CUDA_GROUP];
         cuda_load_f64(x, t, 1, at);
@@ -117,7 +117,7 @@ CUDA_BOTH uint32_t cuda_axpby_group(const struct cuda_tensor *t, const struct cu
 
 /* The same, but what y brought is not reported, for it was before: where x times a is not finite, and where the sum of
  * finite ones is not. Not for fp64. */
-CUDA_BOTH uint32_t cuda_add_values(const struct cuda_tensor *t, const struct cuda_place *at, float x[CUDA_GROUP],
+CUDA_BOTH uint32_t cuda_add_values(const struct cuda_tensor *t, const struct cuda_range *at, float x[CUDA_GROUP],
                                    const float y[CUDA_GROUP], float a, float b) {
     uint32_t w[CUDA_GROUP];
     float sum[CUDA_GROUP];
@@ -134,7 +134,7 @@ CUDA_BOTH uint32_t cuda_add_values(const struct cuda_tensor *t, const struct cud
     return cuda_nonfinite_words(w, CUDA_TYPE(t->shape, 0));
 }
 
-CUDA_BOTH uint32_t cuda_add_group(const struct cuda_tensor *t, const struct cuda_place *at, float a, float b) {
+CUDA_BOTH uint32_t cuda_add_group(const struct cuda_tensor *t, const struct cuda_range *at, float a, float b) {
     float x[CUDA_GROUP], y[CUDA_GROUP];
     if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64 || CUDA_TYPE(t->shape, 2) == AMP_FLOAT64)
         return cuda_axpby_group(t, at, a, b);
@@ -144,14 +144,14 @@ CUDA_BOTH uint32_t cuda_add_group(const struct cuda_tensor *t, const struct cuda
 }
 
 /* As kernels/ref/clamp.c: a NaN compares false and stays. */
-CUDA_BOTH void cuda_clamp_values(const struct cuda_tensor *t, const struct cuda_place *at, float v[CUDA_GROUP],
+CUDA_BOTH void cuda_clamp_values(const struct cuda_tensor *t, const struct cuda_range *at, float v[CUDA_GROUP],
                                  float limit) {
     CUDA_UNROLL
     for (int i = 0; i < CUDA_GROUP; i++) v[i] = v[i] > limit ? limit : v[i] < -limit ? -limit : v[i];
     (void)cuda_store_f32(v, t, 0, at);
 }
 
-CUDA_BOTH void cuda_clamp_group(const struct cuda_tensor *t, const struct cuda_place *at, float limit) {
+CUDA_BOTH void cuda_clamp_group(const struct cuda_tensor *t, const struct cuda_range *at, float limit) {
     if (CUDA_TYPE(t->shape, 1) == AMP_FLOAT64) {
         double v[CUDA_GROUP];
         cuda_load_f64(v, t, 1, at);
@@ -179,7 +179,7 @@ CUDA_BOTH int cuda_same(float a, float b) {
 
 /* Span 0, FP32, keeps what is rounded to span 1 and takes the rest from there; all of it if `all`. Any NaN is any
  * other. Span 1 is of 16 bits, or holds in FP32 what the type `low` would. */
-CUDA_BOTH void cuda_reconcile_values(const struct cuda_tensor *t, const struct cuda_place *at, float exact[CUDA_GROUP],
+CUDA_BOTH void cuda_reconcile_values(const struct cuda_tensor *t, const struct cuda_range *at, float exact[CUDA_GROUP],
                                      const float shown[CUDA_GROUP], int all, uint32_t low) {
     float rounded[CUDA_GROUP];
     cuda_round(rounded, exact, CUDA_TYPE(t->shape, 1) == AMP_FLOAT32 ? low : CUDA_TYPE(t->shape, 1));
@@ -189,7 +189,7 @@ CUDA_BOTH void cuda_reconcile_values(const struct cuda_tensor *t, const struct c
     (void)cuda_store_f32(exact, t, 0, at);
 }
 
-CUDA_BOTH void cuda_reconcile_group(const struct cuda_tensor *t, const struct cuda_place *at, int all, uint32_t low) {
+CUDA_BOTH void cuda_reconcile_group(const struct cuda_tensor *t, const struct cuda_range *at, int all, uint32_t low) {
     float exact[CUDA_GROUP], shown[CUDA_GROUP];
     cuda_load_f32(exact, t, 0, at);
     cuda_load_f32(shown, t, 1, at);
@@ -197,7 +197,7 @@ CUDA_BOTH void cuda_reconcile_group(const struct cuda_tensor *t, const struct cu
 }
 
 /* dst := src rounded through the 16-bit type `low`; both FP32. Reports what was finite and is not. */
-CUDA_BOTH uint32_t cuda_round_values(const struct cuda_tensor *t, const struct cuda_place *at,
+CUDA_BOTH uint32_t cuda_round_values(const struct cuda_tensor *t, const struct cuda_range *at,
                                      const float v[CUDA_GROUP], uint32_t low) {
     uint32_t nonfinite = 0;
     float rounded[CUDA_GROUP];
@@ -208,14 +208,14 @@ CUDA_BOTH uint32_t cuda_round_values(const struct cuda_tensor *t, const struct c
     return nonfinite;
 }
 
-CUDA_BOTH uint32_t cuda_round_group(const struct cuda_tensor *t, const struct cuda_place *at, uint32_t low) {
+CUDA_BOTH uint32_t cuda_round_group(const struct cuda_tensor *t, const struct cuda_range *at, uint32_t low) {
     float v[CUDA_GROUP];
     cuda_load_f32(v, t, 1, at);
     return cuda_round_values(t, at, v, low);
 }
 
 /* +0 has no bit set in any type. */
-CUDA_BOTH void cuda_zero_group(const struct cuda_tensor *t, const struct cuda_place *at) {
+CUDA_BOTH void cuda_zero_group(const struct cuda_tensor *t, const struct cuda_range *at) {
     const float zeros[CUDA_GROUP] = { 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f };
     (void)cuda_store_f32(zeros, t, 0, at);
 }
@@ -260,7 +260,7 @@ CUDA_BOTH double cuda_squares(const float x[CUDA_GROUP]) {
 }
 
 /* Adds the squares of v's elements times scale times factor to *sum. It stays finite if they are. */
-CUDA_BOTH void cuda_check_values(const struct cuda_place *at, float v[CUDA_GROUP], float scale, float factor,
+CUDA_BOTH void cuda_check_values(const struct cuda_range *at, float v[CUDA_GROUP], float scale, float factor,
                                  double *sum) {
     CUDA_UNROLL
     for (uint32_t i = 0; i < CUDA_GROUP; i++) v[i] = i < at->count ? fabsf(v[i]) * fabsf(scale) : 0.0f;
@@ -271,7 +271,7 @@ CUDA_BOTH void cuda_check_values(const struct cuda_place *at, float v[CUDA_GROUP
     *sum = *sum + cuda_squares(v);
 }
 
-CUDA_BOTH uint32_t cuda_check_group(const struct cuda_tensor *t, const struct cuda_place *at, float scale, float factor,
+CUDA_BOTH uint32_t cuda_check_group(const struct cuda_tensor *t, const struct cuda_range *at, float scale, float factor,
                                     double *sum) {
     if (CUDA_TYPE(t->shape, 0) == AMP_FLOAT64) {
         uint32_t nonfinite = 0;

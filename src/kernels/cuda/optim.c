@@ -69,11 +69,11 @@ static uint32_t max_chunks(const struct step *s) {
 static amp_status plan_step(struct step *s, bool needs_grads) {
     const amp_optim_tensors *t = s->call->tensors;
     const amp_optim *rule = s->call->rule;
-    const amp_span *const kept = rule->kind == AMP_OPTIM_NOVOGRAD ? t->moments[1] : NULL;
-    const amp_span *const others[2] = { rule->kind == AMP_OPTIM_LARC ? t->param : kept, s->low };
+    const amp_span *const second = rule->kind == AMP_OPTIM_NOVOGRAD ? t->moments[1] : NULL;
+    const amp_span *const others[2] = { rule->kind == AMP_OPTIM_LARC ? t->param : second, s->low };
     const uint32_t n_others = rule->kind == AMP_OPTIM_LARC && s->splits ? 2 : 1;
     const amp_span *const spans[CUDA_UPDATE_SPANS] = {
-        t->grad, t->param, s->low, t->moments[0], kept ? NULL : t->moments[1], t->moments[2],
+        t->grad, t->param, s->low, t->moments[0], second ? NULL : t->moments[1], t->moments[2],
     };
     TRY(cuda_use_plan(s->run, CUDA_PLAN_CALL, spans, CUDA_UPDATE_SPANS, t->n, &s->all));
     if (needs_grads) TRY(cuda_use_plan(s->run, CUDA_PLAN_GRADS, &t->grad, 1, t->n, &s->grads));
@@ -158,7 +158,7 @@ static amp_status run_step(struct step *s) {
         .factor = { NULL, t->grad_factor == 0.0f ? 1.0f : t->grad_factor, CUDA_AS_IT_IS },
         .found_inf = t->found_inf,
         .shapes = call->passes_over ? s->all.shapes : NULL,
-        .kept = call->rule->kind == AMP_OPTIM_NOVOGRAD ? s->others.addresses : NULL,
+        .second = call->rule->kind == AMP_OPTIM_NOVOGRAD ? s->others.addresses : NULL,
         .steps = t->steps,
         .known = t->steps ? 0 : t->step - 1,
         .shares = t->steps && t->n_steps == 1,

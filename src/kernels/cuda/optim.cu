@@ -24,9 +24,9 @@ static __device__ void prepare_tensor(const struct cuda_step &step, uint32_t i, 
         step.grad_norms ? step.grad_norms[i] : 0.0f,
         step.param_norms ? step.param_norms[i] : 0.0f,
     };
-    float *kept = step.kept ? (float *)(uintptr_t)step.kept[i] : NULL;
+    float *second = step.second ? (float *)(uintptr_t)step.second[i] : NULL;
     step.updates[i] = cuda_prepare(&step.rule, steps, cuda_factor_of(&step.inv_scale), cuda_factor_of(&step.factor),
-                                   &norms, kept);
+                                   &norms, second);
     if (step.steps && !step.shares) step.steps[i]++;
 }
 
@@ -51,7 +51,7 @@ LARGE_KERNEL(kernel_update)(const struct cuda_table table, const struct cuda_upd
     const struct cuda_tensor t = cuda_tensor_of(&table, chunk.tensor, CUDA_UPDATE_SPANS);
     const uint32_t groups = cuda_groups(&chunk, t.shape);
     for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        const struct cuda_range at = cuda_range_of(&chunk, t.shape, g);
         cuda_update_group(rule, &t, &u, &at, NULL);
     }
 }
@@ -66,7 +66,7 @@ LARGE_KERNEL(kernel_step)(const struct cuda_table table, const struct cuda_updat
     u.inv_scale = cuda_factor_of(&inv_scale);
     const uint32_t groups = cuda_groups(&chunk, t.shape);
     for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        const struct cuda_range at = cuda_range_of(&chunk, t.shape, g);
         cuda_update_group(rule, &t, &u, &at, NULL);
     }
 }
@@ -81,7 +81,7 @@ KERNEL(kernel_lamb_moments)(const struct cuda_table table, const struct cuda_upd
     const struct cuda_tensor t = cuda_tensor_of(&table, chunk.tensor, CUDA_UPDATE_SPANS);
     const uint32_t groups = cuda_groups(&chunk, t.shape);
     for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        const struct cuda_range at = cuda_range_of(&chunk, t.shape, g);
         cuda_update_group(CUDA_LAMB_MOMENTS, &t, &u, &at, squares);
     }
     for (int k = 0; k < 2; k++) {
@@ -115,7 +115,7 @@ KERNEL(kernel_split)(const struct cuda_table table, int join) {
     const struct cuda_tensor t = cuda_tensor_of(&table, chunk.tensor, 3);
     const uint32_t groups = cuda_groups(&chunk, t.shape);
     for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        const struct cuda_range at = cuda_range_of(&chunk, t.shape, g);
         cuda_split_group(&t, &at, join);
     }
 }
@@ -127,7 +127,7 @@ KERNEL(kernel_squares)(const struct cuda_table table, double *sums) {
     const uint32_t groups = cuda_groups(&chunk, t.shape);
     double sum = 0.0;
     for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        const struct cuda_range at = cuda_range_of(&chunk, t.shape, g);
         cuda_squares_group(&t, &at, &sum);
     }
     sum_block(values, sum);

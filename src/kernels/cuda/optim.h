@@ -16,7 +16,7 @@ struct cuda_step {
     const float *norm;        /* LAMB */
     const float *grad_norms;  /* NovoGrad, LARC */
     const float *param_norms; /* LARC */
-    const uint64_t *kept;     /* NovoGrad: addresses of the scalars */
+    const uint64_t *second;   /* NovoGrad: addresses of the scalars */
     uint64_t *steps;          /* advanced where the step is taken; NULL: all tensors have had `known` */
     uint64_t known;
     uint32_t shares;          /* steps[0] is all tensors' */

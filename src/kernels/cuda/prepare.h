@@ -36,14 +36,14 @@ CUDA_BOTH float cuda_larc_ratio(const amp_optim *rule, float norm_of_param, floa
     return ratio < rule->lr ? (float)(ratio / rule->lr) : 1.0f;
 }
 
-/* NovoGrad keeps a norm: what *kept becomes, and what gradients are divided by. */
-CUDA_BOTH float cuda_novograd_denominator(const amp_optim *rule, uint64_t steps, float norm_of_grad, float *kept) {
-    const double norm = (double)norm_of_grad, before = (double)*kept;
-    if (steps == 0 && !cuda_flag(rule, AMP_OPTIM_INIT_ZERO)) *kept = norm_of_grad;
-    else *kept = (float)sqrt(rule->beta2 * (before * before) + (1.0 - rule->beta2) * (norm * norm));
+/* NovoGrad keeps a norm: what *second becomes, and what gradients are divided by. */
+CUDA_BOTH float cuda_novograd_denominator(const amp_optim *rule, uint64_t steps, float norm_of_grad, float *second) {
+    const double norm = (double)norm_of_grad, before = (double)*second;
+    if (steps == 0 && !cuda_flag(rule, AMP_OPTIM_INIT_ZERO)) *second = norm_of_grad;
+    else *second = (float)sqrt(rule->beta2 * (before * before) + (1.0 - rule->beta2) * (norm * norm));
     const double correction =
         cuda_flag(rule, AMP_OPTIM_BIAS_CORRECTION) ? sqrt(1.0 - cuda_power(rule->beta2, steps + 1)) : 1.0;
-    return (float)((double)*kept / correction + rule->eps);
+    return (float)((double)*second / correction + rule->eps);
 }
 
 /* LAMB's learning rate, once the sums of squares of the parameter and of the direction are known. */
@@ -80,11 +80,11 @@ struct cuda_norms {
 };
 
 CUDA_BOTH struct cuda_update cuda_prepare(const amp_optim *rule, uint64_t steps, float inv_scale, float factor,
-                                          const struct cuda_norms *norms, float *kept) {
+                                          const struct cuda_norms *norms, float *second) {
     struct cuda_update u = cuda_common(rule, steps, inv_scale, factor);
     if (rule->kind == AMP_OPTIM_LAMB) u.ratio = cuda_limit(rule, norms->all);
     if (rule->kind == AMP_OPTIM_LARC) u.ratio = cuda_larc_ratio(rule, norms->param, norms->grad);
-    if (rule->kind == AMP_OPTIM_NOVOGRAD) u.denominator = cuda_novograd_denominator(rule, steps, norms->grad, kept);
+    if (rule->kind == AMP_OPTIM_NOVOGRAD) u.denominator = cuda_novograd_denominator(rule, steps, norms->grad, second);
     return u;
 }
 

@@ -106,7 +106,7 @@ CUDA_BOTH void cuda_split_half(const float v[CUDA_HALF], const struct cuda_tenso
 /* ---- a group ---- */
 
 /* Spans 0 and 1: a split master, FP32 = span 2; or back. */
-CUDA_BOTH void cuda_split_group(const struct cuda_tensor *t, const struct cuda_place *at, int join) {
+CUDA_BOTH void cuda_split_group(const struct cuda_tensor *t, const struct cuda_range *at, int join) {
     CUDA_ROLLED
     for (uint32_t done = 0; done < at->count; done += CUDA_HALF) {
         const struct cuda_half half = cuda_half_of(at, done);
@@ -128,7 +128,7 @@ CUDA_BOTH struct cuda_tensor cuda_as_fp32(struct cuda_tensor t) {
 }
 
 /* As cuda_check_group, of spans 0 and 1, which may be a split master. */
-CUDA_BOTH void cuda_squares_group(const struct cuda_tensor *t, const struct cuda_place *at, double *sum) {
+CUDA_BOTH void cuda_squares_group(const struct cuda_tensor *t, const struct cuda_range *at, double *sum) {
     float v[CUDA_GROUP] = { 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f };
     if (!cuda_is_split(t, 0)) {
         (void)cuda_check_group(t, at, 1.0f, 1.0f, sum);

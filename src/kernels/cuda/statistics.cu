@@ -42,7 +42,7 @@ KERNEL(kernel_statistics)(const struct cuda_table table, struct cuda_seen *seen,
     for (uint32_t row = threadIdx.x; row < CUDA_ROWS; row += CUDA_THREADS) rows[row] = 0;
     __syncthreads();
     for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
-        const struct cuda_place at = cuda_place_of(&chunk, t.shape, g);
+        const struct cuda_range at = cuda_range_of(&chunk, t.shape, g);
         cuda_statistics_group(&t, &at, &mine, rows);
     }
     const struct cuda_seen all = of_block(room, mine); // and every thread has counted

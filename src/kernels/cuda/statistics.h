@@ -57,7 +57,7 @@ CUDA_BOTH void cuda_see(struct cuda_seen *seen, uint32_t *rows, double x) {
     if (magnitude < seen->least) seen->least = magnitude;
 }
 
-CUDA_BOTH void cuda_statistics_group(const struct cuda_tensor *t, const struct cuda_place *at, struct cuda_seen *seen,
+CUDA_BOTH void cuda_statistics_group(const struct cuda_tensor *t, const struct cuda_range *at, struct cuda_seen *seen,
                                      uint32_t *rows) {
     if (CUDA_TYPE(t->shape, 0) == AMP_FLOAT64) {
         double v[CUDA_GROUP];

@@ -180,7 +180,7 @@ CUDA_BOTH void cuda_update_half(enum cuda_rule rule, const struct cuda_tensor *t
 
 /* `rule` is a constant wherever this is called. sums: of CUDA_LAMB_MOMENTS, the squares of p and of u are added. */
 CUDA_BOTH void cuda_update_group(enum cuda_rule rule, const struct cuda_tensor *t, const struct cuda_update *u,
-                                 const struct cuda_place *at, double sums[2]) {
+                                 const struct cuda_range *at, double sums[2]) {
     CUDA_ROLLED
     for (uint32_t done = 0; done < at->count; done += CUDA_HALF) {
         const struct cuda_half half = cuda_half_of(at, done);

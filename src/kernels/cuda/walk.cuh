@@ -19,7 +19,7 @@ __host__ __device__ constexpr uint32_t even_shape(uint32_t types) {
 template <int FIRST, int SOURCES> struct fetched {
     uint32_t words[SOURCES][CUDA_GROUP];
 
-    __device__ __forceinline__ void fetch(const struct cuda_tensor &t, const struct cuda_place &at) {
+    __device__ __forceinline__ void fetch(const struct cuda_tensor &t, const struct cuda_range &at) {
         CUDA_UNROLL
         for (int k = 0; k < SOURCES; k++) cuda_fetch(words[k], &t, FIRST + k, &at);
     }
@@ -45,9 +45,9 @@ template <uint32_t TYPES, int FIRST, int SOURCES, typename Even>
 static __device__ __forceinline__ void walk_tiles(struct cuda_tensor t, uint64_t begin, uint32_t tiles, Even even) {
     constexpr uint32_t N = AHEAD<TYPES, FIRST, SOURCES>;
     fetched<FIRST, SOURCES> x[N];
-    const auto tile = [&](uint32_t i) { return cuda_place_in_tile(i * CUDA_TILE, even_shape(TYPES), 0); };
+    const auto tile = [&](uint32_t i) { return cuda_range_in_tile(i * CUDA_TILE, even_shape(TYPES), 0); };
     t.shape = even_shape(TYPES);
-    move_on(&t, cuda_place_in_tile(begin, t.shape, threadIdx.x).first);
+    move_on(&t, cuda_range_in_tile(begin, t.shape, threadIdx.x).first);
     CUDA_UNROLL
     for (uint32_t i = 0; i + 1 < N; i++)
         if (i < tiles) x[i].fetch(t, tile(i));
@@ -72,5 +72,5 @@ static __device__ __forceinline__ void walk(const struct cuda_tensor &t, const s
     uint32_t tiles = 0;
     if (whole) ((has == TYPES ? walk_tiles<TYPES, FIRST, SOURCES>(t, begin, tiles = whole, even) : (void)0), ...);
     for (uint32_t g = tiles * CUDA_THREADS + threadIdx.x; g < groups; g += CUDA_THREADS)
-        other(t, cuda_place_of(&chunk, t.shape, g));
+        other(t, cuda_range_of(&chunk, t.shape, g));
 }

@@ -360,12 +360,12 @@ static const char *name_of(amp_dtype type) {
 static struct product *first_product(const amp_matmul_args *g, amp_dtype type, int32_t threads, struct plan *p) {
     float *nowhere = NULL;
     *p = make_plan(g, type, threads);
-    struct plan look = *p;
+    struct plan probe = *p;
     struct columns cols = { 0, min_of(p->nb, g->n), { NULL, { 0, 0 } }, NULL };
     const int64_t rows = min_of(p->mb, g->m);
-    look.convert_a = look.convert_b = false; /* nothing is read */
-    struct matrix a = part_of_a(g, &look, nowhere, 0, rows);
-    cols.plain = part_of_b(g, &look, nowhere, 0, cols.n);
+    probe.convert_a = probe.convert_b = false; /* nothing is read */
+    struct matrix a = part_of_a(g, &probe, nowhere, 0, rows);
+    cols.plain = part_of_b(g, &probe, nowhere, 0, cols.n);
     if (p->convert_a) a.strides[g->transpose_a] = g->transpose_a ? rows : g->k;
     if (p->convert_b) cols.plain.strides[g->transpose_b] = g->transpose_b ? g->k : cols.n;
     struct shape shape = shape_of(g, p, rows, &cols);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT = 64 };
+enum { CACHED = 64 };
 
 struct product {
     struct shape shape;
@@ -21,7 +21,7 @@ struct product {
 
 static dnnl_engine_t engine;
 pthread_mutex_t product_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct product *kept[KEPT];
+static struct product *cached[CACHED];
 static uint64_t calls;
 
 dnnl_status_t product_init(void) { return dnnl_engine_create(&engine, dnnl_cpu, 0); }
@@ -125,11 +125,11 @@ static struct product *make_product(const struct shape *shape, dnnl_status_t *st
 /* ---- keeping them ---- */
 
 static struct product *find_product(const struct shape *shape) {
-    for (int i = 0; i < KEPT && kept[i]; i++)
-        if (!memcmp(&kept[i]->shape, shape, sizeof *shape)) {
-            kept[i]->used = ++calls;
-            atomic_fetch_add(&kept[i]->count, 1);
-            return kept[i];
+    for (int i = 0; i < CACHED && cached[i]; i++)
+        if (!memcmp(&cached[i]->shape, shape, sizeof *shape)) {
+            cached[i]->used = ++calls;
+            atomic_fetch_add(&cached[i]->count, 1);
+            return cached[i];
         }
     return NULL;
 }
@@ -137,12 +137,12 @@ static struct product *find_product(const struct shape *shape) {
 /* Into a free place, or that of the one that was used longest ago, which is returned. */
 static struct product *cache_product(struct product *p) {
     int place = 0;
-    for (int i = 0; i < KEPT; i++) {
-        if (!kept[i] || kept[i]->used < kept[place]->used) place = i;
-        if (!kept[i]) break;
+    for (int i = 0; i < CACHED; i++) {
+        if (!cached[i] || cached[i]->used < cached[place]->used) place = i;
+        if (!cached[i]) break;
     }
-    struct product *old = kept[place];
-    kept[place] = p;
+    struct product *old = cached[place];
+    cached[place] = p;
     p->used = ++calls;
     atomic_fetch_add(&p->count, 1);
     return old;

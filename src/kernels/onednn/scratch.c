@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { KEPT = 4, LARGEST_KEPT = 64 << 20 };
+enum { SPARES = 4, LARGEST_SPARE = 64 << 20 };
 
 struct header { /* one cache line before each block */
     size_t bytes;
@@ -12,22 +12,22 @@ struct header { /* one cache line before each block */
 };
 
 pthread_mutex_t scratch_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct header *kept[KEPT];
+static struct header *spares[SPARES];
 
 /* The smallest that is large enough. */
-static struct header *take_kept(size_t bytes) {
+static struct header *take_spare(size_t bytes) {
     int best = -1;
     pthread_mutex_lock(&scratch_lock);
-    for (int i = 0; i < KEPT; i++)
-        if (kept[i] && kept[i]->bytes >= bytes && (best < 0 || kept[i]->bytes < kept[best]->bytes)) best = i;
-    struct header *block = best < 0 ? NULL : kept[best];
-    if (block) kept[best] = NULL;
+    for (int i = 0; i < SPARES; i++)
+        if (spares[i] && spares[i]->bytes >= bytes && (best < 0 || spares[i]->bytes < spares[best]->bytes)) best = i;
+    struct header *block = best < 0 ? NULL : spares[best];
+    if (block) spares[best] = NULL;
     pthread_mutex_unlock(&scratch_lock);
     return block;
 }
 
 void *scratch_get(size_t bytes) {
-    struct header *block = take_kept(bytes);
+    struct header *block = take_spare(bytes);
     if (!block) {
         if (bytes > SIZE_MAX / 2) return NULL;
         bytes = (bytes + 4095) & ~(size_t)4095;
@@ -42,10 +42,10 @@ void scratch_put(void *data) {
     struct header *block = data ? (struct header *)data - 1 : NULL;
     if (!block) return;
     pthread_mutex_lock(&scratch_lock);
-    for (int i = 0; i < KEPT && block && block->bytes <= LARGEST_KEPT; i++)
-        if (!kept[i] || kept[i]->bytes < block->bytes) {
-            struct header *smaller = kept[i];
-            kept[i] = block;
+    for (int i = 0; i < SPARES && block && block->bytes <= LARGEST_SPARE; i++)
+        if (!spares[i] || spares[i]->bytes < block->bytes) {
+            struct header *smaller = spares[i];
+            spares[i] = block;
             block = smaller;
         }
     pthread_mutex_unlock(&scratch_lock);

@@ -16,7 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 MUTANTS = [
     ("the kernels as they are", "sum.cuh", "", "", None),
     ("a barrier is taken out", "sum.cuh", "        __syncthreads();\n        if", "        if", "emulator: kernel_sum_"),
-    ("an index is off by one", "finish_kernels.cu", "cuda_sums_place(begin + (int64_t)q,", "cuda_sums_place(begin + (int64_t)q + 1,", ""),
+    ("an index is off by one", "finish_kernels.cu", "cuda_sums_range(begin + (int64_t)q,", "cuda_sums_range(begin + (int64_t)q + 1,", ""),
     ("a tail is not checked", "group.h", "if (i < at->count) nonfinite |= cuda_store_one_f32",
      "nonfinite |= cuda_store_one_f32", ""),
 ]
