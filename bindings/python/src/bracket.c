@@ -263,7 +263,7 @@ static bool still_delayed(struct amp_py_optimizer *optimizer) {
     return optimizer->delayed && amp_master_params(&optimizer->amp, NULL, 0, &n) != AMP_OK;
 }
 
-static PyObject *finish(Bracket *bracket, bool cancel) {
+static PyObject *close_bracket(Bracket *bracket, bool cancel) {
     amp_py_Context *context = open_context(bracket);
     if (!context) return NULL;
     context->ending = true;
@@ -294,12 +294,12 @@ static PyObject *finish(Bracket *bracket, bool cancel) {
 
 static PyObject *bracket_end(PyObject *self, PyObject *unused) {
     (void)unused;
-    return finish((Bracket *)self, false);
+    return close_bracket((Bracket *)self, false);
 }
 
 static PyObject *bracket_cancel(PyObject *self, PyObject *unused) {
     (void)unused;
-    return finish((Bracket *)self, true);
+    return close_bracket((Bracket *)self, true);
 }
 
 static void bracket_dealloc(PyObject *self) {
@@ -308,7 +308,7 @@ static void bracket_dealloc(PyObject *self) {
     if (bracket->context && bracket->context->amp) {
         PyObject *error[3];
         PyErr_Fetch(&error[0], &error[1], &error[2]);
-        Py_XDECREF(finish(bracket, true));
+        Py_XDECREF(close_bracket(bracket, true));
         PyErr_Clear();
         PyErr_Restore(error[0], error[1], error[2]);
     }

@@ -85,7 +85,7 @@ int amp_py_call_run(amp_py_call *call, amp_py_kernel cpu, amp_py_kernel cuda) {
 }
 
 /* One of the results as Python has it; takes part only where no tensor was given for it. */
-static PyObject *result(const amp_py_call *call, int which) {
+static PyObject *result_of(const amp_py_call *call, int which) {
     if (which == AMP_PY_NORM) return PyFloat_FromDouble((double)call->numbers[AT_NORM]);
     if (which == AMP_PY_FOUND) return PyBool_FromLong(call->numbers[AT_FOUND] != 0.0f);
     PyObject *list = PyList_New((Py_ssize_t)call->lists[0].n);
@@ -108,7 +108,7 @@ PyObject *amp_py_call_results(amp_py_call *call) {
         const amp_py_scalar *tensor = which == AMP_PY_NORM ? &call->norm
             : which == AMP_PY_NORMS ? &call->norms : &call->found_inf;
         if (!(call->results & which)) continue;
-        values[n] = tensor->tensor ? Py_NewRef(Py_None) : result(call, which);
+        values[n] = tensor->tensor ? Py_NewRef(Py_None) : result_of(call, which);
         if (values[n++] == NULL) {
             while (--n > 0) Py_DECREF(values[n - 1]);
             return NULL;

@@ -94,7 +94,7 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     return (PyObject *)context;
 }
 
-static amp_status end(amp_py_Context *context) {
+static amp_status shutdown_context(amp_py_Context *context) {
     amp_status status = AMP_OK;
     if (context->amp) {
         context->ending = context->alone = true; /* open brackets are cancelled: gradients are backward's */
@@ -110,7 +110,7 @@ static PyObject *context_shutdown(PyObject *self, PyObject *unused) {
     amp_py_Context *context = (amp_py_Context *)self;
     (void)unused;
     if (context->amp && (amp_py_settle_types(context) || amp_py_settle(context))) return NULL;
-    const amp_status status = end(context);
+    const amp_status status = shutdown_context(context);
     return status == AMP_OK ? Py_NewRef(Py_None) : amp_py_context_raise(context, status);
 }
 
@@ -122,7 +122,7 @@ static void context_finalize(PyObject *self) {
     PyObject *error[3];
     PyErr_Fetch(&error[0], &error[1], &error[2]);
     context->dying = true;
-    (void)end(context);
+    (void)shutdown_context(context);
     PyErr_Clear();
     PyErr_Restore(error[0], error[1], error[2]);
 }

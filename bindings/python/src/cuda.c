@@ -100,7 +100,7 @@ int amp_py_cuda_open(amp_py_call *call) {
 }
 
 /* torch.FACTORY(argument, dtype=torch.DTYPE, device=...) */
-static PyObject *make(const char *factory, PyObject *argument, const char *dtype, amp_device device) {
+static PyObject *make_tensor(const char *factory, PyObject *argument, const char *dtype, amp_device device) {
     PyObject *torch = PyImport_ImportModule("torch");
     PyObject *function = torch ? PyObject_GetAttrString(torch, factory) : NULL;
     PyObject *type = torch ? PyObject_GetAttrString(torch, dtype) : NULL;
@@ -125,7 +125,7 @@ static PyObject *make(const char *factory, PyObject *argument, const char *dtype
 }
 
 PyObject *amp_py_cuda_make(const char *factory, PyObject *argument, const char *dtype, amp_device device, void **data) {
-    PyObject *tensor = argument ? make(factory, argument, dtype, device) : NULL;
+    PyObject *tensor = argument ? make_tensor(factory, argument, dtype, device) : NULL;
     PyObject *address = tensor ? PyObject_CallMethod(tensor, "data_ptr", NULL) : NULL;
     *data = address ? PyLong_AsVoidPtr(address) : NULL;
     if (!address) Py_CLEAR(tensor);

@@ -63,7 +63,7 @@ PyObject *amp_py_context_raise(amp_py_Context *context, amp_status status) {
     return amp_py_raise(status);
 }
 
-static amp_status fail(amp_py_Context *context) {
+static amp_status keep_hook_error(amp_py_Context *context) {
     amp_py_keep_error(context);
     return AMP_ERR_HOST_FAILED;
 }
@@ -71,7 +71,7 @@ static amp_status fail(amp_py_Context *context) {
 /* ---- looking ---- */
 
 /* The dimensions in the order in which the parameter's elements lie: so a dense block is compact, channels last too. */
-static void permute(const struct amp_py_order *order, amp_tensor_view *view) {
+static void permute_view(const struct amp_py_order *order, amp_tensor_view *view) {
     static _Thread_local int64_t shape[AMP_PY_MAX_DIMS], strides[AMP_PY_MAX_DIMS];
     if (view->ndim != order->ndim || !view->strides) return;
     for (int32_t i = 0; i < view->ndim; i++) {
@@ -86,7 +86,7 @@ enum { DL_FLOAT = 2, DL_COMPLEX = 5 };
 
 /* Complex elements as pairs of real ones, one more dimension: a gradient is unscaled and checked by its parts. The
  * parameter itself, whose elements nobody reads, is said to be FP64, which no level re-types. */
-static void pair(bool is_param, amp_tensor_view *view) {
+static void view_as_pairs(bool is_param, amp_tensor_view *view) {
     static _Thread_local int64_t shape[AMP_PY_MAX_DIMS + 1], strides[AMP_PY_MAX_DIMS + 1];
     const int32_t n = view->ndim;
     if (view->dtype.code != DL_COMPLEX || n < 0 || n > AMP_PY_MAX_DIMS) return;
@@ -120,16 +120,17 @@ static amp_status hook_view(void *self, void *tensor, amp_tensor_view *view) {
                         "a gradient or parameter has no plain elements (it is sparse, or of another kind); where a "
                         "loss is scaled the module that makes sparse ones says so with an attribute, sparse = True, "
                         "before amp.initialize, as nn.Embedding(sparse=True) does");
-        return fail(context);
+        return keep_hook_error(context);
     }
     const struct amp_py_param *param = context->looked_at;
     if (!param || (param->held != tensor && param->aside != tensor)) {
         param = amp_py_find(context, tensor);
         param = param ? param : holder_of(context, tensor);
     }
-    if (param && param->order.permuted) permute(&param->order, view);
-    pair(param && param->tensor == tensor, view);
-    if (amp_py_is_served(view->device, context->torch_ops) && amp_py_serve(tensor, &view->device)) return fail(context);
+    if (param && param->order.permuted) permute_view(&param->order, view);
+    view_as_pairs(param && param->tensor == tensor, view);
+    if (amp_py_is_served(view->device, context->torch_ops) && amp_py_serve(tensor, &view->device))
+        return keep_hook_error(context);
     return AMP_OK;
 }
 
@@ -158,7 +159,7 @@ static int32_t hook_grad_enabled(void *self) {
 
 static amp_status hook_cast(void *self, void *tensor, amp_dtype to, void **out) {
     *out = amp_py_to(tensor, to);
-    return *out ? AMP_OK : fail(self);
+    return *out ? AMP_OK : keep_hook_error(self);
 }
 
 static void hook_release(void *self, void *tensor) {
@@ -178,7 +179,7 @@ static amp_status hook_grad(void *self, void *tensor, void **grad) {
     amp_py_Context *context = self;
     struct amp_py_param *param = amp_py_find(context, tensor);
     PyObject *found = amp_py_grad(gradient_holder(context, param, tensor));
-    if (!found) return fail(context);
+    if (!found) return keep_hook_error(context);
     *grad = found == Py_None ? NULL : found;
     if (param) {
         PyObject *before = param->held;
@@ -205,7 +206,7 @@ static amp_status hook_set_grad(void *self, void *tensor, void *grad) {
     else if (!bad) bad = amp_py_set_grad(tensor, new);
     if (bad) {
         Py_XDECREF(old);
-        return fail(context);
+        return keep_hook_error(context);
     }
     if (param) param->aside = old == Py_None ? NULL : old;
     if (old == Py_None) Py_DECREF(old);
@@ -222,7 +223,7 @@ void amp_py_drop_held(amp_py_Context *context) {
 /* ---- storage ---- */
 
 /* Fills *storage with the tensor's block; the reference goes with it. */
-static int put(amp_py_Context *context, PyObject *tensor, amp_storage *storage) {
+static int put_block(amp_py_Context *context, PyObject *tensor, amp_storage *storage) {
     storage->owner = tensor;
     storage->data = amp_py_data(tensor);
     PyObject *key = PyErr_Occurred() ? NULL : PyLong_FromVoidPtr(storage->data);
@@ -231,7 +232,7 @@ static int put(amp_py_Context *context, PyObject *tensor, amp_storage *storage) 
     return bad ? -1 : 0;
 }
 
-static void forget(amp_py_Context *context, const amp_storage *storage) {
+static void drop_block(amp_py_Context *context, const amp_storage *storage) {
     PyObject *key = PyLong_FromVoidPtr(storage->data);
     if (!key || PyDict_GetItemWithError(context->blocks, key) != storage->owner ||
         PyDict_DelItem(context->blocks, key))
@@ -245,9 +246,9 @@ static amp_status hook_alloc(void *self, uint64_t bytes, amp_device device, amp_
     PyObject *served = amp_py_served_device(device);
     PyObject *tensor = PyObject_CallMethod(context->storage, "alloc", "KiiO", (unsigned long long)bytes,
                                            (int)device.type, (int)device.id, served ? served : Py_None);
-    if (!tensor || put(context, tensor, storage)) {
+    if (!tensor || put_block(context, tensor, storage)) {
         Py_XDECREF(tensor);
-        return fail(context);
+        return keep_hook_error(context);
     }
     storage->bytes = bytes;
     if (!storage->data) { /* torch gives tensors without elements no address */
@@ -259,7 +260,7 @@ static amp_status hook_alloc(void *self, uint64_t bytes, amp_device device, amp_
 
 /* torch's allocator gives a block out again in the order of the stream that it was made on, and another one may be at
  * it. */
-static void retire(const amp_py_Context *context, PyObject *tensor) {
+static void retire_block(const amp_py_Context *context, PyObject *tensor) {
     amp_tensor_view view = { 0 };
     if (tensor && amp_py_look(tensor, &view) == 0 && view.device.type == AMP_PY_CUDA)
         Py_XDECREF(PyObject_CallMethod(context->storage, "retire", "O", tensor));
@@ -267,8 +268,8 @@ static void retire(const amp_py_Context *context, PyObject *tensor) {
 }
 
 static void hook_free(void *self, amp_storage *storage) {
-    forget(self, storage);
-    retire(self, storage->owner);
+    drop_block(self, storage);
+    retire_block(self, storage->owner);
     Py_XDECREF((PyObject *)storage->owner);
 }
 
@@ -280,19 +281,19 @@ static amp_status hook_swap_data(void *self, void *tensor, amp_storage *storage)
     PyObject *fresh = storage->owner;
     PyObject *old = PyObject_CallMethod(context->storage, "swap", "OOO", (PyObject *)tensor, fresh,
                                         amp_py_torch_dtype(storage->dtype));
-    if (!old) return fail(context);
+    if (!old) return keep_hook_error(context);
     amp_storage out = { .dtype = amp_py_dtype(old) };
     const amp_storage in = *storage;
-    if (put(context, old, &out)) {
+    if (put_block(context, old, &out)) {
         Py_DECREF(old);
-        return fail(context);
+        return keep_hook_error(context);
     }
     amp_tensor_view view = { 0 };
-    if (amp_py_look(old, &view)) return fail(context);
+    if (amp_py_look(old, &view)) return keep_hook_error(context);
     out.bytes = view.dtype.bits / 8;
     for (int32_t i = 0; i < view.ndim; i++) out.bytes *= (uint64_t)view.shape[i];
     *storage = out;
-    forget(context, &in); /* it lies under the tensor now, which keeps it */
+    drop_block(context, &in); /* it lies under the tensor now, which keeps it */
     Py_DECREF(fresh);
     return AMP_OK;
 }
@@ -305,7 +306,7 @@ PyObject *amp_py_number(const amp_py_Context *context, const float *address, amp
 }
 
 static amp_status hook_current_stream(void *self, amp_device device, void **stream) {
-    return amp_py_cuda_stream(NULL, true, device, stream) ? fail(self) : AMP_OK;
+    return amp_py_cuda_stream(NULL, true, device, stream) ? keep_hook_error(self) : AMP_OK;
 }
 
 /* ---- ranks ---- */
@@ -334,7 +335,7 @@ static amp_status hook_reduce(void *self, amp_reduction reduction, double *value
     bad = result == NULL;
     Py_XDECREF(result);
     Py_XDECREF(list);
-    return bad ? fail(context) : AMP_OK;
+    return bad ? keep_hook_error(context) : AMP_OK;
 }
 
 /* ---- events ---- */

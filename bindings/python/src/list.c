@@ -101,7 +101,7 @@ static int read_all(amp_py_list *list) {
 }
 
 /* What a twin knows holds here too. */
-static void share(amp_py_list *list, const amp_py_list *twin) {
+static void copy_twin(amp_py_list *list, const amp_py_list *twin) {
     list->single = twin->single;
     list->n_torch = twin->n_torch;
     list->device = twin->device;
@@ -112,7 +112,7 @@ static void share(amp_py_list *list, const amp_py_list *twin) {
     memcpy(list->spans, twin->spans, twin->n * sizeof(amp_span));
 }
 
-static int allocate(amp_py_list *list, size_t n) {
+static int alloc_spans(amp_py_list *list, size_t n) {
     list->spans = PyMem_Malloc((n ? n : 1) * sizeof(amp_span));
     if (!list->spans) {
         PyErr_NoMemory();
@@ -125,15 +125,15 @@ int amp_py_list_open(amp_py_list *list, const char *name, PyObject *argument, in
     *list = (amp_py_list){ .name = name, .how = how, .source = argument };
     if (argument == Py_None && (how & AMP_PY_OPTIONAL)) return 0;
     if (twin && twin->source == argument && twin->tensors && (twin->how | how) == twin->how) {
-        if (allocate(list, twin->n)) return -1;
-        share(list, twin);
+        if (alloc_spans(list, twin->n)) return -1;
+        copy_twin(list, twin);
         return 0;
     }
     list->single = !is_list(argument);
     list->tensors = list->single ? PyTuple_Pack(1, argument) : PySequence_Tuple(argument);
     if (!list->tensors) return -1;
     list->n = (size_t)PyTuple_Size(list->tensors);
-    if (allocate(list, list->n) || read_all(list)) {
+    if (alloc_spans(list, list->n) || read_all(list)) {
         amp_py_list_close(list);
         return -1;
     }
@@ -168,7 +168,7 @@ static int same_layout(const amp_py_list *first, const amp_py_list *list, size_t
     return same < 0 ? -1 : 0;
 }
 
-static int agree(const amp_py_list *first, const amp_py_list *list) {
+static int check_pair(const amp_py_list *first, const amp_py_list *list) {
     if (first->n != list->n) {
         PyErr_Format(amp_py_argument_error(), "%s has %zu tensors and %s %zu: they go in pairs", first->name, first->n,
                      list->name, list->n);
@@ -191,7 +191,7 @@ int amp_py_lists_agree(amp_py_list *lists, size_t count, amp_device *device) {
     const amp_py_list *first = NULL;
     for (size_t k = 0; k < count; k++) {
         if (!lists[k].tensors) continue;
-        if (first && agree(first, &lists[k])) return -1;
+        if (first && check_pair(first, &lists[k])) return -1;
         first = first ? first : &lists[k];
         *device = lists[k].device.type ? lists[k].device : *device;
     }

@@ -16,7 +16,7 @@ static amp_status read_masters(struct amp_py_optimizer *optimizer, amp_master **
     return amp_master_params(&optimizer->amp, *masters, optimizer->n, &n);
 }
 
-static amp_master *describe(amp_py_Context *context, struct amp_py_optimizer *optimizer) {
+static amp_master *masters_or_raise(amp_py_Context *context, struct amp_py_optimizer *optimizer) {
     amp_master *masters;
     const amp_status status = read_masters(optimizer, &masters);
     if (status != AMP_OK) {
@@ -37,7 +37,7 @@ static PyObject *owner_of(amp_py_Context *context, const void *data) {
 }
 
 int amp_py_make_masters(amp_py_Context *context, struct amp_py_optimizer *optimizer, size_t from) {
-    amp_master *masters = describe(context, optimizer);
+    amp_master *masters = masters_or_raise(context, optimizer);
     int bad = masters == NULL;
     for (size_t i = from; i < optimizer->n && !bad; i++) {
         struct amp_py_param *param = optimizer->params[i];
@@ -57,7 +57,7 @@ int amp_py_make_masters(amp_py_Context *context, struct amp_py_optimizer *optimi
 
 /* Tensors over the blocks of the masters' gradients, which exist from the first bracket on. */
 static int make_gradients(amp_py_Context *context, struct amp_py_optimizer *optimizer) {
-    amp_master *masters = describe(context, optimizer);
+    amp_master *masters = masters_or_raise(context, optimizer);
     int bad = masters == NULL;
     for (size_t i = 0; i < optimizer->n && !bad; i++) {
         struct amp_py_param *param = optimizer->params[i];

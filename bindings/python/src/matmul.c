@@ -41,7 +41,7 @@ static int open_operand(product *call, int which) {
 }
 
 /* May this be the distance between rows? Of a single row any may. */
-static bool walks(int64_t extent, int64_t stride, int64_t length) {
+static bool is_row_stride(int64_t extent, int64_t stride, int64_t length) {
     return extent <= 1 || stride >= (length > 1 ? length : 1);
 }
 
@@ -52,9 +52,9 @@ static int read_matrix(const product *call, int which, matrix *out) {
         return amp_py_refuse(place, "has %d dimensions: it must be a matrix, or a stack of them", view->dims);
     const int64_t *shape = view->shape + view->dims - 2, *strides = view->strides + view->dims - 2;
     *out = (matrix){ shape[0], shape[1], view->dims == 3 ? view->shape[0] : 1, 0, 0, false };
-    if ((shape[1] <= 1 || strides[1] == 1) && walks(shape[0], strides[0], shape[1])) {
+    if ((shape[1] <= 1 || strides[1] == 1) && is_row_stride(shape[0], strides[0], shape[1])) {
         out->ld = shape[0] > 1 ? strides[0] : 0;
-    } else if ((shape[0] <= 1 || strides[0] == 1) && walks(shape[1], strides[1], shape[0])) {
+    } else if ((shape[0] <= 1 || strides[0] == 1) && is_row_stride(shape[1], strides[1], shape[0])) {
         out->ld = shape[1] > 1 ? strides[1] : 0;
         out->transposed = true;
     } else if (view->span.size != 0) {
@@ -70,7 +70,7 @@ static int refuse_shape(int which, int64_t rows, int64_t columns, int64_t stack)
                          stack != 1 ? ", as many as d has or one for all" : "");
 }
 
-static int describe(product *call) {
+static int fill_arguments(product *call) {
     amp_matmul_args *args = &call->args;
     matrix d, a, b;
     if (read_matrix(call, D, &d) || read_matrix(call, A, &a) || read_matrix(call, B, &b)) return -1;
@@ -139,7 +139,7 @@ static struct extent extent_of(const amp_py_view *view) {
 }
 
 /* Parts of one matrix, side by side, do not overlap. */
-static bool overlap(struct extent a, struct extent b) {
+static bool extents_overlap(struct extent a, struct extent b) {
     if (a.first >= b.end || b.first >= a.end) return false;
     if (a.step == 0 || a.step != b.step) return true;
     const uintptr_t behind = a.first <= b.first ? (b.first - a.first) % a.step
@@ -153,7 +153,7 @@ static int refuse_overlap(const product *call) {
     for (size_t i = 0; i < sizeof(read) / sizeof(read[0]); i++) {
         const amp_py_view *view = &call->views[read[i]], *d = &call->views[D];
         const bool given = call->objects[read[i]] != Py_None && view->span.size != 0 && d->span.size != 0;
-        if (given && overlap(extent_of(d), extent_of(view)))
+        if (given && extents_overlap(extent_of(d), extent_of(view)))
             return amp_py_refuse((amp_py_where){ "d", -1 },
                                  "shares memory with %s, which is read while it is written: give the "
                                  "product memory of its own", operand_names[read[i]]);
@@ -161,7 +161,7 @@ static int refuse_overlap(const product *call) {
     return 0;
 }
 
-static int choose(const char *argument, const char *name, const char *const *choices, int count, int32_t *out) {
+static int find_choice(const char *argument, const char *name, const char *const *choices, int count, int32_t *out) {
     for (int i = 0; name && i < count; i++) {
         if (strcmp(name, choices[i]) == 0) {
             *out = i;
@@ -171,7 +171,7 @@ static int choose(const char *argument, const char *name, const char *const *cho
     return name ? amp_py_refuse((amp_py_where){ argument, -1 }, "there is no '%s'", name) : 0;
 }
 
-static int read_arguments(product *call, PyObject *args, PyObject *keywords) {
+static int parse_matmul(product *call, PyObject *args, PyObject *keywords) {
     static const char *const activations[] = { "none", "relu", "gelu", "gelu_tanh" }; /* AMP_ACTIVATION_... */
     static const char *const backends[] = { "auto", "builtin", "onednn" };            /* AMP_MATMUL_... */
     static char *names[] = { "d", "a", "b", "c", "bias", "alpha", "beta", "transpose_a", "transpose_b", "activation",
@@ -186,8 +186,8 @@ static int read_arguments(product *call, PyObject *args, PyObject *keywords) {
         return -1;
     to->transpose_a = transpose_a, to->transpose_b = transpose_b;
     to->flags = tf32 ? AMP_MATMUL_TF32 : 0;
-    return choose("activation", activation, activations, 4, &to->activation) ||
-                choose("backend", backend, backends, 3, &to->backend)
+    return find_choice("activation", activation, activations, 4, &to->activation) ||
+                find_choice("backend", backend, backends, 3, &to->backend)
             ? -1
             : 0;
 }
@@ -204,8 +204,8 @@ static PyObject *matmul(PyObject *self, PyObject *args, PyObject *keywords) {
     (void)self;
     product call = { .args = AMP_MATMUL_ARGS_INIT, .objects = { [C] = Py_None, [BIAS] = Py_None } };
     PyObject *result = NULL;
-    if (read_arguments(&call, args, keywords) == 0 && open_operand(&call, D) == 0 && open_operand(&call, A) == 0 &&
-        open_operand(&call, B) == 0 && describe(&call) == 0 && describe_rest(&call) == 0 &&
+    if (parse_matmul(&call, args, keywords) == 0 && open_operand(&call, D) == 0 && open_operand(&call, A) == 0 &&
+        open_operand(&call, B) == 0 && fill_arguments(&call) == 0 && describe_rest(&call) == 0 &&
         refuse_overlap(&call) == 0 && place_product(&call) == 0) {
         amp_status status;
         Py_BEGIN_ALLOW_THREADS

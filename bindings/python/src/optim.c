@@ -104,7 +104,7 @@ static int read_state(step_call *step, PyObject *state) {
     return 0;
 }
 
-static int read_arguments(step_call *step, PyObject *args, PyObject *keywords) {
+static int parse_step(step_call *step, PyObject *args, PyObject *keywords) {
     PyObject *name, *state;
     if (!PyArg_ParseTuple(args, "UOOO:optimizer_step", &name, &step->arguments[PARAMS], &step->arguments[GRADS],
                           &state))
@@ -220,7 +220,7 @@ static int find_remainders(step_call *step) {
     return step->remainders ? 0 : -1;
 }
 
-static void describe(step_call *step) {
+static void fill_tensors(step_call *step) {
     amp_py_call *call = &step->call;
     amp_optim_tensors *tensors = &step->tensors;
     tensors->n = call->lists[PARAMS].n;
@@ -289,7 +289,7 @@ static PyObject *run_step(step_call *step) {
     const amp_py_call *call = &step->call;
     bool there = call->found_inf.tensor && call->found_inf.device.type != AMP_PY_CPU;
     if (open_steps(step) || find_remainders(step)) return NULL;
-    describe(step);
+    fill_tensors(step);
     if (!there && call->found_inf.value != 0.0f && call->device.type != AMP_PY_CPU) return Py_NewRef(Py_False);
     if ((call->device.type != AMP_PY_CPU && describe_cuda(step)) || amp_py_call_run(&step->call, step_cpu, step_cuda) ||
         write_steps(step))
@@ -312,7 +312,7 @@ static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywor
                        .tensors = AMP_OPTIM_TENSORS_INIT };
     for (int k = MODEL_PARAMS; k < LISTS; k++) step.arguments[k] = Py_None;
     step.inv_scale = step.grad_factor = step.found_inf = step.grad_norm = step.grad_norms = Py_None;
-    if (read_arguments(&step, args, keywords) || open_all(&step)) return NULL;
+    if (parse_step(&step, args, keywords) || open_all(&step)) return NULL;
     PyObject *result = run_step(&step);
     close_step(&step);
     return result;

@@ -52,7 +52,7 @@ static bool is_low(PyObject *dtype) {
 }
 
 /* What the call writes, and what is left to cast. False: it runs as it comes. */
-static bool split(struct amp_py_call *call, struct arguments *arguments) {
+static bool split_arguments(struct amp_py_call *call, struct arguments *arguments) {
     arguments->written = arguments->names ? find_name(arguments, name_out) : -1;
     if (arguments->written >= 0 && arguments->values[arguments->written] != Py_None) {
         call->into = amp_py_tensor_type(arguments->values[arguments->written]);
@@ -152,7 +152,7 @@ PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t narg
     arguments.names = kwnames;
     arguments.first = 0;
     arguments.end = arguments.total = arguments.n + (kwnames ? PyTuple_Size(kwnames) : 0);
-    if (op_class == AMP_LEAVE || !split(&call, &arguments))
+    if (op_class == AMP_LEAVE || !split_arguments(&call, &arguments))
         return amp_py_call_vector(function->original, args, nargsf, kwnames);
     uint32_t set = 0;
     for (Py_ssize_t i = arguments.first; i < arguments.end; i++) {

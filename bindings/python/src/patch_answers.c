@@ -34,7 +34,7 @@ int amp_py_policy_class(amp_py_policy *policy, const amp_py_patched *function) {
 }
 
 /* Asks the library. What it refuses it says again at every call. */
-static int ask(const struct amp_py_call *call, uint32_t set, uint8_t *known) {
+static int ask_target(const struct amp_py_call *call, uint32_t set, uint8_t *known) {
     amp_dtype types[AMP_PY_TYPES], target;
     size_t n = 0;
     for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++) {
@@ -58,5 +58,5 @@ static int ask(const struct amp_py_call *call, uint32_t set, uint8_t *known) {
 
 int amp_py_target(const struct amp_py_call *call, uint32_t set) {
     uint8_t *known = &call->policy->targets[call->op_class][call->into][set];
-    return *known == NOTHING ? AMP_DTYPE_DEFAULT : *known ? *known : ask(call, set, known);
+    return *known == NOTHING ? AMP_DTYPE_DEFAULT : *known ? *known : ask_target(call, set, known);
 }

@@ -15,7 +15,7 @@ static PyObject *name_make;
 static PyObject *to_type[AMP_FLOAT64 + 1], *no_arguments;
 static PyCFunctionWithKeywords to_type_directly[AMP_FLOAT64 + 1];
 
-static PyObject *attribute(PyObject *of, const char *name) {
+static PyObject *get_attribute(PyObject *of, const char *name) {
     return of ? PyObject_GetAttrString(of, name) : NULL;
 }
 
@@ -23,11 +23,11 @@ int amp_py_cast_init(void) {
     static const char *const methods[] = { NULL, "float", "half", "bfloat16", "double" };
     if (tensor_class) return 0;
     PyObject *torch = amp_py_torch() < 0 ? NULL : PyImport_ImportModule("torch");
-    PyObject *nn = attribute(torch, "nn"), *tensor = attribute(torch, "Tensor"),
-        *parameter = attribute(nn, "Parameter");
+    PyObject *nn = get_attribute(torch, "nn"), *tensor = get_attribute(torch, "Tensor"),
+        *parameter = get_attribute(nn, "Parameter");
     name_make = PyUnicode_InternFromString("_make");
     for (amp_dtype dtype = AMP_FLOAT32; dtype <= AMP_FLOAT64; dtype++)
-        to_type[dtype] = attribute(tensor, methods[dtype]);
+        to_type[dtype] = get_attribute(tensor, methods[dtype]);
     no_arguments = PyTuple_New(0);
     Py_XDECREF(nn);
     if (PyErr_Occurred() || !torch) {
@@ -73,7 +73,7 @@ static inline bool is_tensor(PyObject *object) {
     return type == tensor_class || type == parameter_class || PyType_IsSubtype(type, tensor_class);
 }
 
-static inline bool is_plain(PyTypeObject *type) {
+static inline bool is_plain_object(PyTypeObject *type) {
     return type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type || type == &PyUnicode_Type;
 }
 
@@ -81,7 +81,7 @@ amp_dtype amp_py_tensor_type(PyObject *object) {
     return is_tensor(object) ? amp_py_dtype(object) : AMP_DTYPE_OTHER;
 }
 
-static amp_dtype collect(PyObject *value, uint32_t *set, int depth) {
+static amp_dtype collect_types(PyObject *value, uint32_t *set, int depth) {
     PyTypeObject *type = Py_TYPE(value);
     amp_dtype dtype = AMP_DTYPE_OTHER;
     if (type == tensor_class || type == parameter_class) {
@@ -89,12 +89,12 @@ static amp_dtype collect(PyObject *value, uint32_t *set, int depth) {
         *set |= amp_py_bit(dtype);
         return dtype;
     }
-    if (value == Py_None || is_plain(type)) return AMP_DTYPE_OTHER;
+    if (value == Py_None || is_plain_object(type)) return AMP_DTYPE_OTHER;
     const bool tuple = PyTuple_Check(value);
     if ((tuple || PyList_Check(value)) && depth < DEEPEST) {
         const Py_ssize_t n = tuple ? PyTuple_Size(value) : PyList_Size(value);
         for (Py_ssize_t i = 0; i < n; i++)
-            (void)collect(tuple ? PyTuple_GetItem(value, i) : PyList_GetItem(value, i), set, depth + 1);
+            (void)collect_types(tuple ? PyTuple_GetItem(value, i) : PyList_GetItem(value, i), set, depth + 1);
         return AMP_DTYPE_DEFAULT;
     }
     dtype = amp_py_tensor_type(value);
@@ -103,7 +103,7 @@ static amp_dtype collect(PyObject *value, uint32_t *set, int depth) {
 }
 
 amp_dtype amp_py_collect(PyObject *value, uint32_t *set) {
-    return collect(value, set, 0);
+    return collect_types(value, set, 0);
 }
 
 static PyObject *cast_fresh(struct amp_py_call *call, PyObject *tensor, amp_dtype from) {
@@ -131,7 +131,7 @@ static PyObject *cast_weight(const struct amp_py_call *call, PyObject *tensor) {
     return cast;
 }
 
-static int tell(const struct amp_py_call *call, amp_dtype from) {
+static int report_cast(const struct amp_py_call *call, amp_dtype from) {
     PyObject *told = PyObject_CallFunction(call->policy->report, "Oii", call->function->op, from, call->target);
     Py_XDECREF(told);
     return told ? 0 : -1;
@@ -147,12 +147,12 @@ static PyObject *cast_tensor(struct amp_py_call *call, PyObject *tensor, amp_dty
     const bool weight = call->scoped && call->op_class == AMP_LOWER && Py_TYPE(tensor) == parameter_class &&
                         amp_py_requires_grad(tensor);
     if (target != (int)call->target) return Py_NewRef(tensor);
-    if (call->policy->report && (weight || amp_py_has_16_bits(tensor)) && tell(call, from) < 0) return NULL;
+    if (call->policy->report && (weight || amp_py_has_16_bits(tensor)) && report_cast(call, from) < 0) return NULL;
     return weight ? cast_weight(call, tensor) : cast_fresh(call, tensor, from);
 }
 
 /* A list or tuple of the same class with these items; steals `items`. */
-static PyObject *rebuilt(PyObject *value, PyObject *items) {
+static PyObject *rebuild_sequence(PyObject *value, PyObject *items) {
     PyTypeObject *type = Py_TYPE(value);
     PyObject *made = NULL;
     if (type == &PyList_Type) return items;
@@ -172,7 +172,7 @@ static PyObject *rebuilt(PyObject *value, PyObject *items) {
 }
 
 static PyObject *cast_value(struct amp_py_call *call, PyObject *value, int depth) {
-    if (value == Py_None || is_plain(Py_TYPE(value))) return Py_NewRef(value);
+    if (value == Py_None || is_plain_object(Py_TYPE(value))) return Py_NewRef(value);
     if (is_tensor(value)) return cast_tensor(call, value, amp_py_dtype(value));
     const bool tuple = PyTuple_Check(value);
     if ((!tuple && !PyList_Check(value)) || depth >= DEEPEST) return Py_NewRef(value);
@@ -187,7 +187,7 @@ static PyObject *cast_value(struct amp_py_call *call, PyObject *value, int depth
         Py_XDECREF(cast);
         if (bad) Py_CLEAR(items);
     }
-    if (!items || changed) return items ? rebuilt(value, items) : NULL;
+    if (!items || changed) return items ? rebuild_sequence(value, items) : NULL;
     Py_DECREF(items);
     return Py_NewRef(value);
 }

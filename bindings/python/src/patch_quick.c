@@ -34,7 +34,7 @@ static struct {
     PyObject *level, *zero;
 } torch;
 
-static PyObject *resolve(PyObject *from, const char *path) {
+static PyObject *resolve_path(PyObject *from, const char *path) {
     PyObject *found = Py_NewRef(from);
     char name[64];
     for (const char *rest = path; found && *rest;) {
@@ -50,11 +50,11 @@ static PyObject *resolve(PyObject *from, const char *path) {
 }
 
 void amp_py_quick_init(PyObject *module) {
-    PyObject *tensor = resolve(module, "Tensor"), *forward = resolve(module, "autograd.forward_ad");
+    PyObject *tensor = resolve_path(module, "Tensor"), *forward = resolve_path(module, "autograd.forward_ad");
     const dl_exchange *exchange = tensor ? amp_py_dlpack_exchange(tensor) : NULL;
-    torch.dispatch_modes = resolve(module, "_C._len_torch_dispatch_stack");
-    torch.function_modes = resolve(module, "_C._len_torch_function_stack");
-    torch.tracer = resolve(module, "_C._get_tracing_state");
+    torch.dispatch_modes = resolve_path(module, "_C._len_torch_dispatch_stack");
+    torch.function_modes = resolve_path(module, "_C._len_torch_function_stack");
+    torch.tracer = resolve_path(module, "_C._get_tracing_state");
     torch.forward_ad = forward ? PyObject_GetAttrString(forward, "__dict__") : NULL;
     torch.level = PyUnicode_InternFromString("_current_level");
     torch.zero = PyLong_FromLong(0);
@@ -67,7 +67,7 @@ void amp_py_quick_init(PyObject *module) {
     torch.exchange = complete && !names ? exchange : NULL;
 }
 
-static bool returns(PyObject *function, PyObject *wanted) {
+static bool returns_object(PyObject *function, PyObject *wanted) {
     PyObject *result = PyObject_CallNoArgs(function);
     const bool same = result == wanted; /* None and small numbers are single objects */
     Py_XDECREF(result);
@@ -75,10 +75,10 @@ static bool returns(PyObject *function, PyObject *wanted) {
 }
 
 /* Does torch run on this thread as plainly as it can? */
-static bool is_plain(void) {
+static bool is_torch_plain(void) {
     PyObject *level = PyDict_GetItemWithError(torch.forward_ad, torch.level);
-    const bool plain = level && PyLong_AsLong(level) < 0 && returns(torch.dispatch_modes, torch.zero) &&
-                    returns(torch.function_modes, torch.zero) && returns(torch.tracer, Py_None);
+    const bool plain = level && PyLong_AsLong(level) < 0 && returns_object(torch.dispatch_modes, torch.zero) &&
+                    returns_object(torch.function_modes, torch.zero) && returns_object(torch.tracer, Py_None);
     PyErr_Clear();
     return plain;
 }
@@ -98,7 +98,7 @@ static uint64_t size_of(const dl_tensor *tensor) {
 }
 
 /* Reads the tensor; false: torch is to cast it. */
-static bool look(PyObject *tensor, dl_tensor *seen, uint64_t *size) {
+static bool borrow_tensor(PyObject *tensor, dl_tensor *seen, uint64_t *size) {
     static unsigned pause;
     if (pause > 0) {
         pause--;
@@ -144,8 +144,8 @@ PyObject *amp_py_cast_quick(struct amp_py_call *call, PyObject *tensor, amp_dtyp
     if (!torch.exchange || call->function->fixed != AMP_BY_LIST || (call->function->flags & AMP_PY_WIDENS) ||
         from == AMP_FLOAT64 || to == AMP_FLOAT64 || (amp_py_requires_grad(tensor) && amp_py_grad_enabled()))
         return NULL;
-    if (call->plain == 0) call->plain = is_plain() ? 1 : -1;
-    if (call->plain < 0 || !look(tensor, &seen, &size)) return NULL;
+    if (call->plain == 0) call->plain = is_torch_plain() ? 1 : -1;
+    if (call->plain < 0 || !borrow_tensor(tensor, &seen, &size)) return NULL;
     struct block *block = make_block(&seen, to, size * (to == AMP_FLOAT32 ? 4 : 2));
     if (!block) return NULL;
     const amp_span source = { (char *)seen.data + seen.byte_offset, size, from, 0 };

@@ -181,7 +181,7 @@ static PyMethodDef functions[] = {
     { NULL, NULL, 0, NULL },
 };
 
-static PyObject *imported(const char *module, const char *name) {
+static PyObject *import_attribute(const char *module, const char *name) {
     PyObject *of = PyImport_ImportModule(module);
     PyObject *value = of ? PyObject_GetAttrString(of, name) : NULL;
     Py_XDECREF(of);
@@ -189,8 +189,8 @@ static PyObject *imported(const char *module, const char *name) {
 }
 
 int amp_py_add_patched(PyObject *module) {
-    method_class = imported("types", "MethodType");
-    resolve = imported("pkgutil", "resolve_name");
+    method_class = import_attribute("types", "MethodType");
+    resolve = import_attribute("pkgutil", "resolve_name");
     function_type = (PyTypeObject *)PyType_FromSpec(&function_spec);
     method_type = (PyTypeObject *)PyType_FromSpec(&method_spec);
     if (!method_class || !resolve || !function_type || !method_type) return -1;

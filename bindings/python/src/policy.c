@@ -36,7 +36,7 @@ static void policy_dealloc(PyObject *self) {
 }
 
 /* Where the op is banned: the words as an exception that says that it is not to be had. */
-static PyObject *refuse(amp_status status) {
+static PyObject *raise_refusal(amp_status status) {
     if (status != AMP_ERR_BANNED) return amp_py_raise(status);
     PyObject *words = amp_py_words(amp_last_error());
     PyErr_SetObject(PyExc_NotImplementedError, words);
@@ -58,7 +58,7 @@ static PyObject *policy_target(PyObject *self, PyObject *args) {
     }
     amp_status status = op_class == AMP_BY_LIST ? amp_op_class(amp, op, &op_class) : AMP_OK;
     if (status == AMP_OK) status = amp_class_target(amp, op, op_class, AMP_DTYPE_DEFAULT, types, (size_t)n, &target);
-    return status == AMP_OK ? amp_py_type_name(target) : refuse(status);
+    return status == AMP_OK ? amp_py_type_name(target) : raise_refusal(status);
 }
 
 int amp_py_add_policy(PyObject *module) {

@@ -86,7 +86,7 @@ static PyObject *step_of(const amp_served_lists *call) {
         address_of(t->grad_norm), "grad_norms", address_of(t->grad_norms), "grad_factor", (double)t->grad_factor);
 }
 
-static PyObject *factor_of(const amp_factor *factor) {
+static PyObject *pack_factor(const amp_factor *factor) {
     return Py_BuildValue("(Ndi)", address_of(factor->pointer), (double)factor->value, (int)factor->how);
 }
 
@@ -99,7 +99,8 @@ static amp_status serve_lists(void *self, const amp_served_lists *call, char *te
     PyObject *done = PyObject_CallMethod(
         handler, "lists", "ii(NNN)(NN)NNINNNiNN", (int)call->id, (int)call->kind,
         spans_of(steps ? NULL : call->spans[0], call->n), spans_of(steps ? NULL : call->spans[1], call->n),
-        spans_of(steps ? NULL : call->spans[2], call->n), factor_of(&call->factors[0]), factor_of(&call->factors[1]),
+        spans_of(steps ? NULL : call->spans[2], call->n), pack_factor(&call->factors[0]),
+        pack_factor(&call->factors[1]),
         address_of(call->found_inf), address_of(call->first), (unsigned)call->base, address_of(call->norm),
         address_of(call->norms), address_of(call->only_if), (int)call->low, address_of(call->statistics),
         step_of(call));
@@ -165,7 +166,7 @@ static amp_status serve_memory(void *self, amp_served_memory *call, char *text, 
 
 /* ---- devices that came ---- */
 
-static int start(void) {
+static int start_server(void) {
     amp_server server = AMP_SERVER_INIT;
     server.lists = serve_lists;
     server.memory = serve_memory;
@@ -179,7 +180,7 @@ static int start(void) {
     return module ? 0 : -1;
 }
 
-static bool same(amp_device a, amp_device b) {
+static bool same_device(amp_device a, amp_device b) {
     return a.type == b.type && a.id == b.id;
 }
 
@@ -204,7 +205,7 @@ static int read_dlpack_device(PyObject *tensor, amp_device *device) {
 int amp_py_serve(PyObject *tensor, amp_device *device) {
     if (device->type == AMP_DEVICE_SERVED && read_dlpack_device(tensor, device)) return -1;
     for (int i = 0; i < n_devices; i++) {
-        if (same(devices[i].dlpack, *device)) {
+        if (same_device(devices[i].dlpack, *device)) {
             *device = (amp_device){ AMP_DEVICE_SERVED, i };
             return 0;
         }
@@ -213,7 +214,7 @@ int amp_py_serve(PyObject *tensor, amp_device *device) {
         PyErr_Format(PyExc_RuntimeError, "libamp serves %d devices at most", MOST_DEVICES);
         return -1;
     }
-    PyObject *object = handler || !start() ? PyObject_GetAttrString(tensor, "device") : NULL;
+    PyObject *object = handler || !start_server() ? PyObject_GetAttrString(tensor, "device") : NULL;
     PyObject *known = object ? PyObject_CallMethod(handler, "add", "iOii", n_devices, object, (int)device->type,
                                                    (int)device->id)
                              : NULL;

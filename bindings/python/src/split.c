@@ -57,7 +57,8 @@ static amp_status join_cuda(amp_py_call *call) {
                            split->remainders, call->lists[LOW].n);
 }
 
-static PyObject *run(const char *function, const amp_py_argument *arguments, amp_py_kernel cpu, amp_py_kernel cuda) {
+static PyObject *run_split(const char *function, const amp_py_argument *arguments, amp_py_kernel cpu,
+                           amp_py_kernel cuda) {
     split_call split = { .call = { .function = function } };
     PyObject *result = NULL;
     if (amp_py_call_open(&split.call, arguments, 3)) return NULL;
@@ -72,7 +73,7 @@ static PyObject *split(PyObject *self, PyObject *args) {
     PyObject *low, *rest, *fp32;
     (void)self;
     if (!PyArg_ParseTuple(args, "OOO:split", &low, &rest, &fp32)) return NULL;
-    return run("split", (amp_py_argument[]){ { "dst", low, AMP_PY_WRITE }, { "remainders", rest, AMP_PY_WRITE },
+    return run_split("split", (amp_py_argument[]){ { "dst", low, AMP_PY_WRITE }, { "remainders", rest, AMP_PY_WRITE },
                                              { "src", fp32, AMP_PY_READ } }, split_cpu, split_cuda);
 }
 
@@ -80,7 +81,7 @@ static PyObject *join(PyObject *self, PyObject *args) {
     PyObject *low, *rest, *fp32;
     (void)self;
     if (!PyArg_ParseTuple(args, "OOO:join", &fp32, &low, &rest)) return NULL;
-    return run("join", (amp_py_argument[]){ { "src", low, AMP_PY_READ }, { "remainders", rest, AMP_PY_READ },
+    return run_split("join", (amp_py_argument[]){ { "src", low, AMP_PY_READ }, { "remainders", rest, AMP_PY_READ },
                                             { "dst", fp32, AMP_PY_WRITE } }, join_cpu, join_cuda);
 }
 

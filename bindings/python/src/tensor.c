@@ -260,7 +260,7 @@ static int read_sizes(PyObject *sizes, int64_t *out, int32_t *n) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int read_device(PyObject *tensor, amp_device *device) {
+static int view_device(PyObject *tensor, amp_device *device) {
     PyObject *object = PyObject_GetAttr(tensor, amp_py_names.device);
     PyObject *type = object ? PyObject_GetAttrString(object, "type") : NULL;
     PyObject *index = type ? PyObject_GetAttrString(object, "index") : NULL;
@@ -302,7 +302,7 @@ static int view_by_attributes(PyObject *tensor, amp_tensor_view *view) {
     }
     if (read_sizes(PyObject_GetAttr(tensor, amp_py_names.shape), shape, &view->ndim) ||
         read_sizes(PyObject_CallMethodObjArgs(tensor, amp_py_names.stride, NULL), strides, &n) ||
-        read_device(tensor, &view->device))
+        view_device(tensor, &view->device))
         return -1;
     view->shape = shape;
     view->strides = strides;
@@ -310,7 +310,7 @@ static int view_by_attributes(PyObject *tensor, amp_tensor_view *view) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int look(PyObject *tensor, amp_tensor_view *view) {
+static int view_tensor(PyObject *tensor, amp_tensor_view *view) {
     return torch.exchange ? torch.exchange->view(tensor, view) : view_by_attributes(tensor, view);
 }
 
@@ -329,7 +329,7 @@ static PyObject *local_of(PyObject *tensor) {
 int amp_py_look(PyObject *tensor, amp_tensor_view *view) {
     PyTypeObject *type = Py_TYPE(tensor);
     PyObject *local = type == torch.tensor || type == torch.parameter ? NULL : local_of(tensor);
-    return look(local ? local : tensor, view);
+    return view_tensor(local ? local : tensor, view);
 }
 
 const void *amp_py_address(PyObject *tensor) {

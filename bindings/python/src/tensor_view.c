@@ -57,14 +57,14 @@ static int64_t call_integer(PyObject *tensor, int name) {
 }
 
 /* 1, 0, or -1 with an exception; takes the reference. */
-static int truth(PyObject *value) {
+static int is_true(PyObject *value) {
     int is = value ? PyObject_IsTrue(value) : -1;
     Py_XDECREF(value);
     return is;
 }
 
 static int read_device(PyObject *tensor, amp_py_where place, amp_device *device) {
-    int cpu = truth(PyObject_GetAttr(tensor, names[N_IS_CPU]));
+    int cpu = is_true(PyObject_GetAttr(tensor, names[N_IS_CPU]));
     if (cpu != 0) return cpu < 0 ? -1 : 0;
     PyObject *where = PyObject_GetAttr(tensor, names[N_DEVICE]);
     PyObject *kind = where ? PyObject_GetAttrString(where, "type") : NULL;
@@ -116,7 +116,7 @@ static int read_attributes(PyObject *tensor, amp_py_where place, bool shape, amp
     view->span.data = PyLong_AsVoidPtr(address);
     Py_DECREF(address);
     if (PyErr_Occurred() || read_device(tensor, place, &view->device)) return -1;
-    int compact = truth(PyObject_CallMethodObjArgs(tensor, names[N_IS_CONTIGUOUS], NULL));
+    int compact = is_true(PyObject_CallMethodObjArgs(tensor, names[N_IS_CONTIGUOUS], NULL));
     if (compact < 0) return -1;
     if (shape || !compact) return read_shape(tensor, place, view);
     view->compact = true;
