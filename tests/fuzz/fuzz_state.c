@@ -2,7 +2,7 @@
 /*
  * libFuzzer target: states. Bit 0 of the first byte: the rest is a file as it is; else the rest is what follows the
  * checksums in a header, with bytes 1 and 2 as the data's length, and both checksums are made right, so that the fuzzer
- * gets behind them. What is refused must have changed nothing.
+ * gets behind them. Bit 1: parts of a state, which state_parts.c has. What is refused must have changed nothing.
  */
 #include "../support/fakenet.h"
 #include "state/header.h"
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "fuzz.h"
+#include "state_parts.h"
 
 static struct fake host;
 static struct net net;
@@ -47,20 +48,28 @@ static void write_digits(char *at, uint64_t value) {
     memcpy(at, digits, 16);
 }
 
+void write_checksums(char *state, size_t size) {
+    uint64_t length;
+    struct amp__crc64 crc;
+    if (size < sizeof length) return;
+    memcpy(&length, state, sizeof length);
+    if (length > size - 8 || 8 + length < AMP__CRC_AT + 33) return; /* two times 16 digits, a space between */
+    amp__crc64_init(&crc);
+    amp__crc64_add(&crc, state + 8 + length, size - 8 - length);
+    write_digits(state + AMP__CRC_AT + 17, amp__crc64_value(&crc));
+    write_digits(state + AMP__CRC_AT, amp__header_crc(state, 8 + length));
+}
+
 static char *forge(const uint8_t *rest, size_t rest_bytes, size_t data_bytes, size_t *size) {
     static const char begin[] = AMP__HEADER_BEGIN "0000000000000000 0000000000000000\"";
     const uint64_t length = sizeof begin - 1 + rest_bytes;
-    struct amp__crc64 crc;
     char *state = calloc(1, 8 + length + data_bytes);
     if (!state) abort();
     memcpy(state, &length, 8);
     memcpy(state + 8, begin, sizeof begin - 1);
     if (rest_bytes) memcpy(state + 8 + sizeof begin - 1, rest, rest_bytes);
-    amp__crc64_init(&crc);
-    amp__crc64_add(&crc, state + 8 + length, data_bytes);
-    write_digits(state + AMP__CRC_AT + 17, amp__crc64_value(&crc));
-    write_digits(state + AMP__CRC_AT, amp__header_crc(state, 8 + length));
     *size = 8 + length + data_bytes;
+    write_checksums(state, *size);
     return state;
 }
 
@@ -68,6 +77,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size) {
     static char before[16384], after[16384];
     if (!context) start();
     if (size < 3) return 0;
+    if (input[0] & 2) {
+        load_parts(input + 1, size - 1);
+        return 0;
+    }
     size_t bytes = size - 3;
     char *state = input[0] & 1 ? NULL : forge(input + 3, bytes, (size_t)(input[1] | input[2] << 8), &bytes);
     const size_t was = snapshot(before, sizeof before);

@@ -83,9 +83,9 @@ static void expect_codes(const float *given, size_t n, int bits, uint64_t seed, 
 }
 
 static size_t groups_of(size_t n) { return (n + GROUP - 1) / GROUP; }
-static size_t words_of(size_t n, int bits) { return groups_of(n) * ((size_t)bits * 8 + 1); }
+size_t words_of(size_t n, int bits) { return groups_of(n) * ((size_t)bits * 8 + 1); }
 
-static uint32_t expect_packed(const float *x, size_t n, int bits, uint64_t seed, uint32_t *packed) {
+uint32_t expect_packed(const float *x, size_t n, int bits, uint64_t seed, uint32_t *packed) {
     uint32_t seen = 0;
     memset(packed, 0, words_of(n, bits) * 4);
     for (size_t g = 0; g * GROUP < n; g++) {
@@ -106,7 +106,7 @@ static double tiny_of(amp_dtype type) { return type == AMP_FLOAT16 ? 0x1p-14 : 0
 
 /* The value of element e, rounded to `type`. In double the ordinary formula's operations are exact or, where they go
  * beyond float, taken in quarters as numerics.md says. */
-static uint64_t expect_value(const uint32_t *packed, size_t n, size_t e, int bits, amp_dtype type) {
+uint64_t expect_value(const uint32_t *packed, size_t n, size_t e, int bits, amp_dtype type) {
     const size_t g = e / GROUP, at = e % GROUP, row = at / 16, lane = at % 16, rows = 32 / (size_t)bits;
     const uint32_t *codes = packed + g * (size_t)bits * 8, header = packed[groups_of(n) * (size_t)bits * 8 + g];
     const float limit = (float)largest_of(type), tiny = (float)tiny_of(type);

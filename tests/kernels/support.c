@@ -19,6 +19,7 @@ uint64_t test_seed(void) {
 }
 
 void random_restart(void) { state = test_seed(); }
+void random_from(uint64_t seed) { state = seed; }
 
 uint64_t random_bits(void) {
     uint64_t z = state += UINT64_C(0x9e3779b97f4a7c15);

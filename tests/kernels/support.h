@@ -17,6 +17,7 @@
 
 uint64_t test_seed(void);
 void random_restart(void); /* back to the seed: at the start of each test, so that one alone can be repeated */
+void random_from(uint64_t seed);
 uint64_t random_bits(void);
 uint64_t random_below(uint64_t n);
 double random_uniform(void); /* [-1, 1) */
