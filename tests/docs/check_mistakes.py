@@ -14,17 +14,17 @@ import textwrap
 WIDTH = 128
 HEAD = """# Mistakes
 
-What libamp finds in the way that it is wired, each with the code that its messages begin with. Errors fail the call that they
-come from, and nothing has changed; warnings come once, as `AMP_EVENT_WARNING`, or on standard error where the host has no hook
-`event` (`AMP_LOG=error|warn|info|trace|off`). `amp_get_findings` has them as data, and the last line of `amp_health` is
-`sound`, or how many there are. A line in these messages says what was seen; this page says why it matters.
+libamp finds these mistakes in a program that uses it. Each has a code, with which its messages begin. An error fails its call, and
+nothing has changed. A warning comes once, as `AMP_EVENT_WARNING`, or on standard error for a host without the hook `event`
+(`AMP_LOG=error|warn|info|trace|off`). `amp_get_findings` returns them as data. The last line of `amp_health` is `sound`, or their
+number. A message reports the observation, and this page gives the reason.
 
-This page is made of `src/context/findings.inc` and `bindings/python/libamp/_findings.py` (`tests/docs/check_mistakes.py .
+This page is generated from `src/context/findings.inc` and `bindings/python/libamp/_findings.py` (`tests/docs/check_mistakes.py .
 --write`).
 
 """
-SCRIPTS = """What libamp finds in scripts, which hear the codes above, too: a `libamp.FindingWarning` each, once, with the script's own
-line. [python.md](python.md#mistakes) has when, and `python -m libamp.run --check script.py`.
+SCRIPTS = """libamp finds these in Python scripts, in addition to those above. Each is a `libamp.FindingWarning`, once, with the line of the
+script. [python.md](python.md#mistakes) has details. `python -m libamp.run --check script.py` looks for them.
 
 """
 ADVICE_HEAD = """# Choose a level
@@ -111,7 +111,7 @@ def page(root):
     for title, words, rows in (("Programs", "", library_rows(root)), ("Scripts", SCRIPTS, script_rows(root))):
         if not rows:
             continue
-        text += f"## {title}\n\n{words}| code | what | why it is wrong | what to do |\n| --- | --- | --- | --- |\n"
+        text += f"## {title}\n\n{words}| code | mistake | reason | remedy |\n| --- | --- | --- | --- |\n"
         for code, what, why, mend in rows:
             cells = (cell.replace("|", "\\|") for cell in (what, why, mend[0].upper() + mend[1:]))
             text += "| " + " | ".join([f"`{code}`", *cells]) + " |\n"
@@ -122,7 +122,7 @@ def page(root):
 def advice_page(root):
     text = ADVICE_HEAD
     for code, title, why, mend in advice_rows(root):
-        paragraphs = (f"## {code}", f"**{title[0].upper() + title[1:]}.** {why}", f"What to do: {mend}.")
+        paragraphs = (f"## {code}", f"**{title[0].upper() + title[1:]}.** {why}", f"Remedy: {mend}.")
         text += "".join(textwrap.fill(paragraph, WIDTH, break_on_hyphens=False) + "\n\n" for paragraph in paragraphs)
     return text.rstrip("\n") + "\n"
 

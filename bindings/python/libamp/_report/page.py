@@ -343,7 +343,7 @@ def page(chosen: list[tuple[Trace, Training]]) -> str:
         each(chosen, names, tiles),
         section(
             "Findings",
-            "What libamp told, once each; docs/reference/mistakes.md says of each code why, and what mends it.",
+            "Mistakes that libamp found. docs/reference/mistakes.md explains each code.",
             each(chosen, names, told),
         ),
         comparison(chosen, names),
@@ -354,40 +354,40 @@ def page(chosen: list[tuple[Trace, Training]]) -> str:
         ),
         section(
             "Exponents",
-            "How the numbers lie in powers of two. Outside of the window of a 16-bit type they are lost; the "
-            "pale part of a window has fewer bits. Gradients are shown unscaled, with the window of fp16 moved to "
-            "where the loss scale at last puts it.",
+            "The distribution of the numbers over powers of two. A 16-bit type loses numbers outside of its window. "
+            "Those in the pale part have fewer bits. Gradients are shown unscaled, and the window of fp16 is shifted "
+            "by the last loss scale.",
             PICK + figure("exponents") + figure("time") if any_seen else "",
         ),
         section(
             "Gradients and the scale",
-            "What fp16 does to all gradients that were observed, at each loss scale, to a power of two.",
+            "All observed gradients in fp16, at each loss scale that is a power of two.",
             figure("byscale") if any(run["byScale"] for run in runs) else "",
         ),
         section(
             "Which level fits",
-            "By the values that were observed; docs/guide/choose-a-level.md has each code.",
+            "From the observed values. docs/guide/choose-a-level.md explains each code.",
             each(chosen, names, survey),
         ),
         section(
             "Lost in 16 bits",
-            "Of what was observed, what a cast to the type would make of it as it is.",
+            "Observed values, cast to each type.",
             each(chosen, names, losses),
         ),
         section(
             "Updates that are lost",
-            "Changes so small beside their weight that a weight of the type would stay as it "
-            "is: why there are FP32 masters.",
+            "Updates so small that a weight of the type would not change. FP32 masters keep them.",
             each(chosen, names, updates),
         ),
-        section("Where overflows began", "In iterations that were observed.", each(chosen, names, culprits)),
-        section("Ops", "What became of them, counted over the whole training.", each(chosen, names, ops)),
+        section("Where overflows began", "In observed iterations.", each(chosen, names, culprits)),
+        section("Ops", "Counts over the whole training.", each(chosen, names, ops)),
         section(
             "Memory",
-            "Moments are those of libamp's own optimizers; casts, the most at once in observed iterations; outputs, "
-            "what ops made in one of these: activations, and their gradients where backward's ops are seen.",
+            "Moments belong to libamp's own optimizers. Casts are the peak in observed iterations. Outputs are the "
+            "results of ops in one of them: activations, and their gradients if backward's ops are observed.",
             each(chosen, names, memory),
         ),
+        "<footer><p>docs/reference/glossary.md explains the words of this page.</p></footer>",
     ]
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
