@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .._html import size
 from .read import Line, Training
 
 
@@ -253,3 +252,11 @@ def share(part: int, whole: int) -> str:
         return "0"
     percent = 100 * part / whole
     return "< 0.01 %" if percent < 0.01 else "> 99.99 %" if 99.99 < percent < 100 else f"{percent:.3g} %"
+
+
+def size(count: int) -> str:
+    """Bytes with a unit. tools/demo runs the report without the package around it, so it cannot share _html's."""
+    x, unit = float(count), 0
+    while x >= 1024 and unit < 4:
+        x, unit = x / 1024, unit + 1
+    return f"{x:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"

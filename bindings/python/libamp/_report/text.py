@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 
-from .._html import size
 from .compare import first_decision, partings
 from .facts import (
     BF16,
@@ -20,6 +19,7 @@ from .facts import (
     outline_of,
     power,
     share,
+    size,
     subjects_of,
 )
 from .read import Line, Trace, Training
