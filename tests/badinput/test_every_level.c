@@ -3,8 +3,6 @@
 #include "../support/levels.h"
 #include "world.h"
 
-static const amp_level levels[] = { EACH_LEVEL };
-
 static void share_slot(amp_op *ops) { ops[OP_relu].slot = ops[OP_sum].slot; }
 static void shift_slot(amp_op *ops) { ops[OP_relu].slot = (amp_fn *)(void *)((char *)ops[OP_relu].slot + 1); }
 static void use_reserved(amp_op *ops) { ops[OP_add].reserved = 4; }
@@ -28,7 +26,7 @@ TEST_TIMES(a_wrong_op_is_refused, N_EACH_LEVEL * N_CASES) {
     cases[_i % N_CASES].change(rig.net.ops);
     const struct world before = world_of(&rig);
     const amp_status status = cases[_i % N_CASES].status;
-    ck_fails(status, rig_try(&rig, config_of(levels[_i / N_CASES])));
+    ck_fails(status, rig_try(&rig, config_of(each_level[_i / N_CASES])));
     for (size_t k = 0; k < 2 && cases[_i % N_CASES].says[k]; k++) ck_says(cases[_i % N_CASES].says[k]);
     world_check(&before, &rig);
     fake_destroy(&rig.host);

@@ -104,13 +104,11 @@ static void run(struct one *rig, const struct layout *layout, float *grad, float
     }
 }
 
-static const amp_level levels[] = { EACH_LEVEL };
-enum { N_LEVELS = sizeof levels / sizeof *levels };
 
-TEST_TIMES(the_same_bits_as_compact, 2 * N_LAYOUTS * N_LEVELS) {
+TEST_TIMES(the_same_bits_as_compact, 2 * N_LAYOUTS * N_EACH_LEVEL) {
     const struct layout *layout = &layouts[_i % N_LAYOUTS];
-    const amp_level level = levels[_i / N_LAYOUTS % N_LEVELS];
-    const unsigned options = _i / N_LAYOUTS / N_LEVELS ? HOST_NO_SET_GRAD : 0;
+    const amp_level level = each_level[_i / N_LAYOUTS % N_EACH_LEVEL];
+    const unsigned options = _i / N_LAYOUTS / N_EACH_LEVEL ? HOST_NO_SET_GRAD : 0;
     float grads[2][2 * SIZE], params[2][SIZE];
     if (layout->backwards && level_has_masters(level)) return; /* refused: see below */
     for (int k = 0; k < 2; k++) {
@@ -236,16 +234,16 @@ TEST_TIMES(master_params_tells_the_layout, 2) {
     }
 }
 
-TEST_TIMES(strided_parameters_are_refused_where_they_are_re_typed, N_LEVELS) {
+TEST_TIMES(strided_parameters_are_refused_where_they_are_re_typed, N_EACH_LEVEL) {
     START(rig, AMP_O1, 0);
     struct tensor *param = tensor_new(&rig.host, AMP_FLOAT32, 2, shape, true);
     amp_model *model = &rig.model;
     const amp_param listed = { sizeof(amp_param), 0, param, "q" };
-    const amp_config config = CONFIG(levels[_i]);
+    const amp_config config = CONFIG(each_level[_i]);
     ck_ok(amp_shutdown(rig.context));
     rig.context = NULL;
     model->params = &listed;
-    if (level_retypes(levels[_i]))
+    if (level_retypes(each_level[_i]))
         ck_refused(AMP_ERR_UNSUPPORTED, "q is not one compact block",
                    amp_initialize_many(&model, 1, NULL, 0, &config, &rig.context));
     else ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, &rig.context));

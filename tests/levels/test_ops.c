@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* O1 and O4 through the host's own slots: what the ops really receive. */
+#include "../support/levels.h"
 #include "checks.h"
 
 /* The types the last op got. */
@@ -11,15 +12,15 @@ static void ck_received(const struct rig *rig, const char *op, unsigned n, amp_d
     if (n > 1) ck_assert_int_eq(call->dtypes[1], b);
 }
 
-DIFFERENCE_TIMES(linear_runs_in_the_low_type, 2) {
-    static const amp_level levels[] = { AMP_O1, AMP_O4 };
-    static const amp_dtype low[] = { AMP_FLOAT16, AMP_BFLOAT16 };
-    RIG_START(rig, levels[_i], FAKE_RETAINS);
+DIFFERENCE_TIMES(linear_runs_in_the_low_type, N_CASTING_LEVELS) {
+    const amp_level level = level_where(level_casts_ops, _i);
+    const amp_dtype low = level_low(level);
+    RIG_START(rig, level, FAKE_RETAINS);
     OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 2.0);
     OWN_TENSOR *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
-    ck_received(&rig, "linear", 3, low[_i], low[_i]);
-    ck_assert_int_eq(fake_last(&rig.host)->dtypes[2], low[_i]);
-    ck_dtype(y, low[_i]);
+    ck_received(&rig, "linear", 3, low, low);
+    ck_assert_int_eq(fake_last(&rig.host)->dtypes[2], low);
+    ck_dtype(y, low);
     ck_assert_double_eq(fake_get(y, 0), 1.25);
 }
 

@@ -3,8 +3,6 @@
 #include "checks.h"
 #include "../support/levels.h"
 
-static const amp_level levels[] = { EACH_LEVEL };
-
 static const struct {
     amp_dtype weights, batch_norm;
 } expected[] = {
@@ -13,7 +11,7 @@ static const struct {
 };
 
 DIFFERENCE_TIMES(weights, 6) {
-    RIG_START(rig, levels[_i], 0);
+    RIG_START(rig, each_level[_i], 0);
     ck_dtype(rig.net.weight, expected[_i].weights);
     ck_dtype(rig.net.bias, expected[_i].weights);
     ck_assert_double_eq(fake_get(rig.net.weight, 3), 0.5);
@@ -26,7 +24,7 @@ DIFFERENCE_TIMES(batch_norm, 12) {
         rig.net.params[2] = rig.net.params[3];
         rig.net.optimizer.n_params = 2;
     }
-    rig_wire(&rig, config_of(levels[_i % 6]));
+    rig_wire(&rig, config_of(each_level[_i % 6]));
     if (_i < 6) ck_dtype(rig.net.gamma, expected[_i].batch_norm);
     ck_dtype(rig.net.mean, expected[_i % 6].batch_norm);
 }

@@ -5,8 +5,6 @@
 
 #include <amp_all.h>
 
-static const amp_level each_level[] = { EACH_LEVEL };
-
 static amp_memory memory_of(amp_context *context) {
     amp_memory now = AMP_MEMORY_INIT;
     ck_ok(amp_get_memory(context, &now));

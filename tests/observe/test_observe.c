@@ -6,8 +6,6 @@
 
 #include <math.h>
 
-static const amp_level each_level[] = { EACH_LEVEL };
-
 static amp_observation seen[64];
 
 /* All that was seen; how much. */

@@ -280,8 +280,6 @@ TEST_TIMES(a_rule_says_what_it_sees, N_RULES) {
     }
 }
 
-static const amp_level each_level[] = { EACH_LEVEL };
-
 /* linear is called at this level with an x and a w of these, and surveyed. */
 static void survey_at(struct alone *alone, amp_level level, float value, float weight, amp_survey_result *result) {
     float x[8 * K], w[K], y[8 * K];

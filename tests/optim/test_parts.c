@@ -74,8 +74,7 @@ static const int splits[][2] = { { 1, 2 }, { 2, 3 }, { 3, 2 }, { 3, 1 } };
 enum { N_SPLITS = sizeof splits / sizeof *splits };
 
 TEST_TIMES(go_on_in_other_parts, N_SPLITS *N_EACH_LEVEL) {
-    static const amp_level levels[] = { EACH_LEVEL };
-    const amp_level level = levels[_i / N_SPLITS];
+    const amp_level level = each_level[_i / N_SPLITS];
     const int from = splits[_i % N_SPLITS][0], to = splits[_i % N_SPLITS][1];
     FILES(files);
     RIG(straight);

@@ -7,8 +7,6 @@
 
 enum { BEFORE = 5, AFTER = 6, STATE_BYTES = 1 << 16 };
 
-static const amp_level levels[] = { EACH_LEVEL };
-enum { N_LEVELS = N_EACH_LEVEL };
 
 static amp_config config_at(amp_level level) {
     return CONFIG(level, .loss_scale = AMP_DYNAMIC, .init_scale = 64.0f, .window = 3);
@@ -36,11 +34,11 @@ static void compare(struct rig *a, struct rig *b) {
     }
 }
 
-TEST_TIMES(resume_is_bit_exact, N_RULES *N_LEVELS) {
+TEST_TIMES(resume_is_bit_exact, N_RULES *N_EACH_LEVEL) {
     static char state[STATE_BYTES];
     RIG(straight), resumed;
-    const amp_optim rule = rule_of(_i / N_LEVELS, NULL);
-    const amp_config config = config_at(levels[_i % N_LEVELS]);
+    const amp_optim rule = rule_of(_i / N_EACH_LEVEL, NULL);
+    const amp_config config = config_at(each_level[_i % N_EACH_LEVEL]);
     size_t size = 0;
     fused_start(&straight, rule, config, 0);
     train(&straight, 0, BEFORE);

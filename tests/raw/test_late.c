@@ -138,8 +138,6 @@ static void train_step(int step, enum way way) {
     ck_ok(amp_step_end(&raw.optimizer));
 }
 
-static const amp_level each_level[] = { EACH_LEVEL };
-
 TEST_TIMES(a_training_has_the_same_bits, 2 * N_EACH_LEVEL) {
     float early[PARAMS][N];
     for (enum way way = EARLY; way < N_WAYS; way++) {
@@ -191,11 +189,9 @@ static void backward_once(int i, float beta) {
     table.backward(dw[i], x, dy, beta, N);
 }
 
-static const amp_level verified[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O5 };
-
 /* A shared op adds to the gradient of one parameter and writes over another's. */
-TEST_TIMES(each_gradient_is_probed, 2 * 4) {
-    start(_i % 2 ? LATE : EARLY, verified[_i / 2], AMP_ON);
+TEST_TIMES(each_gradient_is_probed, 2 * N_FP32_LEVELS) {
+    start(_i % 2 ? LATE : EARLY, level_where(level_has_fp32, _i / 2), AMP_ON);
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
     (void)amp_seed_factor(&scaled);

@@ -8,9 +8,6 @@
 
 #include <math.h>
 
-static const amp_level levels[] = { EACH_LEVEL };
-static const amp_level low_levels[] = { AMP_O2, AMP_O3, AMP_O5 };
-
 /* Activations and elementwise gradients pass through ops that the model leaves at O1; at the 16-bit levels they are
  * rounded as everything is. The loss is no part of the model. */
 static void describe(amp_level level) {
@@ -37,13 +34,13 @@ static void train(int from, int to) {
 
 TEST_TIMES(it_is_the_training_with_casts_by_hand, N_EACH_LEVEL) {
     struct curve wanted, got;
-    kit_train(&host, kit_config(levels[_i]), &got);
-    kit_reference(levels[_i], &wanted);
+    kit_train(&host, kit_config(each_level[_i]), &got);
+    kit_reference(each_level[_i], &wanted);
     ck_assert_mem_eq(&got, &wanted, sizeof got);
     ck_assert_float_lt(got.loss[STEPS - 1], 0.2f * got.loss[0]); /* and it learns */
 }
 
-TEST_TIMES(resume_is_bit_exact, N_EACH_LEVEL) { kit_resume(&host, levels[_i]); }
+TEST_TIMES(resume_is_bit_exact, N_EACH_LEVEL) { kit_resume(&host, each_level[_i]); }
 
 static int bad_step = -1;
 
@@ -76,12 +73,8 @@ TEST_TIMES(a_dynamic_scale_gives_the_same_bits_and_a_skip_leaves_nothing, 2) {
 
 /* ---- the parameters' block ---- */
 
-static float through(amp_level level, float x) {
-    return level == AMP_O5 ? amp_bfloat16_to_float(amp_float_to_bfloat16(x)) : amp_half_to_float(amp_float_to_half(x));
-}
-
-TEST_TIMES(the_hosts_block_holds_what_16_bits_hold, 3) {
-    const amp_level level = low_levels[_i];
+TEST_TIMES(the_hosts_block_holds_what_16_bits_hold, N_RETYPING_LEVELS) {
+    const amp_level level = level_where(level_retypes, _i);
     float start_values[PARAM_FLOATS];
     amp_master masters[N_PARAMS] = { AMP_MASTER_INIT };
     size_t n;
@@ -91,12 +84,12 @@ TEST_TIMES(the_hosts_block_holds_what_16_bits_hold, 3) {
     ck_ok(amp_master_params(&raw.optimizer, masters, N_PARAMS, &n));
     ck_assert_uint_eq(n, N_PARAMS);
     for (int p = 0; p < N_PARAMS; p++) {
-        const bool low = level == AMP_O3 || !problem_params[p].batch_norm;
-        ck_assert_int_eq(masters[p].is_master, low && level != AMP_O3);
+        const bool low = level_loses_fp32(level) || !problem_params[p].batch_norm;
+        ck_assert_int_eq(masters[p].is_master, low && level_has_masters(level));
         ck_assert_int_eq(masters[p].dtype, AMP_FLOAT32);
         for (size_t i = 0; i < problem_params[p].size; i++) {
             const float exact = ((const float *)masters[p].data)[i];
-            ck_assert_float_eq(plain_param(&plain, p)[i], low ? through(level, exact) : exact);
+            ck_assert_float_eq(plain_param(&plain, p)[i], low ? level_through(level, exact) : exact);
         }
     }
     finish(NULL);
@@ -104,13 +97,14 @@ TEST_TIMES(the_hosts_block_holds_what_16_bits_hold, 3) {
 }
 
 /* An initialize that fails at its very end, and a shutdown without a step, give back the exact values. */
-TEST_TIMES(what_never_trained_comes_back_bit_for_bit, 3) {
+TEST_TIMES(what_never_trained_comes_back_bit_for_bit, N_RETYPING_LEVELS) {
+    const amp_level level = level_where(level_retypes, _i);
     float wanted[PARAM_FLOATS];
     problem_start(wanted);
-    start_at(low_levels[_i]);
+    start_at(level);
     ck_assert_mem_ne(plain.params, wanted, sizeof wanted);
     finish(NULL);
-    for (int i = 0; low_levels[_i] == AMP_O3 && i < PARAM_FLOATS; i++) wanted[i] = through(AMP_O3, wanted[i]);
+    for (int i = 0; level_loses_fp32(level) && i < PARAM_FLOATS; i++) wanted[i] = level_through(level, wanted[i]);
     ck_assert_mem_eq(plain.params, wanted, sizeof wanted);
 }
 
@@ -123,7 +117,7 @@ TEST(what_the_host_loads_becomes_the_master) {
     memcpy(plain.params, loaded, sizeof loaded);
     ck_ok(amp_masters_reconcile(raw.context));
     for (size_t i = 0; i < problem_params[W1].size; i++)
-        ck_assert_float_eq(plain_param(&plain, W1)[i], through(AMP_O2, loaded[i]));
+        ck_assert_float_eq(plain_param(&plain, W1)[i], level_through(AMP_O2, loaded[i]));
     finish(NULL);
     ck_assert_mem_eq(plain.params, loaded, sizeof loaded);
 }

@@ -3,6 +3,7 @@
  * A trainer without tensors: float pointers, extents as integers, all weights in one allocation, gradients that
  * backward adds into. It registers amp_buffers and writes no hook.
  */
+#include "levels.h"
 #include "raw.h"
 
 #include <math.h>
@@ -86,19 +87,13 @@ static void tear_down(void) {
 
 TEST_FIXTURE(set_up, tear_down)
 
-static float through(amp_level level, float x) {
-    return level == AMP_O1 ? amp_half_to_float(amp_float_to_half(x)) : amp_bfloat16_to_float(amp_float_to_bfloat16(x));
-}
-
 static void round_all(amp_level level, float *dst, const float *src, size_t n) {
-    for (size_t i = 0; i < n; i++) dst[i] = through(level, src[i]);
+    for (size_t i = 0; i < n; i++) dst[i] = level_through(level, src[i]);
 }
 
 static void fill(float *x, size_t n, float factor) {
     for (size_t i = 0; i < n; i++) x[i] = cosf((float)i * 1.7f) * factor;
 }
-
-static const amp_level levels[] = { AMP_O1, AMP_O4 };
 
 /* What the product is where operands and result are rounded: few enough terms for one order of sums. */
 static void expect_product(amp_level level, float *expected, const float *inp, const float *weight) {
@@ -111,19 +106,20 @@ static void expect_product(amp_level level, float *expected, const float *inp, c
 
 /* ---- emulate ---- */
 
-TEST_TIMES(an_emulated_op_is_round_compute_round, 2) {
+TEST_TIMES(an_emulated_op_is_round_compute_round, N_CASTING_LEVELS) {
+    const amp_level level = level_where(level_casts_ops, _i);
     float inp[B * C], kept[B * C], out[B * OC], expected[B * OC];
     fill(inp, B * C, 2.0f);
     memcpy(kept, inp, sizeof inp);
-    expect_product(levels[_i], expected, inp, weights + OC * C);
-    raw_start(&raw, CONFIG(levels[_i], .emulate = AMP_ON));
+    expect_product(level, expected, inp, weights + OC * C);
+    raw_start(&raw, CONFIG(level, .emulate = AMP_ON));
     table.forward(out, inp, weights + OC * C, B, C, OC);
     ck_assert_mem_eq(out, expected, sizeof out);
     ck_assert_mem_eq(inp, kept, sizeof inp); /* the host's own inputs are only read */
 }
 
-TEST_TIMES(gradient_accumulators_stay_fp32_sums, 2) {
-    const amp_level level = levels[_i];
+TEST_TIMES(gradient_accumulators_stay_fp32_sums, N_CASTING_LEVELS) {
+    const amp_level level = level_where(level_casts_ops, _i);
     float inp[B * C], dout[B * OC], rounded_inp[B * C], rounded_dout[B * OC], added[OC * C] = { 0 }, expected[OC * C];
     fill(inp, B * C, 2.0f);
     fill(dout, B * OC, 0.01f);
@@ -131,19 +127,20 @@ TEST_TIMES(gradient_accumulators_stay_fp32_sums, 2) {
     round_all(level, rounded_inp, inp, B * C);
     round_all(level, rounded_dout, dout, B * OC);
     matmul_backward(added, rounded_dout, rounded_inp, B, C, OC);
-    for (int i = 0; i < OC * C; i++) expected[i] = gradients[i] + through(level, added[i]);
+    for (int i = 0; i < OC * C; i++) expected[i] = gradients[i] + level_through(level, added[i]);
     raw_start(&raw, CONFIG(level, .emulate = AMP_ON));
     table.backward(gradients, dout, inp, B, C, OC);
     ck_assert_mem_eq(gradients, expected, sizeof expected);
 }
 
-TEST_TIMES(rows_leave_their_gaps_alone, 2) {
-    const amp_level level = levels[_i];
+TEST_TIMES(rows_leave_their_gaps_alone, N_CASTING_LEVELS) {
+    const amp_level level = level_where(level_casts_ops, _i);
     float x[B * LD], expected[B * LD];
     fill(x, B * LD, 3.0f);
     memcpy(expected, x, sizeof x);
     for (int i = 0; i < B; i++)
-        for (int j = 0; j < C; j++) expected[i * LD + j] = through(level, through(level, x[i * LD + j]) * 1.1f);
+        for (int j = 0; j < C; j++)
+            expected[i * LD + j] = level_through(level, level_through(level, x[i * LD + j]) * 1.1f);
     raw_start(&raw, CONFIG(level, .emulate = AMP_ON));
     table.rows(x, B, C, LD);
     ck_assert_mem_eq(x, expected, sizeof x);
@@ -326,14 +323,15 @@ static float train(bool with_libamp, unsigned *skipped) {
     return loss;
 }
 
-TEST_TIMES(it_trains, 2) {
+TEST_TIMES(it_trains, N_CASTING_LEVELS) {
+    const amp_level level = level_where(level_casts_ops, _i);
     unsigned skipped = 0;
     const float reference = train(false, &skipped);
     set_up();
-    raw_start(&raw, CONFIG(levels[_i], .emulate = AMP_ON));
+    raw_start(&raw, CONFIG(level, .emulate = AMP_ON));
     const float loss = train(true, &skipped);
     ck_assert_float_lt(reference, 1e-4f);
-    ck_assert_float_lt(loss, levels[_i] == AMP_O1 ? 1e-4f : 1e-3f); /* outputs near 1 carry 2^-11, or 2^-8 */
+    ck_assert_float_lt(loss, level_low(level) == AMP_FLOAT16 ? 1e-4f : 1e-3f); /* outputs near 1 carry 2^-11, or 2^-8 */
     ck_assert_uint_lt(skipped, 10);
 }
 

@@ -13,7 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 
-static const amp_level levels[] = { AMP_O2, AMP_O5 };
+static amp_level level_of(int i) { return level_where(level_has_masters, i); }
 
 static amp_dtype low;
 
@@ -111,25 +111,25 @@ static void tear_down(void) { raw_stop(&raw); }
 
 TEST_FIXTURE(NULL, tear_down)
 
-TEST_TIMES(it_is_the_training_with_casts_by_hand, 2) {
+TEST_TIMES(it_is_the_training_with_casts_by_hand, N_MASTER_LEVELS) {
     struct curve wanted, got;
-    kit_train(&host, kit_config(levels[_i]), &got);
-    kit_reference(levels[_i], &wanted);
+    kit_train(&host, kit_config(level_of(_i)), &got);
+    kit_reference(level_of(_i), &wanted);
     ck_assert_mem_eq(&got, &wanted, sizeof got);
 }
 
-TEST_TIMES(resume_is_bit_exact, 2) { kit_resume(&host, levels[_i]); }
+TEST_TIMES(resume_is_bit_exact, N_MASTER_LEVELS) { kit_resume(&host, level_of(_i)); }
 
 TEST(steps_are_skipped_and_nothing_moves) { kit_overflow(&host, AMP_O2); }
 
-TEST_TIMES(it_is_sound, 2) { kit_sound(&host, levels[_i]); }
+TEST_TIMES(it_is_sound, N_MASTER_LEVELS) { kit_sound(&host, level_of(_i)); }
 
 /* ---- whose memory is what ---- */
 
-TEST_TIMES(the_hosts_block_is_the_master, 2) {
+TEST_TIMES(the_hosts_block_is_the_master, N_MASTER_LEVELS) {
     amp_master masters[N_PARAMS] = { AMP_MASTER_INIT };
     size_t n, exact = 0;
-    start_at(levels[_i]);
+    start_at(level_of(_i));
     for (int i = 0; i < 5; i++) ck_assert(iterate(i, NULL));
     ck_ok(amp_master_params(&raw.optimizer, masters, N_PARAMS, &n));
     for (int p = 0; p < N_PARAMS; p++) ck_assert_ptr_eq(masters[p].data, plain_param(&plain, p));
@@ -144,10 +144,10 @@ TEST_TIMES(the_hosts_block_is_the_master, 2) {
 }
 
 /* Two bytes a weight more than FP32, where emulation has four for its master, and copies besides. */
-TEST_TIMES(a_copy_is_all_it_takes, 2) {
+TEST_TIMES(a_copy_is_all_it_takes, N_MASTER_LEVELS) {
     amp_memory memory = AMP_MEMORY_INIT, predicted = AMP_MEMORY_INIT;
     const size_t norms = problem_params[GAMMA].size + problem_params[BETA].size;
-    amp_config config = kit_config(levels[_i]);
+    amp_config config = kit_config(level_of(_i));
     config.observe = AMP_ON;
     (void)start(&config);
     ck_ok(amp_observe(raw.context, &SIZED(amp_observe_options, .every = 1)));
@@ -157,27 +157,27 @@ TEST_TIMES(a_copy_is_all_it_takes, 2) {
     ck_assert_uint_eq(memory.weights, 4 * PARAM_FLOATS);
     ck_assert_uint_eq(memory.masters + memory.master_gradients, 0);
     ck_assert_uint_eq(memory.casts, 2 * (PARAM_FLOATS - norms));
-    ck_ok(amp_predict_memory(raw.context, levels[_i], &predicted));
+    ck_ok(amp_predict_memory(raw.context, level_of(_i), &predicted));
     ck_assert_uint_eq(predicted.weights, memory.weights);
     ck_assert_uint_eq(predicted.masters + predicted.master_gradients, 0);
     ck_assert_uint_eq(predicted.casts, 2 * PARAM_FLOATS);
 }
 
 /* At a scale that is always 1 there is nothing to undo, and a gradient needs no copy, as at O4; else there is. */
-TEST_TIMES(gradients_are_set_aside_for_a_scale_alone, 2) {
+TEST_TIMES(gradients_are_set_aside_for_a_scale_alone, N_MASTER_LEVELS) {
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-    start_at(levels[_i]);
+    start_at(level_of(_i));
     plain.grads[0] = 3.0f;
     ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
     plain.grads[0] = 7.0f;
     ck_ok(amp_scale_loss_cancel(&scaled));
-    ck_assert_float_eq(plain.grads[0], level_is_dynamic(levels[_i]) ? 3.0f : 7.0f);
+    ck_assert_float_eq(plain.grads[0], level_is_dynamic(level_of(_i)) ? 3.0f : 7.0f);
 }
 
 /* A file that is loaded, an average swapped in: nobody tells libamp. */
-TEST_TIMES(what_the_host_writes_is_seen_at_once, 2) {
+TEST_TIMES(what_the_host_writes_is_seen_at_once, N_MASTER_LEVELS) {
     float loaded[PARAM_FLOATS];
-    start_at(levels[_i]);
+    start_at(level_of(_i));
     for (int i = 0; i < 3; i++) ck_assert(iterate(i, NULL));
     (void)plain_forward(&plain, 3);
     for (int i = 0; i < PARAM_FLOATS; i++) loaded[i] = sinf((float)i) / 3.0f;
@@ -190,13 +190,13 @@ TEST_TIMES(what_the_host_writes_is_seen_at_once, 2) {
 }
 
 /* Masters are masters: saved by emulation, resumed here, and the other way round. */
-TEST_TIMES(emulations_checkpoints_are_its_own, 2) {
+TEST_TIMES(emulations_checkpoints_are_its_own, N_MASTER_LEVELS) {
     static char saved[1 << 16];
     struct kit_state state;
     float wanted[PARAM_FLOATS], got[PARAM_FLOATS];
     size_t size;
     for (int turn = 0; turn < 2; turn++) {
-        amp_config config = kit_config(levels[_i]);
+        amp_config config = kit_config(level_of(_i));
         config.emulate = turn ? AMP_ON : AMP_DEFAULT;
         amp_context *context = start(&config);
         for (int i = 0; i < 20; i++) ck_assert(iterate(i, NULL));
@@ -364,9 +364,9 @@ static amp_status pass(void *self, double *loss) {
     return amp_scale_loss_end(&scaled);
 }
 
-TEST_TIMES(it_agrees_with_fp32_as_far_as_rounding_goes, 2) {
+TEST_TIMES(it_agrees_with_fp32_as_far_as_rounding_goes, N_MASTER_LEVELS) {
     float before[PARAM_FLOATS];
-    start_at(levels[_i]);
+    start_at(level_of(_i));
     memcpy(before, plain.params, sizeof before);
     ck_ok(amp_verify_step(raw.context, pass, NULL));
     ck_assert_mem_eq(plain.params, before, sizeof before);

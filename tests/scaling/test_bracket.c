@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* begin, end and cancel around one loss and one optimizer. */
+#include "../support/levels.h"
 #include "bracket.h"
 
 TEST_TIMES(the_loss_carries_the_scale, 2) {
@@ -24,9 +25,8 @@ DIFFERENCE_TIMES(the_seed_carries_it_without_a_scale_hook_or_loss, 2) {
     if (loss) fake_release(loss);
 }
 
-TEST_TIMES(end_unscales_exactly, 4) {
-    static const amp_level levels[] = { AMP_O1, AMP_O2, AMP_O3, AMP_O5 };
-    START_AT_SCALE(rig, levels[_i], 0, 1024.0f);
+TEST_TIMES(end_unscales_exactly, N_LOW_LEVELS) {
+    START_AT_SCALE(rig, level_where(level_is_low, _i), 0, 1024.0f);
     ck_assert_int_eq(bracket(&rig, 1.25), AMP_STEP);
     ck_assert_double_eq(fake_get(rig.net.weight->grad, 3), 1.25);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A device that the host serves (amp_serve.h): here the CPU's memory under another name, by libamp's own kernels. What
  * is trained there is what is trained on the CPU, bit for bit. */
+#include "../support/levels.h"
 #include "bracket.h"
 #include "scaler/rules.h"
 
@@ -162,16 +163,16 @@ static void train(amp_level level, bool there, double values[3][NET_SIZE], float
     fake_destroy(&host);
 }
 
-TEST_TIMES(a_training_there_is_the_cpus, 4) {
-    static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O5 };
+TEST_TIMES(a_training_there_is_the_cpus, N_FP32_LEVELS) {
+    const amp_level level = level_where(level_has_fp32, _i);
     double here[3][NET_SIZE], there[3][NET_SIZE];
     float scales[2][8];
     amp_record records[2];
     serve();
     n_lists = n_ends = 0;
-    train(levels[_i], false, here, scales[0], &records[0]);
+    train(level, false, here, scales[0], &records[0]);
     ck_assert_uint_eq(n_lists, 0);
-    train(levels[_i], true, there, scales[1], &records[1]);
+    train(level, true, there, scales[1], &records[1]);
     ck_assert_uint_gt(n_lists, 8);
     ck_assert_uint_eq(n_ends, 8);
     ck_assert_mem_eq(scales[0], scales[1], sizeof scales[0]);

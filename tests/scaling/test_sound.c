@@ -3,8 +3,6 @@
 #include "findings.h"
 #include "levels.h"
 
-static const amp_level each_level[] = { EACH_LEVEL };
-
 TEST_TIMES(what_is_right_is_sound, N_EACH_LEVEL) {
     size_t n;
     RIG_START(rig, each_level[_i], FAKE_RETAINS);

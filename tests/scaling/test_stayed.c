@@ -3,8 +3,6 @@
 #include "findings.h"
 #include "levels.h"
 
-static const amp_level each_level[] = { EACH_LEVEL };
-
 static void start(struct rig *rig, amp_level level, unsigned options, uint32_t flags) {
     rig_init(rig, options);
     rig->net.optimizer.flags = flags;

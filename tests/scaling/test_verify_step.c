@@ -5,8 +5,6 @@
 
 #include <math.h>
 
-static const amp_level each_level[] = { EACH_LEVEL };
-
 /* What the host's pass does; each but RIGHT is wrong. */
 enum slip {
     RIGHT, FACTOR_TWICE, FACTOR_NEVER, LOSS_STAYS_SCALED, GRADIENT_LOST, STEPS, STEPS_BY_ITSELF, STEP_BEGINS, LEFT_OPEN,

@@ -5,8 +5,6 @@
 
 #include <math.h>
 
-static const amp_level each_level[] = { EACH_LEVEL };
-
 /* ---- the scale ---- */
 
 TEST_TIMES(nothing_took_the_scale, 2) {

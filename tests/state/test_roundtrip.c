@@ -5,11 +5,9 @@
 
 #include <unistd.h>
 
-static const amp_level levels[] = { EACH_LEVEL };
-
 TEST_TIMES(round_trip_restores_everything, N_EACH_LEVEL) {
-    START(rig, levels[_i]);
-    START(fresh, levels[_i]);
+    START(rig, each_level[_i]);
+    START(fresh, each_level[_i]);
     train_some(&rig, 5);
     const struct snapshot before = snap(&rig);
     OWN_BYTES state = state_of(&rig, AMP_STATE_SAFETENSORS);
@@ -41,8 +39,8 @@ TEST(file_is_the_same_as_memory) {
 
 /* A step that was taken before the state was saved, or is still to come, is not missed. */
 TEST_TIMES(a_resume_misses_no_step, N_EACH_LEVEL) {
-    START(rig, levels[_i]);
-    START(fresh, levels[_i]);
+    START(rig, each_level[_i]);
+    START(fresh, each_level[_i]);
     train_some(&rig, 2);
     OWN_BYTES state = state_of(&rig, AMP_STATE_SAFETENSORS);
     OWN_BYTES text = state_of(&rig, AMP_STATE_APEX);
@@ -73,7 +71,7 @@ enum order { MODEL_INIT_STATE, INIT_MODEL_STATE, INIT_STATE_MODEL, MODEL_INIT_ST
 /* Every order of the host's load, initialize and libamp's load, at every level, with and without versions. */
 TEST_TIMES(every_order_keeps_every_bit, N_EACH_LEVEL * 2 * N_ORDERS) {
     double model[3][NET_SIZE];
-    const amp_level level = levels[_i / (2 * N_ORDERS)];
+    const amp_level level = each_level[_i / (2 * N_ORDERS)];
     const enum order order = (enum order)(_i % N_ORDERS);
     const unsigned options = FAKE_RETAINS | (_i / N_ORDERS % 2 ? FAKE_NO_VERSION : 0);
     RIG_WITH(rig, options, level, .window = 3);
@@ -110,7 +108,7 @@ TEST(another_model_wins_where_it_differs) {
 
 /* FP32 values survive every pair of levels, and a warning says what changed. */
 TEST_TIMES(another_level_keeps_the_masters, N_EACH_LEVEL * N_EACH_LEVEL) {
-    const amp_level from = levels[_i / N_EACH_LEVEL], to = levels[_i % N_EACH_LEVEL];
+    const amp_level from = each_level[_i / N_EACH_LEVEL], to = each_level[_i % N_EACH_LEVEL];
     START(rig, from);
     START(other, to);
     train_some(&rig, 4);

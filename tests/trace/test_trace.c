@@ -16,7 +16,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const amp_level each_level[] = { EACH_LEVEL };
 static const char *folder = ".";
 
 static const char *path_of(const char *name) {

@@ -8,8 +8,7 @@
 #include <setjmp.h>
 #include <unistd.h>
 
-static const amp_level levels[] = { EACH_LEVEL };
-enum { N_LEVELS = sizeof levels / sizeof levels[0], BAD_STEP = 20 };
+enum { BAD_STEP = 20 };
 
 static bool is_linear(const network *net, int i) { return net->layers[i].kind == DUET_LINEAR; }
 
@@ -45,8 +44,8 @@ static int is_interrupted(int step, float *loss) {
     return trainer_host.iterate(step, loss);
 }
 
-TEST_TIMES(layers_may_be_put_back_and_left_by_a_longjmp, 2 * N_LEVELS) {
-    const amp_config config = kit_config(levels[_i / 2]);
+TEST_TIMES(layers_may_be_put_back_and_left_by_a_longjmp, 2 * N_EACH_LEVEL) {
+    const amp_config config = kit_config(each_level[_i / 2]);
     struct kit_host host = trainer_host;
     struct curve expected, curve;
     kit_train(&trainer_host, config, &expected);
@@ -57,7 +56,7 @@ TEST_TIMES(layers_may_be_put_back_and_left_by_a_longjmp, 2 * N_LEVELS) {
 }
 
 /* Seen from the outside the net is what it was before adapter_start, with the FP32 weights. */
-TEST_TIMES(shutdown_leaves_duet_as_it_was, N_LEVELS) {
+TEST_TIMES(shutdown_leaves_duet_as_it_was, N_EACH_LEVEL) {
     struct trainer trainer;
     struct kit_state state;
     layer before[DUET_LAYERS], wrapped[DUET_LAYERS];
@@ -65,13 +64,13 @@ TEST_TIMES(shutdown_leaves_duet_as_it_was, N_LEVELS) {
     trainer_new(&trainer);
     network *net = trainer.net;
     memcpy(before, net->layers, sizeof before);
-    trainer_start(&trainer, kit_config(levels[_i]), 0);
+    trainer_start(&trainer, kit_config(each_level[_i]), 0);
     for (int step = 0; step < 5; step++) (void)trainer_step(&trainer, step);
     memcpy(wrapped, net->layers, sizeof wrapped);
     ck_ok(adapter_stop(&trainer.adapter));
     ck_assert_mem_eq(net->layers, before, sizeof before);
     ck_assert(net->blas == &duet_default_blas);
-    ck_assert(levels[_i] == AMP_O0 || wrapped[0].forward != before[0].forward);
+    ck_assert(each_level[_i] == AMP_O0 || wrapped[0].forward != before[0].forward);
 
     trainer_read(&trainer, &state);
     const float loss = trainer_step(&trainer, 5); /* as if libamp had never been there */
@@ -201,14 +200,14 @@ TEST(micro_batches_add_to_the_momentum) {
 /* ---- checkpoints ---- */
 
 /* duet's own checkpoint is the two blocks; it may be loaded before libamp starts or after its state is there. */
-TEST_TIMES(resuming_is_bit_exact, 2 * N_LEVELS) {
+TEST_TIMES(resuming_is_bit_exact, 2 * N_EACH_LEVEL) {
     enum { N = 25 };
     const bool late = _i % 2 == 1;
     struct trainer whole, resumed;
     struct kit_state state;
     char path[] = "/tmp/pairs-XXXXXX";
     const int file = mkstemp(path);
-    amp_config config = CONFIG(levels[_i / 2]);
+    amp_config config = CONFIG(each_level[_i / 2]);
     if (level_is_dynamic(config.level)) config.init_scale = 256.0f, config.window = 7; /* saved in mid-window */
     ck_assert_int_ge(file, 0);
     close(file);
@@ -249,7 +248,7 @@ static amp_op_stats stats_of(const struct trainer *trainer, const char *name, ui
 /* The products that a wrapped layer's threads make are the layer's own business. */
 TEST_RANGE(what_a_layers_threads_call_is_inside_the_layer, 1, 3) {
     struct trainer trainer;
-    trainer_open(&trainer, kit_config(levels[_i]), 0);
+    trainer_open(&trainer, kit_config(each_level[_i]), 0);
     (void)trainer_step(&trainer, 0);
     const amp_op_stats product = stats_of(&trainer, "gemm", 0), layer0 = stats_of(&trainer, "linear", 0);
     ck_assert_uint_eq(product.calls, 0);

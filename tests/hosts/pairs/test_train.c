@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* duet trains the hosts' common problem at every level, and agrees with the casts written by hand. */
+#include "../../support/levels.h"
 #include "trainer.h"
 
-static const amp_level levels[] = { AMP_O0, AMP_O1, AMP_O2, AMP_O3, AMP_O4, AMP_O5 };
-enum { N_LEVELS = sizeof levels / sizeof levels[0] };
-
 static void reference(int i, struct curve *curve) {
-    if (levels[i] == AMP_O3) reference_train_momentum_in_gradients(3, curve);
-    else kit_reference(levels[i], curve);
+    if (level_loses_fp32(each_level[i])) reference_train_momentum_in_gradients(3, curve);
+    else kit_reference(each_level[i], curve);
 }
 
 TEST(plain_duet_is_the_reference) {
@@ -32,17 +30,17 @@ static int iterate_with_a_seed(int step, float *loss) {
 
 /* As it is; with an optimizer inlined in a loop; and where duet's own cost factor stays as it is: libamp shows the cost
  * layer's backward a scaled loss gradient. */
-TEST_TIMES(emulated_levels_are_the_reference_bit_for_bit, N_OPTIONS * N_LEVELS) {
-    const int level = _i % N_LEVELS;
+TEST_TIMES(emulated_levels_are_the_reference_bit_for_bit, N_OPTIONS * N_EACH_LEVEL) {
+    const int level = _i % N_EACH_LEVEL;
     struct kit_host host = trainer_host;
     struct curve expected, curve, fp32;
     reference(level, &expected);
-    trainer_options = options[_i / N_LEVELS];
+    trainer_options = options[_i / N_EACH_LEVEL];
     if (trainer_options == ADAPTER_SEEDS) host.iterate = iterate_with_a_seed;
-    kit_train(&host, kit_config(levels[level]), &curve);
+    kit_train(&host, kit_config(each_level[level]), &curve);
     ck_same_curves(&curve, &expected);
     reference_train(0, 1.0f, &fp32);
-    ck_assert(levels[level] == AMP_O0 || curve_distance(&curve, &fp32) > 0.0); /* and something was rounded */
+    ck_assert(!level_is_low(each_level[level]) || curve_distance(&curve, &fp32) > 0.0); /* and something was rounded */
 }
 
 /* Two batches a step, one after the other in one bracket, as frameworks of this kind subdivide a batch: what backward
@@ -75,9 +73,9 @@ TEST_TIMES(a_power_of_two_changes_no_bit_at_o0, 5) {
 
 /* ---- nothing to find ---- */
 
-TEST_TIMES(what_is_right_is_sound, N_OPTIONS * N_LEVELS) {
-    trainer_options = options[_i / N_LEVELS];
-    kit_sound(&trainer_host, levels[_i % N_LEVELS]);
+TEST_TIMES(what_is_right_is_sound, N_OPTIONS * N_EACH_LEVEL) {
+    trainer_options = options[_i / N_EACH_LEVEL];
+    kit_sound(&trainer_host, each_level[_i % N_EACH_LEVEL]);
 }
 
 TEST_TIMES(replaced_products_are_sound, 2) {
