@@ -181,10 +181,15 @@ def multi_tensor_sgd(
     )
 
 
-def _adam(lists: list[Any], step: Any, mode: int, numbers: dict[str, Any], low: Any = None) -> None:
+def _numbers(lr: Any, beta1: float, beta2: float, eps: float, decay: float, **switches: Any) -> dict[str, Any]:
+    given = {name: bool(value) for name, value in switches.items()}
+    return {"lr": number(lr), "betas": (beta1, beta2), "eps": eps, "weight_decay": decay, **given}
+
+
+def _step_two(rule: str, lists: list[Any], step: Any, numbers: dict[str, Any], low: Any = None) -> None:
+    """A rule with Adam's two moments."""
     grads, params, exp_avg, exp_avg_sq = lists
-    moments = _Moments(exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
-    _step("adam" if mode == 0 else "adamw", [grads, params], moments, step, low, **numbers)
+    _step(rule, [grads, params], _Moments(exp_avg=exp_avg, exp_avg_sq=exp_avg_sq), step, low, **numbers)
 
 
 @torch.no_grad()
@@ -202,9 +207,8 @@ def multi_tensor_adam(
     weight_decay: float,
 ) -> None:
     """Lists: gradients, weights, exp_avg, exp_avg_sq. mode 0: Adam, 1: AdamW. Does not look at the flag."""
-    numbers = {"lr": number(lr), "betas": (beta1, beta2), "eps": eps}
-    numbers.update(weight_decay=weight_decay, bias_correction=bool(bias_correction))
-    _adam(_checked(lists, 4), step, mode, numbers)
+    numbers = _numbers(lr, beta1, beta2, eps, weight_decay, bias_correction=bias_correction)
+    _step_two("adam" if mode == 0 else "adamw", _checked(lists, 4), step, numbers)
 
 
 @torch.no_grad()
@@ -225,12 +229,12 @@ def multi_tensor_adam_capturable(
     """As multi_tensor_adam, numbers in tensors; the gradients become unscaled. Nothing if the flag is set."""
     grads, params, exp_avg, exp_avg_sq, *masters = _checked(lists, 4, 5)
     device = params[0].device
-    numbers = {"lr": number(lr), "betas": (beta1, beta2), "eps": eps}
-    numbers.update(weight_decay=weight_decay, bias_correction=bool(bias_correction))
     flag, factor = _is_set(noop_flag, device), _scalar(inv_scale, device)
+    numbers = _numbers(lr, beta1, beta2, eps, weight_decay, bias_correction=bias_correction)
     numbers.update(inv_scale=factor, found_inf=flag)
     stepped, low = (masters[0], params) if masters else (params, None)
-    _adam([grads, stepped, exp_avg, exp_avg_sq], step, mode, numbers, _copies(low))
+    moved = [grads, stepped, exp_avg, exp_avg_sq]
+    _step_two("adam" if mode == 0 else "adamw", moved, step, numbers, _copies(low))
     _copy_wide(low, stepped)
     keep = torch.where(flag != 0, torch.ones_like(factor), factor)
     kernels.scale(grads, grads, keep, found_inf=_number(grads))
@@ -282,8 +286,8 @@ def multi_tensor_novograd(
     moment. norm_type 2, or 0 for the largest element. Does not look at the flag.
     """
     grads, params, exp_avg = _checked(lists, 3)
-    numbers = {"lr": number(lr), "betas": (beta1, beta2), "eps": eps, "weight_decay": weight_decay}
-    numbers.update(bias_correction=bool(bias_correction), grad_averaging=bool(grad_averaging))
+    switches = {"bias_correction": bias_correction, "grad_averaging": grad_averaging}
+    numbers = _numbers(lr, beta1, beta2, eps, weight_decay, **switches)
     moments = _Moments(exp_avg=exp_avg)
     moments.wide["exp_avg_sq"] = [norm.reshape(1) for norm in grad_norms.unbind()]
     if norm_type == 0:
@@ -291,11 +295,6 @@ def multi_tensor_novograd(
         moments.store()
         return
     _step("novograd", [grads, params], moments, step, decoupled=mode == 1, init_zero=True, **numbers)
-
-
-def _lamb(lists: list[list[torch.Tensor]], step: Any, low: Any, numbers: dict[str, Any]) -> None:
-    grads, params, exp_avg, exp_avg_sq = lists
-    _step("lamb", [grads, params], _Moments(exp_avg=exp_avg, exp_avg_sq=exp_avg_sq), step, low, **numbers)
 
 
 @torch.no_grad()
@@ -318,32 +317,10 @@ def multi_tensor_lamb(
 ) -> None:
     """Lists: gradients, weights, exp_avg, exp_avg_sq. mode 1: the decay is apart. Does not look at the flag."""
     checked = _checked(lists, 4)
-    numbers = _lamb_numbers(lr, beta1, beta2, eps, bias_correction, weight_decay, grad_averaging, mode, use_nvlamb)
+    switches = {"bias_correction": bias_correction, "grad_averaging": grad_averaging, "nvlamb": use_nvlamb}
+    numbers = _numbers(lr, beta1, beta2, eps, weight_decay, decoupled=mode == 1, **switches)
     numbers.update(max_grad_norm=float(max_grad_norm), grad_norm=_scalar(global_grad_norm, checked[1][0].device))
-    _lamb(checked, step, None, numbers)
-
-
-def _lamb_numbers(
-    lr: Any,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    bias_correction: int,
-    weight_decay: float,
-    grad_averaging: int,
-    mode: int,
-    nvlamb: bool | None,
-) -> dict[str, Any]:
-    return {
-        "lr": number(lr),
-        "betas": (beta1, beta2),
-        "eps": eps,
-        "weight_decay": weight_decay,
-        "bias_correction": bool(bias_correction),
-        "grad_averaging": bool(grad_averaging),
-        "decoupled": mode == 1,
-        "nvlamb": bool(nvlamb),
-    }
+    _step_two("lamb", checked, step, numbers)
 
 
 @torch.no_grad()
@@ -372,14 +349,15 @@ def multi_tensor_lamb_mp(
     """
     checked = _checked(lists, 4, 5)
     device = checked[1][0].device
-    numbers = _lamb_numbers(lr, beta1, beta2, eps, bias_correction, weight_decay, grad_averaging, mode, use_nvlamb)
+    switches = {"bias_correction": bias_correction, "grad_averaging": grad_averaging, "nvlamb": use_nvlamb}
+    numbers = _numbers(lr, beta1, beta2, eps, weight_decay, decoupled=mode == 1, **switches)
     norm, limit = _scalar(global_grad_norm, device), torch.as_tensor(max_grad_norm, device=device).float().reshape(1)
     # The limit is on the device, where the kernel wants a number: 1 is the limit of the norm in units of it.
     numbers.update(max_grad_norm=1.0, grad_norm=torch.where(limit > 0, norm / limit, torch.zeros_like(norm)))
     skip = torch.maximum(_is_set(noop_flag, device), (_scalar(found_inf, device) != 0).float())
     numbers.update(inv_scale=_scalar(inv_scale, device), found_inf=skip)
     low = checked[4] if len(checked) == 5 else None
-    _lamb(checked[:4], step, _copies(low), numbers)
+    _step_two("lamb", checked[:4], step, numbers, _copies(low))
     _copy_wide(low, checked[1])
 
 

@@ -30,6 +30,23 @@ def number(value: Any) -> float:
     return known[1]
 
 
+def loss_of(closure: Callable[[], Any] | None) -> Any:
+    """What a closure returns; None without one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+_SWITCHES = ("bias_correction", "grad_averaging", "nesterov")
+
+
+def numbers_of(group: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The rate, and those of a group's numbers that the kernel takes by the same names."""
+    numbers = {name: bool(group[name]) if name in _SWITCHES else group[name] for name in names}
+    return {"lr": number(group["lr"]), **numbers}
+
+
 def apexs_arguments(
     function: str, names: tuple[str, ...], given: tuple[Any, ...], named: dict[str, Any]
 ) -> dict[str, Any]:
@@ -150,6 +167,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     _kernels: tuple[str, ...] = ()  # amp_C's, which classes derived from Apex's call by these names
     _moments: tuple[str, ...] = ()  # of one element for each of the parameter's
+    _arguments: tuple[str, ...] = ("betas", "eps", "weight_decay", "bias_correction")  # the kernel's, in the groups
     _counts = True  # steps, in its groups
     _attributes: tuple[str, ...] = ("set_grad_none",)  # that a pickle keeps
 
@@ -179,10 +197,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         self._step_all()
         return loss
 
@@ -192,6 +207,10 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _step_group(self, group: dict[str, Any]) -> None:
         raise NotImplementedError
+
+    def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The kernel's arguments that are the same for all parameters of a group."""
+        return numbers_of(group, self._arguments)
 
     def _begins(self, group: dict[str, Any]) -> bool:
         """Is this a first step for some parameter, which the kernel takes otherwise than one after a skip?"""
@@ -310,6 +329,12 @@ def _fp32_at(value: torch.Tensor, param: torch.Tensor, place: torch.Tensor | Non
     if place is None:
         return value.detach().to(device=param.device, dtype=torch.float32, copy=True)
     return place.detach().copy_(value.detach())
+
+
+def masters_of(params: list[torch.Tensor], states: list[dict[str, Any]]) -> tuple[list[torch.Tensor], list[Any]]:
+    """What is stepped, masters where there are any, and the parameters that are rounded from them, else None."""
+    masters = [state.get("master_param", param) for param, state in zip(params, states, strict=True)]
+    return masters, [None if master is param else param for master, param in zip(masters, params, strict=True)]
 
 
 def of_each(states: Iterable[dict[str, Any]], *names: str) -> dict[str, list[torch.Tensor]]:

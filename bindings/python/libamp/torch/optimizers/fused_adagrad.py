@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .base import FusedOptimizer, fused_step, number, of_each
+from .base import FusedOptimizer, fused_step, of_each
 
 
 class FusedAdagrad(FusedOptimizer):
@@ -12,6 +12,7 @@ class FusedAdagrad(FusedOptimizer):
     _skips_by_flag = True
     _kernels = ("multi_tensor_adagrad",)
     _counts = False
+    _arguments = ("eps", "weight_decay")
     _moments = ("sum",)
     _attributes = ("set_grad_none", "adagrad_w_mode")
 
@@ -29,15 +30,5 @@ class FusedAdagrad(FusedOptimizer):
 
     def _step_group(self, group: dict[str, Any]) -> None:
         params, grads, states = self._lists(group)
-        fused_step(
-            "adagrad",
-            params,
-            grads,
-            of_each(states, "sum"),
-            1,
-            lr=number(group["lr"]),
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            decoupled=bool(self.adagrad_w_mode),
-            **self._flag(),
-        )
+        numbers = {**self._numbers(group), "decoupled": bool(self.adagrad_w_mode)}
+        fused_step("adagrad", params, grads, of_each(states, "sum"), 1, **numbers, **self._flag())

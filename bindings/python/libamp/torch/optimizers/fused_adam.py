@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .base import FusedOptimizer, apexs_arguments, fused_step, number, of_each
+from .base import FusedOptimizer, apexs_arguments, fused_step, loss_of, masters_of, of_each
 from .fused_lamb import global_norm
 from .grad_scaler import Scaling
 
@@ -90,10 +90,7 @@ class FusedAdam(FusedOptimizer):
         grad_scaler = old.pop("grad_scaler")
         if any(value is not None for value in old.values()):
             raise RuntimeError("FusedAdam.step takes a closure and grad_scaler alone: gradients are the parameters'")
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         scaling = Scaling(self, grad_scaler) if self.capturable else None
         for group in self.param_groups:
             if scaling is None:
@@ -101,15 +98,6 @@ class FusedAdam(FusedOptimizer):
             else:
                 self._step_on_device(group, scaling)
         return loss
-
-    def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "lr": number(group["lr"]),
-            "betas": group["betas"],
-            "eps": group["eps"],
-            "weight_decay": group["weight_decay"],
-            "bias_correction": bool(group["bias_correction"]),
-        }
 
     def _step_group(self, group: dict[str, Any]) -> None:
         params, grads, states = self._lists(group)
@@ -130,8 +118,7 @@ class FusedAdam(FusedOptimizer):
             return
         device = params[0].device
         moments = of_each(states, *self._moments)
-        masters = [state.get("master_param", param) for param, state in zip(params, states, strict=True)]
-        halves = [None if master is param else param for master, param in zip(masters, params, strict=True)]
+        masters, halves = masters_of(params, states)
         fused_step(
             "adamw" if self.adam_w_mode else "adam",
             masters,

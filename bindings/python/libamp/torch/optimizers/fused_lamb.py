@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ... import kernels
-from .base import FusedOptimizer, fused_step, number, of_each
+from .base import FusedOptimizer, fused_step, of_each
 
 
 def global_norm(grads: list[torch.Tensor], scale: Any = 1.0) -> Any:
@@ -34,6 +34,7 @@ class FusedLAMB(FusedOptimizer):
     _skips_by_flag = True
     _kernels = ("multi_tensor_l2norm", "multi_tensor_lamb")
     _moments = ("exp_avg", "exp_avg_sq")
+    _arguments = (*FusedOptimizer._arguments, "grad_averaging")
     _attributes: tuple[str, ...] = ("set_grad_none", "adam_w_mode", "use_nvlamb")
 
     def __init__(
@@ -76,14 +77,6 @@ class FusedLAMB(FusedOptimizer):
             fused_step("lamb", params, own, moments, steps, grad_norm=norm, **self._numbers(group), **self._flag())
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "lr": number(group["lr"]),
-            "betas": group["betas"],
-            "eps": group["eps"],
-            "weight_decay": group["weight_decay"],
-            "max_grad_norm": float(group["max_grad_norm"] or 0.0),
-            "bias_correction": bool(group["bias_correction"]),
-            "grad_averaging": bool(group["grad_averaging"]),
-            "decoupled": bool(self.adam_w_mode),
-            "nvlamb": bool(self.use_nvlamb),
-        }
+        limit = float(group["max_grad_norm"] or 0.0)
+        modes = {"decoupled": bool(self.adam_w_mode), "nvlamb": bool(self.use_nvlamb)}
+        return {**super()._numbers(group), "max_grad_norm": limit, **modes}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .base import apexs_arguments, fused_step, of_each
+from .base import apexs_arguments, fused_step, loss_of, masters_of, of_each
 from .fused_lamb import FusedLAMB, global_norm
 from .grad_scaler import Scaling
 
@@ -39,19 +39,10 @@ class FusedMixedPrecisionLamb(FusedLAMB):
         reduced_precision_dtype: torch.dtype | None = None,
     ) -> None:
         self.reduced_precision_dtype = reduced_precision_dtype
+        rate, set_grad_none = torch.as_tensor(lr, dtype=torch.float32), True
         super().__init__(
-            params,
-            torch.as_tensor(lr, dtype=torch.float32),
-            bias_correction,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            adam_w_mode,
-            grad_averaging,
-            True,
-            max_grad_norm,
-            use_nvlamb,
+            params, rate, bias_correction, betas, eps, weight_decay, amsgrad, adam_w_mode, grad_averaging,
+            set_grad_none, max_grad_norm, use_nvlamb,
         )
         for group in self.param_groups:
             device = group["params"][0].device if group["params"] else None
@@ -68,10 +59,7 @@ class FusedMixedPrecisionLamb(FusedLAMB):
     def step(self, closure: Callable[[], Any] | None = None, *apexs: Any, **named: Any) -> Any:
         """grad_scaler, behind the closure or by name: a torch.cuda.amp.GradScaler whose gradients are scaled still."""
         grad_scaler = apexs_arguments("step", ("grad_scaler",), apexs, named)["grad_scaler"]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         if not grads:
             return loss
@@ -89,8 +77,7 @@ class FusedMixedPrecisionLamb(FusedLAMB):
             return
         device = params[0].device
         step = self._step_tensor(group, device)
-        masters = [state.get("master_param", param) for param, state in zip(params, states, strict=True)]
-        halves = [None if master is param else param for master, param in zip(masters, params, strict=True)]
+        masters, halves = masters_of(params, states)
         moments = of_each(states, *self._moments)
         arguments = {**self._numbers(group), **scaling.arguments(device), "grad_norm": norm}
         fused_step("lamb", masters, grads, moments, step, model_params=halves, **arguments)

@@ -18,6 +18,7 @@ class FusedNovoGrad(FusedOptimizer):
     _skips_by_flag = True
     _kernels = ("multi_tensor_novograd",)
     _moments = ("exp_avg",)
+    _arguments = (*FusedOptimizer._arguments, "grad_averaging")
     _attributes = ("set_grad_none", "moment_mode")
 
     def __init__(
@@ -94,22 +95,9 @@ class FusedNovoGrad(FusedOptimizer):
         if new and (isinstance(steps, torch.Tensor) or steps > 0):
             for grad, state in zip(grads, states, strict=True):
                 state["exp_avg_sq"].copy_(grad.float().norm().reshape(1))
-        fused_step(
-            "novograd",
-            params,
-            grads,
-            of_each(states, "exp_avg", "exp_avg_sq"),
-            steps,
-            lr=number(group["lr"]),
-            betas=group["betas"],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            bias_correction=bool(group["bias_correction"]),
-            grad_averaging=bool(group["grad_averaging"]),
-            decoupled=self.moment_mode == 1,
-            init_zero=not new,
-            **self._flag(),
-        )
+        moments = of_each(states, "exp_avg", "exp_avg_sq")
+        numbers = {**self._numbers(group), "decoupled": self.moment_mode == 1, "init_zero": not new}
+        fused_step("novograd", params, grads, moments, steps, **numbers, **self._flag())
 
 
 def inf_norm_step(

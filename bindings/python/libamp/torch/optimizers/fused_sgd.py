@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import required
 
-from .base import FusedOptimizer, fused_step, number, of_each
+from .base import FusedOptimizer, fused_step, of_each
 
 
 class FusedSGD(FusedOptimizer):
@@ -19,6 +19,7 @@ class FusedSGD(FusedOptimizer):
 
     _skips_by_flag = True
     _kernels = ("multi_tensor_sgd",)
+    _arguments = ("momentum", "dampening", "weight_decay", "nesterov")
     _attributes = ("set_grad_none", "wd_after_momentum", "materialize_master_grads")
 
     def __init__(
@@ -79,17 +80,6 @@ class FusedSGD(FusedOptimizer):
 
     def _step_alike(self, lists: Sequence[list[Any]], steps: int, group: dict[str, Any]) -> None:
         params, grads, states = lists
-        fused_step(
-            "sgd",
-            params,
-            grads,
-            of_each(states, "momentum_buffer") if group["momentum"] != 0 else {},
-            steps,
-            lr=number(group["lr"]),
-            momentum=group["momentum"],
-            dampening=group["dampening"],
-            weight_decay=group["weight_decay"],
-            nesterov=group["nesterov"],
-            decay_after_momentum=self.wd_after_momentum,
-            **self._flag(),
-        )
+        moments = of_each(states, "momentum_buffer") if group["momentum"] != 0 else {}
+        numbers = {**self._numbers(group), "decay_after_momentum": self.wd_after_momentum}
+        fused_step("sgd", params, grads, moments, steps, **numbers, **self._flag())

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from libamp.torch.optimizers.base import loss_of
 from libamp.torch.parallel.distributed import on_gradient
 from libamp.torch.parallel.flat import flat_dist_call
 
@@ -364,10 +365,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, grad_scaler: Any = None) -> Any:
         """Uses the gradients up. grad_scaler: an enabled one unscales, and skips for all ranks or for none."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         self.grad_sync()
         if not self._overflowed(grad_scaler):
             self._prepare()

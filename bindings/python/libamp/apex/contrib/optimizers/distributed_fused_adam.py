@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from libamp.torch.optimizers.base import fused_step, number
+from libamp.torch.optimizers import FusedAdam
+from libamp.torch.optimizers.base import fused_step, numbers_of
 
 from ._buckets import Bucket
 from ._sharded import ShardedOptimizer
@@ -106,11 +107,7 @@ class DistributedFusedAdam(ShardedOptimizer):
                 {name: [moment[shard] for shard in shards] for name, moment in moments.items()},
                 self._steps,
                 inv_scale=self._factor(bucket),
-                lr=number(group["lr"]),
-                betas=group["betas"],
-                eps=group["eps"],
-                weight_decay=group["weight_decay"],
-                bias_correction=bool(group["bias_correction"]),
+                **numbers_of(group, FusedAdam._arguments),
             )
         if self.dtype != torch.float32:
             for name, moment in moments.items():

@@ -33,14 +33,5 @@ class FusedAdam(optimizers.FusedAdam):
             raise RuntimeError(
                 "FusedAdam adds eps to the root: leave eps_inside_sqrt=True away, and take a smaller eps"
             )
-        super().__init__(
-            params,
-            lr=lr,
-            bias_correction=bias_correction,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-            max_grad_norm=max_grad_norm,
-            **today,
-        )
+        today.update(weight_decay=weight_decay, amsgrad=amsgrad, max_grad_norm=max_grad_norm)
+        super().__init__(params, lr, bias_correction, betas, eps, **today)
