@@ -16,6 +16,7 @@
 #include "context/context.h"
 #include "context/environment.h"
 #include "context/findings.h"
+#include "context/live.h"
 #include "context/log.h"
 #include "context/op.h"
 #include "context/optimizer.h"
@@ -363,24 +364,6 @@ static amp_status wire_all(amp_context *context) {
 
 /* ---- all together ---- */
 
-static amp_status make_brackets(amp_context *context) {
-    const struct amp__properties *properties = &context->policy.properties;
-    context->progress.seed_scale = 1.0f;
-    context->brackets.list = amp__alloc(properties->num_losses, sizeof *context->brackets.list);
-    if (!context->brackets.list) return amp__fail_memory();
-    for (uint32_t i = 0; i < properties->num_losses; i++) {
-        struct amp__bracket *bracket = &context->brackets.list[i];
-        bracket->context = context;
-        bracket->loss_id = i;
-        bracket->home = &amp__home_host;
-        bracket->shown.scale = &bracket->scale;
-        bracket->shown.found_inf = &bracket->found_inf;
-        amp__scaler_init(&bracket->scaler, &properties->scaler);
-        bracket->record.scale_before = bracket->record.scale_after = bracket->scaler.scale;
-    }
-    return AMP_OK;
-}
-
 /* How many parameters they say they have; nothing of it is checked yet. */
 static size_t expected(amp_model *const *models, size_t n_models, amp_optimizer *const *optimizers,
                        size_t n_optimizers) {
@@ -423,7 +406,11 @@ static amp_status build_context(amp_context *context, amp_model *const *models, 
     amp__fused_mark(context);
     AMP_TRY(amp__ranges_build(context));
     AMP_TRY(amp__cache_init(&context->cache, context->params.n * AMP__FORMS));
-    AMP_TRY(make_brackets(context));
+    context->brackets.plan.places = context->devices.places;
+    context->brackets.plan.n_places = context->devices.n_places;
+    context->devices.complete = true;
+    context->progress.seed_scale = 1.0f;
+    AMP_TRY(amp__brackets_make(context, &context->brackets, &context->policy.properties));
     AMP_TRY(amp__home_start(context));
     AMP_TRY(wire_all(context));
     AMP_TRY(amp__live_add(context));

@@ -11,6 +11,7 @@
 #include "call/cache.h"
 #include "common/thread.h"
 #include "context/context.h"
+#include "context/live.h"
 #include "context/op.h"
 #include "context/optimizer.h"
 #include "context/report.h"
@@ -90,12 +91,12 @@ static amp_status begin_gradients(const struct amp__bracket *bracket) {
         const amp_status status = amp__grads_begin(optimizer->params, optimizer->n_params, scale,
                                                    &bracket->context->brackets.plan);
         if (status == AMP_OK) continue;
-        amp__places_drop(bracket->context);
+        amp__places_drop(&bracket->context->devices);
         while (i--)
             (void)amp__grads_cancel(bracket->optimizers[i]->params, bracket->optimizers[i]->n_params, false);
         return status;
     }
-    const amp_status status = amp__places_flush(bracket->context);
+    const amp_status status = amp__places_flush(&bracket->context->devices);
     for (size_t i = 0; i < bracket->n_optimizers && status != AMP_OK; i++)
         (void)amp__grads_cancel(bracket->optimizers[i]->params, bracket->optimizers[i]->n_params, false);
     return status;

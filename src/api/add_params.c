@@ -2,15 +2,19 @@
 /* Parameters that join an optimizer mid-run. */
 #include "amp_train.h"
 #include "bracket/fused.h"
-#include "bracket/step.h"
 #include "bracket/home.h"
+#include "bracket/step.h"
 #include "call/cache.h"
 #include "context/build.h"
-#include "context/context.h"
 #include "context/optimizer.h"
+#include "context/params.h"
+#include "context/parts.h"
+#include "context/policy.h"
+#include "context/progress.h"
 
 static amp_status check_idle(const struct amp__optimizer *optimizer) {
-    AMP_RETURN_IF(optimizer->context->progress.verifying, AMP_ERR_WRONG_STATE, "amp_add_params inside amp_verify_step");
+    AMP_RETURN_IF(amp__progress_of(optimizer->context)->verifying, AMP_ERR_WRONG_STATE,
+                  "amp_add_params inside amp_verify_step");
     AMP_RETURN_IF(amp__step_in_bracket(optimizer) || amp__step_is_delayed(optimizer), AMP_ERR_WRONG_STATE,
                   "amp_add_params inside a bracket, or while gradients are still scaled: end the bracket first");
     AMP_RETURN_IF(amp__step_is_running(optimizer), AMP_ERR_WRONG_STATE, "amp_add_params inside a step");
@@ -19,11 +23,12 @@ static amp_status check_idle(const struct amp__optimizer *optimizer) {
 
 /* An optimizer without parameters was initialised without them. */
 static amp_status check_hooks(const struct amp__optimizer *optimizer) {
-    const struct amp__properties *properties = &optimizer->context->policy.properties;
+    const struct amp__policy *policy = amp__policy_of(optimizer->context);
+    const struct amp__properties *properties = &policy->properties;
     const amp_host *host = &optimizer->host;
     if (amp__retypes(properties))
         AMP_TRY(amp__host_need(host->swap_data || properties->emulate ||
-                                   (optimizer->context->policy.keeps_blocks && properties->master_weights),
+                                   (policy->keeps_blocks && properties->master_weights),
                                "swap_data", "amp_add_params",
                                "this level re-types parameters by putting other storage under their handles"));
     if (amp__scaling_is_trivial(properties)) return AMP_OK;
@@ -54,12 +59,13 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
     AMP_RETURN_IF(n > SIZE_MAX / sizeof(void *) / 2, AMP_ERR_INVALID_ARGUMENT, "amp_add_params: n cannot be %zu", n);
     if (n) AMP_TRY(check_hooks(optimizer));
     amp_context *context = optimizer->context;
+    struct amp__params *all = amp__params_of(context);
     AMP_TRY(amp__home_refuse_capture(context, "amp_add_params", "Call it before the capture or after it"));
     AMP_TRY(amp__home_read_all(context)); /* what devices know goes by the numbers that parameters have now */
-    const size_t context_params = context->params.n, optimizer_params = optimizer->n_params;
+    const size_t context_params = all->n, optimizer_params = optimizer->n_params;
     AMP_TRY(need_room(optimizer, n));
     if (optimizer->optim) AMP_TRY(amp__optim_grow(optimizer->optim, optimizer_params + n));
-    amp_status status = amp__cache_grow(&context->cache, (context->params.n + n) * AMP__FORMS);
+    amp_status status = amp__cache_grow(amp__cache_of(context), (all->n + n) * AMP__FORMS);
     if (status == AMP_OK) status = amp__collect_late(context, optimizer, params, n);
     if (status == AMP_OK) status = amp__fused_attach(optimizer, optimizer_params);
     if (status != AMP_OK) {
@@ -69,6 +75,6 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
     }
     amp__fused_mark_late(optimizer, optimizer_params);
     amp__unseen_steps_forget(context);
-    for (size_t i = context_params; i < context->params.n; i++) amp__param_commit_retype(context->params.list[i]);
+    for (size_t i = context_params; i < all->n; i++) amp__param_commit_retype(all->list[i]);
     return AMP_OK;
 }

@@ -3,7 +3,7 @@
 #ifndef AMP_API_H
 #define AMP_API_H
 
-#include "context/context.h"
+#include "common/common.h"
 
 /* shutdown.c: frees a context whose slots and parameters are back, or one that was never finished. */
 void amp__context_destroy(amp_context *context);

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_buffer: a ready-made handle for raw memory, so that hosts without tensors write no hooks. */
 #include "amp_raw.h"
-#include "context/context.h"
+#include "context/addresses.h"
+#include "context/live.h"
+#include "context/parts.h"
+#include "context/policy.h"
+#include "context/progress.h"
 #include "raw/raw.h"
 
 enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
@@ -54,21 +58,26 @@ AMP_API const amp_host *amp_buffer_host(void) { return &buffer_host; }
 static amp_status check_idle(const amp_context *context, const char *who) {
     AMP_RETURN_IF(!context || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT,
                   "%s: there is no such context: was it shut down?", who);
-    AMP_RETURN_IF(context->progress.verifying || context->progress.open, AMP_ERR_WRONG_STATE,
+    struct amp__progress *progress = amp__progress_of(context);
+    AMP_RETURN_IF(progress->verifying || progress->open, AMP_ERR_WRONG_STATE,
                   "%s inside a bracket, or inside amp_verify_step", who);
     return AMP_OK;
 }
 
 AMP_API amp_status amp_weights_release(amp_context *context, uint64_t *bytes) {
     uint64_t ignored, *given = bytes ? bytes : &ignored;
+    size_t n_optimizers;
     AMP_TRY(check_idle(context, "amp_weights_release"));
-    AMP_RETURN_IF(context->addresses.released, AMP_ERR_WRONG_STATE, "amp_weights_release: they are released already");
-    AMP_RETURN_IF(context->n_optimizers, AMP_ERR_WRONG_STATE, "amp_weights_release: optimizer 0 may update FP32 "
+    const struct amp__policy *policy = amp__policy_of(context);
+    (void)amp__optimizers_of(context, &n_optimizers);
+    AMP_RETURN_IF(amp__addresses_of(context)->released, AMP_ERR_WRONG_STATE,
+                  "amp_weights_release: they are released already");
+    AMP_RETURN_IF(n_optimizers, AMP_ERR_WRONG_STATE, "amp_weights_release: optimizer 0 may update FP32 "
                   "blocks: it is for inference, in a context without optimizers");
-    AMP_RETURN_IF(!context->policy.keeps_blocks, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(!policy->keeps_blocks, AMP_ERR_WRONG_STATE,
                   "amp_weights_release: level %s makes no 16-bit copies "
                   "that could stand for the host's FP32 blocks: it takes O2, O3 or O5, without emulate, and a host "
-                  "without the hook swap_data", amp__level_name(context->policy.properties.level));
+                  "without the hook swap_data", amp__level_name(policy->properties.level));
     *given = 0;
     return amp__weights_release(context, given);
 }

@@ -8,8 +8,10 @@
 #include "call/gate.h"
 #include "call/operands.h"
 #include "call/tape.h"
-#include "context/context.h"
+#include "common/spare.h"
 #include "context/op.h"
+#include "context/parts.h"
+#include "context/policy.h"
 #include "context/report.h"
 
 #include <string.h>
@@ -32,7 +34,7 @@ static amp_status find_op(amp_context *context, const char *name, struct named *
     }
     char base[AMP__OP_NAME_MAX + 1];
     amp__op_base_name(name, base);
-    const struct amp__properties *properties = &context->policy.properties;
+    const struct amp__properties *properties = &amp__policy_of(context)->properties;
     const amp_class listed =
         properties->patch_ops ? amp__list_class(properties->lists, properties->low, base) : AMP_BY_LIST;
     *out = (struct named){ NULL, listed == AMP_BY_LIST ? AMP_LEAVE : listed };
@@ -77,8 +79,9 @@ static amp_status add(struct amp__operands *operands, struct amp__operand operan
 /* gated: may the gate hold such a call back? */
 static amp_status decide(const amp_context *context, const char *op, const struct named *named,
                          const struct amp__operands *operands, struct amp__decision *decision, bool *gated) {
-    *decision = amp__decide(&context->policy.properties, named->op_class, operands->distinct, operands->n);
-    *gated = context->policy.properties.gate == AMP_ON && named->op &&
+    const struct amp__policy *policy = amp__policy_of(context);
+    *decision = amp__decide(&policy->properties, named->op_class, operands->distinct, operands->n);
+    *gated = policy->properties.gate == AMP_ON && named->op &&
              amp__may_be_gated(named->op, decision->target, operands);
     return amp__decision_error(*decision, op);
 }
@@ -116,7 +119,7 @@ AMP_API amp_status amp_class_target(amp_context *context, const char *op, amp_cl
                   "amp_class_target: %d is no class of an op", (int)op_class);
     AMP_RETURN_IF(into && !amp__is_floating(into), AMP_ERR_INVALID_ARGUMENT,
                   "amp_class_target: into is %d, which is no floating type", (int)into);
-    const struct named named = { NULL, context->policy.properties.patch_ops ? op_class : AMP_LEAVE };
+    const struct named named = { NULL, amp__policy_of(context)->properties.patch_ops ? op_class : AMP_LEAVE };
     struct amp__operands operands = { .n = 0 };
     struct amp__decision decision;
     bool gated;
@@ -336,7 +339,7 @@ AMP_API amp_status amp_tape_done(amp_context *context) {
 
 AMP_API amp_status amp_cache_clear(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_cache_clear: context is NULL");
-    amp__cache_drop(&context->cache, false);
-    amp__spares_clear(&context->spares);
+    amp__cache_drop(amp__cache_of(context), false);
+    amp__spares_clear(amp__spares_of(context));
     return AMP_OK;
 }

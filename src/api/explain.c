@@ -235,7 +235,7 @@ static void tell_optimizer(const struct amp__optimizer *optimizer, amp__text *te
 /* Of a scale that is not 1: slips that leave no trace in what libamp is shown. */
 static void tell_unseen(const amp_context *context, amp__text *text) {
     bool scales = false, by_loss = false, by_host = false;
-    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++) {
+    for (uint32_t i = 0; i < context->brackets.n; i++) {
         const struct amp__bracket *bracket = &context->brackets.list[i];
         if (!bracket->record.brackets || bracket->record.scale_before == 1.0f) continue;
         scales = true;

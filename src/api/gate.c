@@ -3,8 +3,9 @@
 #include "amp_gate.h"
 #include "amp_kernels.h"
 #include "call/gate.h"
-#include "context/context.h"
 #include "context/op.h"
+#include "context/parts.h"
+#include "context/policy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -103,10 +104,12 @@ static uint64_t least_edge(struct measurement *m) {
 
 /* How many ops it is measured for, and what they get from it. NULL: they are but counted. */
 static size_t decide_measured(amp_context *context, const uint64_t *least) {
+    size_t n_models;
+    struct amp__model *models = amp__models_of(context, &n_models);
     size_t ops = 0;
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++) {
-            struct amp__op *op = &context->models[i].ops[j];
+    for (size_t i = 0; i < n_models; i++)
+        for (size_t j = 0; j < models[i].n_ops; j++) {
+            struct amp__op *op = &models[i].ops[j];
             if (!op->gate_looks || !(op->flags & AMP_OP_MATMUL)) continue;
             if (least) amp__gate_decide(op, *least, AMP__GATE_MEASURED);
             ops++;
@@ -125,7 +128,7 @@ AMP_API amp_status amp_gate_measure(amp_context *context, amp_clock clock, void 
     if (!memory) return amp__fail_memory();
     for (size_t i = 0; i < matrices; i++) memory[i] = (float)(i % 7) - 3.0f;
     memset(memory + matrices, 0, matrices * sizeof(uint16_t)); /* zeros in any type */
-    const amp_dtype low = context->policy.properties.low;
+    const amp_dtype low = amp__policy_of(context)->properties.low;
     struct measurement m = { clock, self, low, memory, (uint16_t *)(memory + matrices), AMP_OK };
     const uint64_t least = least_edge(&m);
     AMP_TRY(m.status);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the optimizer updates, for clipping and inspection: masters where there are masters, parameters elsewhere. */
 #include "amp_train.h"
-#include "bracket/step.h"
 #include "bracket/home.h"
+#include "bracket/step.h"
 #include "call/cache.h"
 #include "common/thread.h"
-#include "context/context.h"
+#include "context/devices.h"
 #include "context/optimizer.h"
+#include "context/params.h"
+#include "context/parts.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -91,7 +93,7 @@ static amp_status describe_master(struct amp__param *param, amp_master *out) {
 
 /* Who asks for the elements may write them, and nothing else tells. */
 static void drop_casts(amp_context *context) {
-    amp__cache_drop(&context->cache, false);
+    amp__cache_drop(amp__cache_of(context), false);
 }
 
 AMP_API amp_status amp_master_params(amp_optimizer *user, amp_master *masters, size_t capacity, size_t *count) {
@@ -109,7 +111,7 @@ AMP_API amp_status amp_master_params(amp_optimizer *user, amp_master *masters, s
         entry->struct_size = stride;
         AMP_TRY(amp__fill_struct(entry, stride, sizeof filled, &filled, sizeof filled, "amp_master"));
     }
-    AMP_TRY(amp__places_flush(optimizer->context));
+    AMP_TRY(amp__places_flush(amp__devices_of(optimizer->context)));
     drop_casts(optimizer->context);
     *count = optimizer->n_params;
     return AMP_OK;
@@ -152,7 +154,7 @@ AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float
                   "amp_clip_grad_norm: max_norm is %g; it must be above 0", (double)max_norm);
     if (optimizer->n_params)
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_norm", "it clips gradients"));
-    if (optimizer->context->devices.n_places) return amp__clip_on_device(optimizer, max_norm, norm);
+    if (amp__devices_of(optimizer->context)->n_places) return amp__clip_on_device(optimizer, max_norm, norm);
     const amp_status here = total_norm(optimizer, &total);
     if (optimizer->decision.skip) total = INFINITY; /* what an overflow leaves is not what backward made */
     AMP_TRY(norm_of_all(optimizer, here, &total));
@@ -170,18 +172,20 @@ AMP_API amp_status amp_clip_grad_value(amp_optimizer *user, float max_value) {
     if (optimizer->n_params)
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_value", "it clips gradients"));
     const amp_context *context = optimizer->context;
-    for (size_t i = 0; i < context->devices.n_places; i++)
-        context->devices.places[i]->args.factor = (amp_factor){ NULL, max_value, AMP_FACTOR_AS_IT_IS };
+    struct amp__devices *devices = amp__devices_of(context);
+    for (size_t i = 0; i < devices->n_places; i++)
+        devices->places[i]->args.factor = (amp_factor){ NULL, max_value, AMP_FACTOR_AS_IT_IS };
     AMP_TRY(amp__grads_clamp(optimizer->params, optimizer->n_params, max_value));
-    return amp__places_flush(context);
+    return amp__places_flush(devices);
 }
 
 /* Every parameter that has a master is what it was at initialize, so that a pass over all of them cannot fail
  * half way. */
 static amp_status check_masters(const amp_context *context) {
-    for (size_t i = 0; i < context->params.n; i++) {
+    struct amp__params *params = amp__params_of(context);
+    for (size_t i = 0; i < params->n; i++) {
         struct amp__elements now;
-        struct amp__param *param = context->params.list[i];
+        struct amp__param *param = params->list[i];
         AMP_TRY(amp__master_settle(param));
         if (param->has_master && !param->lent.steps) AMP_TRY(amp__param_elements(param, &now));
     }
@@ -190,23 +194,25 @@ static amp_status check_masters(const amp_context *context) {
 
 AMP_API amp_status amp_masters_reconcile(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_reconcile: context is NULL");
+    struct amp__params *params = amp__params_of(context);
     amp__unseen_steps_forget(context);
     drop_casts(context);
     AMP_TRY(check_masters(context));
-    for (size_t i = 0; i < context->params.n; i++) AMP_TRY(amp__master_reconcile(context->params.list[i], true));
-    return amp__places_flush(context);
+    for (size_t i = 0; i < params->n; i++) AMP_TRY(amp__master_reconcile(params->list[i], true));
+    return amp__places_flush(amp__devices_of(context));
 }
 
 AMP_API amp_status amp_masters_write_back(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_masters_write_back: context is NULL");
+    struct amp__params *params = amp__params_of(context);
     amp__unseen_steps_forget(context);
     drop_casts(context);
     AMP_TRY(check_masters(context));
-    for (size_t i = 0; i < context->params.n; i++) {
-        struct amp__param *param = context->params.list[i];
+    for (size_t i = 0; i < params->n; i++) {
+        struct amp__param *param = params->list[i];
         if (!param->has_master || param->lent.steps) continue;
         AMP_TRY(amp__master_reconcile(param, false));
         AMP_TRY(amp__master_write_back(param));
     }
-    return amp__places_flush(context);
+    return amp__places_flush(amp__devices_of(context));
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_pack and amp_device_pack, and who counts what they make. */
 #include "amp_device.h"
-#include "context/context.h"
+#include "context/live.h"
+#include "context/parts.h"
+#include "context/progress.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
@@ -15,7 +17,7 @@ static amp_status read_pack_args(const amp_pack_args *args, amp_pack_args *a) {
 
 static void count_packed(const amp_pack_args *a) {
     if (!a->context) return;
-    struct amp__packed *packed = &a->context->progress.packed;
+    struct amp__packed *packed = &amp__progress_of(a->context)->packed;
     const uint64_t from = a->src.size * amp__dtype_size(a->src.dtype);
     atomic_fetch_add_explicit(&packed->from, from, memory_order_relaxed);
     atomic_fetch_add_explicit(&packed->to, amp_pack_bytes(a->src.size, a->bits), memory_order_relaxed);

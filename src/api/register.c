@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registration: the user's word on an op's class, written into the caller's own descriptors. */
 #include "api/api.h"
-#include "context/context.h"
+#include "common/fork.h"
+#include "common/names.h"
+#include "context/live.h"
 #include "context/op.h"
 #include "opt_levels/lists.h"
 

@@ -3,20 +3,28 @@
 #include "amp_train.h"
 #include "bracket/bracket.h"
 #include "bracket/home.h"
-#include "context/context.h"
+#include "context/brackets.h"
 #include "context/op.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
+#include "context/policy.h"
+#include "context/progress.h"
 
 static amp_status find_bracket(amp_context *context, uint32_t loss_id, const char *who, const amp_host **host,
                                struct amp__bracket **bracket) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "%s: context is NULL", who);
-    AMP_RETURN_IF(loss_id >= context->policy.properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
+    const struct amp__policy *policy = amp__policy_of(context);
+    size_t n_optimizers;
+    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
+    size_t n_models;
+    struct amp__model *models = amp__models_of(context, &n_models);
+    AMP_RETURN_IF(loss_id >= policy->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
                   "%s: loss_id %u is out of range: amp_config.num_losses is %u", who, (unsigned)loss_id,
-                  (unsigned)context->policy.properties.num_losses);
-    *host = context->n_optimizers ? &context->optimizers[0].host : context->n_models ? &context->models[0].host : NULL;
+                  (unsigned)policy->properties.num_losses);
+    *host = n_optimizers ? &optimizers[0].host : n_models ? &models[0].host : NULL;
     AMP_RETURN_IF(!*host, AMP_ERR_WRONG_STATE, "%s: the context has no model and no optimizer, so no host", who);
-    *bracket = &context->brackets.list[loss_id];
-    context->progress.scaled_by_hand = true;
+    *bracket = &amp__brackets_of(context)->list[loss_id];
+    amp__progress_of(context)->scaled_by_hand = true;
     return AMP_OK;
 }
 

@@ -4,8 +4,8 @@
 #include "amp_call.h"
 #include "call/cache.h"
 #include "common/thread.h"
-#include "context/context.h"
 #include "context/op.h"
+#include "context/parts.h"
 
 enum { SAVED = 0x5c0be, CAPTURED = 0xca97 }; /* tells a used or unset amp_scope from a good one */
 enum { SET = 1, INSIDE = 2, REHEARSES = 4 };
@@ -41,9 +41,11 @@ AMP_API amp_status amp_scope_enter(amp_context *context, amp_scope *scope) {
 /* Casts that nothing but the scope keeps valid (hosts without versions) go with the outermost one of their context. */
 static void leave_context(const struct amp__thread *thread, amp_context *left) {
     if (!left || (thread->scope.set && thread->scope.context == left)) return;
-    for (size_t i = 0; i < left->n_models; i++)
-        if (!left->models[i].host.version) {
-            amp__cache_drop(&left->cache, false);
+    size_t n_models;
+    const struct amp__model *models = amp__models_of(left, &n_models);
+    for (size_t i = 0; i < n_models; i++)
+        if (!models[i].host.version) {
+            amp__cache_drop(amp__cache_of(left), false);
             return;
         }
 }

@@ -11,6 +11,7 @@
 #include "context/op.h"
 #include "context/optimizer.h"
 #include "context/findings.h"
+#include "context/live.h"
 #include "context/trace.h"
 #include "observe/observe.h"
 #include "raw/raw.h"
@@ -38,12 +39,12 @@ void amp__context_destroy(amp_context *context) {
         amp__free(optimizer->params);
         amp__optim_destroy(optimizer->optim);
     }
-    for (uint32_t i = 0; context->brackets.list && i < context->policy.properties.num_losses; i++) {
+    for (uint32_t i = 0; i < context->brackets.n; i++) {
         amp__free(context->brackets.list[i].unchecked.by_optimizer);
         amp__free(context->brackets.list[i].optimizers);
     }
     amp__home_end(context);
-    amp__places_end(context);
+    amp__places_end(&context->devices);
     amp__cache_destroy(&context->cache);
     amp__plan_free(&context->brackets.plan);
     amp__spares_clear(&context->spares);
@@ -53,7 +54,7 @@ void amp__context_destroy(amp_context *context) {
                        context->addresses.ranges, context->addresses.grads };
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
     amp__names_free(&context->wiring.op_names);
-    amp__findings_free(context);
+    amp__findings_free(&context->reporting);
     amp__strays_free(context);
     amp__apart_forget(&context->params.apart);
     amp__fork_remove(&context->forkable);
@@ -82,8 +83,8 @@ static void cancel_brackets(amp_context *context) {
     for (size_t i = 0; i < context->n_optimizers; i++) /* also what delayed brackets set aside */
         (void)amp__grads_cancel(context->optimizers[i].params, context->optimizers[i].n_params, true);
     for (size_t i = 0; i < context->params.n; i++) (void)amp__grads_unscale(context->params.list[i]);
-    (void)amp__places_flush(context);
-    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
+    (void)amp__places_flush(&context->devices);
+    for (uint32_t i = 0; i < context->brackets.n; i++)
         if (amp__bracket_is_open(&context->brackets.list[i])) amp__bracket_close(&context->brackets.list[i]);
 }
 

@@ -5,7 +5,6 @@
 
 #include "amp_train.h"
 #include "bracket/bracket.h"
-#include "context/context.h"
 #include "context/optimizer.h"
 
 enum amp__pass {
@@ -48,10 +47,12 @@ struct amp__verification {
     amp_context *context;
     amp_run run;
     void *self;
-    struct amp__subject *subjects; /* n_params of the context */
+    struct amp__subject *subjects; /* the parameters */
+    size_t n_subjects;
     struct amp__asleep *ops;
     size_t n_ops;                      /* that are asleep */
     struct amp__optimizer *optimizers; /* as they were */
+    size_t n_optimizers;
     struct amp__kept_bracket *brackets;
     struct amp__properties properties;
     uint32_t looks;

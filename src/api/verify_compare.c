@@ -37,7 +37,7 @@ static struct difference compare(const struct amp__subject *subject, enum amp__p
  * the others. */
 static double largest_rms(const struct amp__verification *v) {
     double largest = 0.0;
-    for (size_t i = 0; i < v->context->params.n; i++)
+    for (size_t i = 0; i < v->n_subjects; i++)
         if (v->subjects[i].param->in_optimizer)
             largest = fmax(largest, compare(&v->subjects[i], AMP__PLAIN, AMP__PLAIN).rms);
     return largest;
@@ -57,12 +57,12 @@ static bool is_within(const struct amp__subject *subject, const struct differenc
  * which is what a gradient is off by that did not arrive, or was divided by the loss scale. In FP32 nothing is
  * rounded: the bits are the same, but where a scale that is no power of two rounds twice. */
 static double bound_of(const struct amp__verification *v, double largest) {
-    const struct amp__properties *properties = &v->context->policy.properties;
+    const struct amp__properties *properties = &v->properties;
     int exponent;
     double noise = 0.0;
     if (!properties->patch_ops && !amp__may_be_low(properties))
         return frexpf(v->scale, &exponent) == 0.5f ? 0.0 : ldexp(1.0, -20);
-    for (size_t i = 0; i < v->context->params.n; i++) {
+    for (size_t i = 0; i < v->n_subjects; i++) {
         const struct amp__subject *subject = &v->subjects[i];
         if (!subject->param->in_optimizer) continue;
         const struct difference d = compare(subject, AMP__PLAIN, AMP__ROUNDED);
@@ -80,7 +80,7 @@ static bool loss_is_within(const struct amp__verification *v, enum amp__pass sec
 static bool differs_from_plain(const struct amp__verification *v, enum amp__pass second, double bound) {
     const double largest = largest_rms(v);
     bool differs = !loss_is_within(v, second, bound);
-    for (size_t i = 0; i < v->context->params.n; i++) {
+    for (size_t i = 0; i < v->n_subjects; i++) {
         const struct amp__subject *subject = &v->subjects[i];
         if (!subject->param->in_optimizer) continue;
         const struct difference d = compare(subject, AMP__PLAIN, second);
@@ -94,7 +94,7 @@ static void tell_result(const struct amp__verification *v, double bound, double 
     double worst = -1.0;
     const char *name = "none";
     size_t n = 0;
-    for (size_t i = 0; i < v->context->params.n; i++) {
+    for (size_t i = 0; i < v->n_subjects; i++) {
         if (!v->subjects[i].param->in_optimizer) continue;
         const struct difference d = compare(&v->subjects[i], AMP__PLAIN, AMP__WIRED);
         const double share = share_of(&v->subjects[i], &d, largest);
@@ -153,7 +153,7 @@ amp_status amp__verify_judge(const struct amp__verification *v) {
     size_t found = 0, n = 0;
     AMP_RETURN_IF(!isfinite(v->losses[AMP__PLAIN]), AMP_ERR_WRONG_STATE,
                   "amp_verify_step: the loss is %g as it is: there is nothing to compare with", v->losses[AMP__PLAIN]);
-    AMP_RETURN_IF(v->context->n_optimizers && largest == 0.0, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(v->n_optimizers && largest == 0.0, AMP_ERR_WRONG_STATE,
                   "amp_verify_step: run as it is left no gradient in any parameter: run backward in it");
     AMP_RETURN_IF(differs_from_plain(v, AMP__AGAIN, fmax(bound / 4.0, order)), AMP_ERR_WRONG_STATE,
                   "amp_verify_step: run as it is computes something else the second time: give it one batch, seed what "
@@ -166,7 +166,7 @@ amp_status amp__verify_judge(const struct amp__verification *v) {
         (void)find_loss(v);
         snprintf(first, sizeof first, "%s", amp_last_error());
     }
-    for (size_t i = 0; i < v->context->params.n; i++) {
+    for (size_t i = 0; i < v->n_subjects; i++) {
         const struct amp__subject *subject = &v->subjects[i];
         if (!subject->param->in_optimizer) continue;
         n++;

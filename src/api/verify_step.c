@@ -6,7 +6,9 @@
 #include "api/verify.h"
 #include "bracket/home.h"
 #include "call/cache.h"
+#include "context/context.h"
 #include "context/findings.h"
+#include "context/live.h"
 #include "context/op.h"
 #include "context/report.h"
 #include "observe/observe.h"
@@ -72,7 +74,7 @@ static amp_status remember(struct amp__verification *v) {
         AMP_TRY(fetch(subject->param, &now, subject->before));
     }
     for (size_t i = 0; i < context->n_optimizers; i++) v->optimizers[i] = context->optimizers[i];
-    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++) {
+    for (uint32_t i = 0; i < context->brackets.n; i++) {
         const struct amp__bracket *bracket = &context->brackets.list[i];
         v->brackets[i] = (struct amp__kept_bracket){ bracket->scaler,  bracket->record,    bracket->found_inf,
                                                 bracket->told.changes, bracket->told.skips };
@@ -87,7 +89,7 @@ static amp_status remember(struct amp__verification *v) {
 /* Fails, last of all, if a pass has stepped. */
 static amp_status put_elements_back(const struct amp__verification *v, int pass) {
     const struct amp__param *stepped = NULL;
-    for (size_t i = 0; i < v->context->params.n; i++) {
+    for (size_t i = 0; i < v->n_subjects; i++) {
         const struct amp__subject *subject = &v->subjects[i];
         struct amp__elements now;
         AMP_TRY(amp__param_layout(subject->param, subject->param->tensor, subject->param->name, &now));
@@ -113,8 +115,8 @@ static amp_status clear(const struct amp__verification *v) {
         (void)amp__grads_cancel(optimizer->params, optimizer->n_params, true);
         amp__step_drops_delay(optimizer);
     }
-    (void)amp__places_flush(context);
-    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
+    (void)amp__places_flush(&context->devices);
+    for (uint32_t i = 0; i < context->brackets.n; i++)
         if (amp__bracket_is_open(&context->brackets.list[i])) amp__bracket_close(&context->brackets.list[i]);
     for (size_t i = 0; i < context->params.n; i++) {
         struct amp__param *param = context->params.list[i];
@@ -122,14 +124,14 @@ static amp_status clear(const struct amp__verification *v) {
         AMP_TRY(amp__grads_clear(&param, 1));
         amp__grads_forget(&param, 1);
     }
-    return amp__places_flush(context);
+    return amp__places_flush(&context->devices);
 }
 
 static amp_status put_state_back(const struct amp__verification *v) {
     amp_context *context = v->context;
     amp_status status = AMP_OK;
     for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i] = v->optimizers[i];
-    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++) {
+    for (uint32_t i = 0; i < context->brackets.n; i++) {
         struct amp__bracket *bracket = &context->brackets.list[i];
         const struct amp__kept_bracket *kept = &v->brackets[i];
         bracket->scaler = kept->scaler;
@@ -180,7 +182,7 @@ static amp_status sleep_all(struct amp__verification *v) {
     context->policy.properties.enabled = context->policy.properties.emulate = false;
     context->policy.verify = false;
     amp_status status = AMP_OK;
-    for (uint32_t i = 0; i < context->policy.properties.num_losses && status == AMP_OK; i++) {
+    for (uint32_t i = 0; i < context->brackets.n && status == AMP_OK; i++) {
         context->brackets.list[i].scaler.scale = 1.0f; /* amp_scale */
         status = context->brackets.list[i].home->write(&context->brackets.list[i]);
     }
@@ -207,7 +209,7 @@ static amp_status wake(struct amp__verification *v) {
 
 static amp_status check_over(const struct amp__verification *v, int pass) {
     const amp_context *context = v->context;
-    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
+    for (uint32_t i = 0; i < context->brackets.n; i++)
         AMP_RETURN_IF(amp__bracket_is_open(&context->brackets.list[i]), AMP_ERR_WRONG_STATE,
                       "amp_verify_step: run %s left the bracket of loss %u open: end it there", passes[pass],
                       (unsigned)i);
@@ -249,13 +251,13 @@ static amp_status look_at_plain(const struct amp__param *param, struct amp__elem
 static amp_status look_at_wired(struct amp__param *param, const amp_context *context, struct amp__elements *now) {
     amp_span span;
     AMP_TRY(amp__grads_view(param, &span));
-    AMP_TRY(amp__places_flush(context));
+    AMP_TRY(amp__places_flush(&context->devices));
     *now = (struct amp__elements){ .data = span.data, .size = span.size, .dtype = span.dtype };
     return AMP_OK;
 }
 
 static amp_status read_gradients(struct amp__verification *v, int pass) {
-    for (size_t i = 0; i < v->context->params.n; i++) {
+    for (size_t i = 0; i < v->n_subjects; i++) {
         struct amp__subject *subject = &v->subjects[i];
         struct amp__elements now;
         if (!subject->param->in_optimizer) continue;
@@ -280,7 +282,7 @@ static amp_status end_pass(struct amp__verification *v, int pass, amp_status sta
  * before; or is halved. On a device they stay. */
 static amp_status change_elements(const struct amp__verification *v, int pass) {
     const float unit = v->properties.low == AMP_BFLOAT16 ? 0x1p-9f : 0x1p-12f; /* half of the largest, on average */
-    for (size_t i = 0; i < v->context->params.n; i++) {
+    for (size_t i = 0; i < v->n_subjects; i++) {
         const struct amp__param *param = v->subjects[i].param;
         struct amp__elements now;
         AMP_TRY(amp__param_layout(param, param->tensor, param->name, &now));
@@ -305,7 +307,7 @@ static amp_status run_plain(struct amp__verification *v, int pass) {
 static amp_status count(amp_context *context, uint64_t *brackets, uint64_t *skips) {
     AMP_TRY(amp__home_read_all(context));
     *brackets = *skips = 0;
-    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++) {
+    for (uint32_t i = 0; i < context->brackets.n; i++) {
         *brackets += context->brackets.list[i].record.brackets;
         *skips += context->brackets.list[i].record.skipped;
     }
@@ -372,9 +374,11 @@ static amp_status make_room(struct amp__verification *v) {
     const amp_context *context = v->context;
     size_t n_ops = 0;
     for (size_t i = 0; i < context->n_models; i++) n_ops += context->models[i].n_ops;
-    v->subjects = amp__alloc(context->params.n, sizeof *v->subjects);
+    v->n_subjects = context->params.n;
+    v->n_optimizers = context->n_optimizers;
+    v->subjects = amp__alloc(v->n_subjects, sizeof *v->subjects);
     v->ops = amp__alloc(n_ops, sizeof *v->ops);
-    v->optimizers = amp__alloc(context->n_optimizers, sizeof *v->optimizers);
+    v->optimizers = amp__alloc(v->n_optimizers, sizeof *v->optimizers);
     v->brackets = amp__alloc(context->policy.properties.num_losses, sizeof *v->brackets);
     bool all = v->subjects && v->ops && v->optimizers && v->brackets;
     for (size_t i = 0; all && i < context->params.n; i++) {
@@ -390,7 +394,7 @@ static amp_status make_room(struct amp__verification *v) {
 }
 
 static void free_room(struct amp__verification *v) {
-    for (size_t i = 0; v->subjects && i < v->context->params.n; i++) {
+    for (size_t i = 0; v->subjects && i < v->n_subjects; i++) {
         for (int pass = 0; pass < AMP__PASSES; pass++) amp__free(v->subjects[i].grads[pass]);
         amp__free(v->subjects[i].before);
     }

@@ -2,9 +2,9 @@
 /* Copies of const tables with wrappers in them. The slots are looked up by address in the process's registry, not in
  * the context, so that one copy serves every context on the table. */
 #include "amp_call.h"
-#include "context/context.h"
 #include "context/op.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
 #include "intercept/maps.h"
 
 static bool lies_in(const struct amp__op *op, const void *table, size_t bytes) {
@@ -19,13 +19,17 @@ static bool any_lies_in(const struct amp__op *ops, size_t n, const void *table, 
 }
 
 static bool has_ops_in(const amp_context *context, const void *table, size_t bytes) {
-    for (size_t i = 0; i < context->n_models; i++) {
-        const struct amp__model *model = &context->models[i];
+    size_t n_models;
+    struct amp__model *models = amp__models_of(context, &n_models);
+    size_t n_optimizers;
+    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
+    for (size_t i = 0; i < n_models; i++) {
+        const struct amp__model *model = &models[i];
         if (any_lies_in(model->ops, model->n_ops, table, bytes)) return true;
         if (model->has_forward && lies_in(&model->forward, table, bytes)) return true;
     }
-    for (size_t i = 0; i < context->n_optimizers; i++) {
-        const struct amp__optimizer *optimizer = &context->optimizers[i];
+    for (size_t i = 0; i < n_optimizers; i++) {
+        const struct amp__optimizer *optimizer = &optimizers[i];
         if (any_lies_in(optimizer->slots.steps, optimizer->slots.n_steps, table, bytes)) return true;
         if (any_lies_in(optimizer->slots.zero_grads, optimizer->slots.n_zero_grads, table, bytes)) return true;
     }

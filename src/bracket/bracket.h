@@ -86,7 +86,12 @@ struct amp__bracket {
     struct amp__on_device device;
 };
 
-/* open.c: the bracket of a loss_id, and its list of optimizers filled; or why not. */
+/* ---- open.c ---- */
+
+/* One for each loss, at the beginning of a context. */
+amp_status amp__brackets_make(amp_context *context, struct amp__brackets *brackets,
+                              const struct amp__properties *properties);
+/* The bracket of a loss_id, and its list of optimizers filled; or why not. */
 amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t flags, struct amp__bracket **out);
 amp_status amp__bracket_optimizers(struct amp__bracket *bracket, amp_optimizer *const *users, size_t n);
 

@@ -19,7 +19,7 @@ static amp_status list_grads(const struct amp__optimizer *optimizer, const struc
         AMP_TRY(amp__grads_view(optimizer->params[i], &spans[*n]));
         *n += spans[*n].data != NULL;
     }
-    return amp__places_flush(optimizer->context);
+    return amp__places_flush(&optimizer->context->devices);
 }
 
 /* Of what lies on one device: *norm lies there too. */
@@ -74,7 +74,7 @@ static amp_status clip(struct amp__optimizer *optimizer, float max_norm, amp_spa
             context->devices.places[i]->args.factor = (amp_factor){ NULL, factor, AMP_FACTOR_AS_IT_IS };
     }
     if (one || factor < 1.0f) AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));
-    AMP_TRY(amp__places_flush(context));
+    AMP_TRY(amp__places_flush(&context->devices));
     if (norm) *norm = optimizer->decision.skip ? INFINITY : total;
     return AMP_OK;
 }
@@ -83,7 +83,7 @@ amp_status amp__clip_on_device(struct amp__optimizer *optimizer, float max_norm,
     amp_span *spans = amp__alloc(optimizer->n_params + 1, sizeof *spans);
     if (!spans) return amp__fail_memory();
     const amp_status status = clip(optimizer, max_norm, spans, norm);
-    if (status != AMP_OK) amp__places_drop(optimizer->context);
+    if (status != AMP_OK) amp__places_drop(&optimizer->context->devices);
     amp__free(spans);
     return status;
 }

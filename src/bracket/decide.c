@@ -20,7 +20,7 @@ static amp_status cancel_gradients(const struct amp__bracket *bracket, bool all)
         if (one_status != AMP_OK) status = one_status;
         if (all) amp__step_drops_delay(optimizer);
     }
-    const amp_status launched = amp__places_flush(bracket->context);
+    const amp_status launched = amp__places_flush(&bracket->context->devices);
     return status == AMP_OK ? launched : status;
 }
 
@@ -123,7 +123,7 @@ amp_status amp__bracket_conclude(struct amp__bracket *bracket, const struct amp_
 /* What the end of a delayed bracket cannot tell the other ranks is told at the end of the one that unscales. */
 void amp__bracket_give_up(struct amp__bracket *bracket, bool agreed) {
     struct agreement agreement = { false, true, true };
-    amp__places_drop(bracket->context);
+    amp__places_drop(&bracket->context->devices);
     if (!agreed) (void)agree(bracket, &agreement);
     (void)cancel_gradients(bracket, true);
     bracket->home->forget(bracket);

@@ -241,7 +241,7 @@ AMP_API amp_status amp_fused_zero_grad(amp_optimizer *user) {
     struct amp__optimizer *optimizer = NULL;
     AMP_TRY(find_fused(user, "amp_fused_zero_grad", &optimizer));
     AMP_TRY(amp__grads_clear(optimizer->params, optimizer->n_params));
-    AMP_TRY(amp__places_flush(optimizer->context));
+    AMP_TRY(amp__places_flush(&optimizer->context->devices));
     amp__grads_forget(optimizer->params, optimizer->n_params);
     optimizer->scans.stayed = NULL;
     amp__step_clears(optimizer);

@@ -166,8 +166,8 @@ amp_status amp__fused_device_find(const struct amp__optimizer *optimizer) {
     const struct amp__optim *optim = optimizer->optim;
     amp_status status = AMP_OK;
     for (size_t d = 0; d < optim->n_devices && status == AMP_OK; d++) status = find(optimizer, &optim->devices[d]);
-    if (status == AMP_OK) return amp__places_flush(optimizer->context);
-    amp__places_drop(optimizer->context);
+    if (status == AMP_OK) return amp__places_flush(&optimizer->context->devices);
+    amp__places_drop(&optimizer->context->devices);
     return status;
 }
 

@@ -1,10 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* May this bracket be opened? Everything is asked before anything changes. */
+/* The brackets of a context; and may this one be opened? Everything is asked before anything changes. */
 #include "amp_train.h"
 #include "bracket/bracket.h"
+#include "bracket/home.h"
 #include "bracket/step.h"
 #include "context/context.h"
 #include "context/optimizer.h"
+
+amp_status amp__brackets_make(amp_context *context, struct amp__brackets *brackets,
+                              const struct amp__properties *properties) {
+    brackets->list = amp__alloc(properties->num_losses, sizeof *brackets->list);
+    if (!brackets->list) return amp__fail_memory();
+    brackets->n = properties->num_losses;
+    for (uint32_t i = 0; i < brackets->n; i++) {
+        struct amp__bracket *bracket = &brackets->list[i];
+        bracket->context = context;
+        bracket->loss_id = i;
+        bracket->home = &amp__home_host;
+        bracket->shown.scale = &bracket->scale;
+        bracket->shown.found_inf = &bracket->found_inf;
+        amp__scaler_init(&bracket->scaler, &properties->scaler);
+        bracket->record.scale_before = bracket->record.scale_after = bracket->scaler.scale;
+    }
+    return AMP_OK;
+}
 
 amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t flags, struct amp__bracket **out) {
     AMP_RETURN_IF(loss_id >= context->policy.properties.num_losses, AMP_ERR_INVALID_ARGUMENT,

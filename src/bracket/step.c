@@ -33,7 +33,7 @@ static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
         const amp_status one = amp__master_swap_out(optimizer->params[i]);
         if (one != AMP_OK) status = one;
     }
-    const amp_status launched = amp__places_flush(optimizer->context);
+    const amp_status launched = amp__places_flush(&optimizer->context->devices);
     for (size_t i = 0; i < n; i++) amp__master_release(optimizer->params[i]);
     return status == AMP_OK ? launched : status;
 }
@@ -41,9 +41,9 @@ static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
 /* No step has seen what was lent. What was reconciled is launched all the same, or a change of the host's would be
  * forgotten. */
 static void undo_swap_in(struct amp__optimizer *optimizer, size_t n) {
-    (void)amp__places_flush(optimizer->context);
+    (void)amp__places_flush(&optimizer->context->devices);
     for (size_t i = n; i--;) amp__master_swap_undo(optimizer->params[i]);
-    (void)amp__places_flush(optimizer->context);
+    (void)amp__places_flush(&optimizer->context->devices);
     while (n--) amp__master_release(optimizer->params[n]);
 }
 
@@ -54,7 +54,7 @@ static amp_status swap_in(struct amp__optimizer *optimizer) {
         status = amp__master_swap_in(optimizer->params[n]);
         n += status == AMP_OK;
     }
-    if (status == AMP_OK) status = amp__places_flush(optimizer->context);
+    if (status == AMP_OK) status = amp__places_flush(&optimizer->context->devices);
     if (status != AMP_OK) undo_swap_in(optimizer, n);
     return status;
 }
@@ -133,7 +133,7 @@ amp_status amp__step_over(struct amp__optimizer *optimizer, amp_action action) {
     for (size_t i = 0; i < context->devices.n_places; i++)
         context->devices.places[i]->args.restore_if = action == AMP_STEP_ON_DEVICE ? amp__home_skip(optimizer) : NULL;
     amp__grads_stepped(optimizer->params, optimizer->n_params, action != AMP_STEP);
-    AMP_TRY(amp__places_flush(context));
+    AMP_TRY(amp__places_flush(&context->devices));
     return amp__home_stepped(optimizer);
 }
 

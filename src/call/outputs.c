@@ -119,7 +119,7 @@ void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low
 /* The same on a device: one launch, and nothing is counted, for that would be to wait. Ops may run on
  * several threads. */
 static amp_status round_on_device(amp_context *context, amp_device device, const amp_span *span, amp_dtype low) {
-    struct amp__place *place = amp__place_on(context, device);
+    struct amp__place *place = amp__place_on(&context->devices, device);
     void *stream = NULL;
     if (!place) return AMP_OK;
     AMP_TRY(amp__place_stream(place, &stream));

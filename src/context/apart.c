@@ -5,7 +5,7 @@
  * all of them when there are twice as many as at the last look.
  */
 #include "context/build.h"
-#include "context/context.h"
+#include "context/params.h"
 
 #include <search.h>
 
@@ -67,13 +67,13 @@ static amp_status look(struct amp__param *param, bool *moved) {
     return AMP_OK;
 }
 
-static amp_status look_at_all(amp_context *context, size_t n) {
-    struct amp__apart *apart = &context->params.apart;
+static amp_status look_at_all(struct amp__params *params, size_t n) {
+    struct amp__apart *apart = &params->apart;
     bool moved = false;
     amp__apart_forget(apart);
     for (size_t i = 0; i < n; i++) {
-        AMP_TRY(look(context->params.list[i], &moved));
-        AMP_TRY(insert(apart, block_at(context->params.list[i])));
+        AMP_TRY(look(params->list[i], &moved));
+        AMP_TRY(insert(apart, block_at(params->list[i])));
     }
     apart->looked = n + 1;
     return AMP_OK;
@@ -81,44 +81,44 @@ static amp_status look_at_all(amp_context *context, size_t n) {
 
 enum { SAMPLE = 8 };
 
-static amp_status must_look(amp_context *context, size_t n, bool *must) {
-    struct amp__apart *apart = &context->params.apart;
+static amp_status must_look(struct amp__params *params, size_t n, bool *must) {
+    struct amp__apart *apart = &params->apart;
     *must = !apart->looked || n + 1 > 2 * apart->looked;
     for (size_t k = 0; k < SAMPLE && k < n && !*must; k++)
-        AMP_TRY(look(context->params.list[apart->next++ % n], must));
+        AMP_TRY(look(params->list[apart->next++ % n], must));
     return AMP_OK;
 }
 
-static amp_status check_one(amp_context *context, size_t n_old, struct amp__param *param, bool *fresh) {
-    const struct block block = block_at(param), *there = find(&context->params.apart, &block);
+static amp_status check_one(struct amp__params *params, size_t n_old, struct amp__param *param, bool *fresh) {
+    const struct block block = block_at(param), *there = find(&params->apart, &block);
     if (block.begin == block.end) return AMP_OK;
     if (there && !*fresh) { /* is it still there? */
         *fresh = true;
         const size_t first = n_old;
-        AMP_TRY(look_at_all(context, first));
-        for (size_t i = first; context->params.list[i] != param; i++)
-            AMP_TRY(insert(&context->params.apart, block_at(context->params.list[i])));
-        there = find(&context->params.apart, &block);
+        AMP_TRY(look_at_all(params, first));
+        for (size_t i = first; params->list[i] != param; i++)
+            AMP_TRY(insert(&params->apart, block_at(params->list[i])));
+        there = find(&params->apart, &block);
     }
     AMP_RETURN_IF(there, AMP_ERR_CONFLICT, "amp_add_params: %s shares memory with %s: add that handle, or give it "
                   "storage of its own", param->name, there->param->name);
-    return insert(&context->params.apart, block);
+    return insert(&params->apart, block);
 }
 
-amp_status amp__apart_check(amp_context *context, size_t first_new) {
+amp_status amp__apart_check(struct amp__params *params, size_t first_new) {
     bool fresh = false;
-    AMP_TRY(must_look(context, first_new, &fresh));
-    if (fresh) AMP_TRY(look_at_all(context, first_new));
-    for (size_t i = first_new; i < context->params.n; i++)
-        AMP_TRY(check_one(context, first_new, context->params.list[i], &fresh));
+    AMP_TRY(must_look(params, first_new, &fresh));
+    if (fresh) AMP_TRY(look_at_all(params, first_new));
+    for (size_t i = first_new; i < params->n; i++)
+        AMP_TRY(check_one(params, first_new, params->list[i], &fresh));
     return AMP_OK;
 }
 
-amp_status amp__apart_moved(amp_context *context, struct amp__param *param) {
-    const struct block before = block_at(param), *there = find(&context->params.apart, &before);
+amp_status amp__apart_moved(struct amp__params *params, struct amp__param *param) {
+    const struct block before = block_at(param), *there = find(&params->apart, &before);
     bool moved = false;
     AMP_TRY(look(param, &moved));
     if (!moved) return AMP_OK;
-    if (there) remove_block(&context->params.apart, there);
-    return insert(&context->params.apart, block_at(param));
+    if (there) remove_block(&params->apart, there);
+    return insert(&params->apart, block_at(param));
 }

@@ -6,7 +6,8 @@
 #include "master/param.h"
 
 struct amp__brackets {
-    struct amp__bracket *list;  /* by loss, num_losses of them */
+    struct amp__bracket *list;  /* by loss */
+    uint32_t n;                 /* num_losses */
     struct amp__plan plan;      /* of the bracket that is ending */
     struct amp__param **listed; /* parameters of the bracket's optimizers, where there are several */
     size_t listed_capacity;

@@ -5,7 +5,9 @@
 
 #include "amp_raw.h"
 #include "context/op.h"
-#include "context/context.h"
+#include "context/optimizer.h"
+#include "context/parts.h"
+#include "context/policy.h"
 
 /* What the caller's schemas may name; his memory, during initialize only. */
 struct amp__struct_table {
@@ -31,13 +33,18 @@ amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const am
 bool amp__op_needs_wrapper(const struct amp__op *op);
 /* O1 and O4 on a host that knows FP32 only, but tells logical types: whatever meets 16-bit tensors returns one. */
 static inline bool amp__op_may_round(const struct amp__op *op) {
-    const struct amp__properties *properties = &op->context->policy.properties;
+    const struct amp__properties *properties = &amp__policy_of(op->context)->properties;
     return properties->emulate && properties->patch_ops && op->host->dtype && op->schema && op->schema->n_tensors;
 }
 /* Does the class cast at all? */
 static inline bool amp__class_casts(amp_class op_class) {
     return op_class == AMP_LOWER || op_class == AMP_FP32 || op_class == AMP_PROMOTE || op_class == AMP_PROMOTE_SEQUENCE;
 }
+
+/* ---- named.c ---- */
+
+/* AMP-M76: a model's parameters, those from this index on, that a checkpoint could not tell apart. */
+void amp__params_check_names(amp_context *context, size_t first, size_t model);
 
 /* ---- collect.c ---- */
 
@@ -51,10 +58,6 @@ amp_status amp__collect_ties(amp_context *context);
 /* More parameters for an optimizer of a running context, re-typed and mastered as at initialize. optimizer->params has
  * room for them. After an error: amp__collect_undo. */
 amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t n);
-/* apart.c: parameters that are new share no memory with any other, */
-amp_status amp__apart_check(amp_context *context, size_t first_new);
-/* and may lie elsewhere once they are re-typed. */
-amp_status amp__apart_moved(amp_context *context, struct amp__param *param);
 /* Forgets what amp__collect_late added since there were so many. */
 void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, size_t context_params,
                        size_t optimizer_params);

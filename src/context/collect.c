@@ -23,7 +23,7 @@ static amp_status check_view(const amp_context *context, const struct amp__param
                              const struct amp__elements *now) {
     amp_device where;
     if (amp__is_device(now->device) || !now->size) return AMP_OK;
-    AMP_TRY(amp__places_where(context, now->data, &where));
+    AMP_TRY(amp__places_where(&context->devices, now->data, &where));
     AMP_RETURN_IF(where.type == AMP__DEVICE_CUDA, AMP_ERR_INVALID_ARGUMENT,
                   "%s is in the memory of CUDA device %d, and its view says that it is in the CPU's: the hook view "
                   "must set device to { 2, %d } (amp_buffer is for the CPU's memory)",
@@ -50,7 +50,7 @@ static amp_status inspect(amp_context *context, struct amp__param *param, bool i
     param->size = now.size;
     param->dtype = now.dtype;
     param->device = now.device;
-    AMP_TRY(amp__place_param(context, param));
+    AMP_TRY(amp__place_param(&context->devices, &context->policy, param));
     AMP_RETURN_IF(param->on_device && now.strides, AMP_ERR_UNSUPPORTED,
                   "%s is not one compact block (its strides leave gaps or permute): on a device make it contiguous",
                   param->name);
@@ -308,13 +308,13 @@ amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimi
     const size_t first_new = context->params.n;
     mark_listed(context, optimizer);
     for (size_t i = 0; i < n; i++) AMP_TRY(add_late(context, optimizer, params, i));
-    if (first_new < context->params.n) AMP_TRY(amp__apart_check(context, first_new));
+    if (first_new < context->params.n) AMP_TRY(amp__apart_check(&context->params, first_new));
     AMP_TRY(amp__params_index(&context->params, first_new));
     for (size_t i = first_new; i < context->params.n; i++) {
         AMP_TRY(retype_if_low(context, context->params.list[i], true));
-        AMP_TRY(amp__apart_moved(context, context->params.list[i]));
+        AMP_TRY(amp__apart_moved(&context->params, context->params.list[i]));
     }
-    AMP_TRY(amp__places_flush(context));
+    AMP_TRY(amp__places_flush(&context->devices));
     return split_all(context, first_new);
 }
 
@@ -383,7 +383,7 @@ amp_status amp__params_tell_left(const amp_context *context, size_t first, amp_s
 static amp_status undo_all(amp_context *context, amp_status status) {
     char text[AMP__ERROR_SIZE];
     snprintf(text, sizeof text, "%s", amp_last_error());
-    amp__places_drop(context);
+    amp__places_drop(&context->devices);
     for (size_t i = context->params.n; i--;) (void)amp__param_undo_retype(context->params.list[i]);
     (void)amp__fail(status, "%s", text);
     return amp__params_tell_left(context, 0, status);
@@ -398,7 +398,7 @@ static amp_status split_all(const amp_context *context, size_t first) {
         AMP_TRY(amp__param_elements(param, &now));
         amp__master_split(param, now.data);
     }
-    return amp__places_flush(context);
+    return amp__places_flush(&context->devices);
 }
 
 amp_status amp__retype_all(amp_context *context) {
@@ -407,8 +407,9 @@ amp_status amp__retype_all(amp_context *context) {
         const amp_status status = retype_if_low(context, param, param->in_optimizer);
         if (status != AMP_OK) return undo_all(context, status);
     }
-    amp_status status = amp__places_flush(context);
-    if (status == AMP_OK) status = amp__places_count_unfit(context);
+    amp_status status = amp__places_flush(&context->devices);
+    if (status == AMP_OK && amp__retypes(&context->policy.properties))
+        status = amp__places_count_unfit(&context->devices, &context->params);
     if (status == AMP_OK) status = split_all(context, 0);
     return status == AMP_OK ? AMP_OK : undo_all(context, status);
 }

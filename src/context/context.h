@@ -18,12 +18,6 @@
 #include "context/reporting.h"
 #include "context/tape.h"
 #include "context/wiring.h"
-#include "host/host.h"
-#include "intercept/intercept.h"
-#include "master/param.h"
-#include "opt_levels/levels.h"
-#include "opt_levels/lists.h"
-#include "optim/optim.h"
 
 #include <pthread.h>
 
@@ -48,39 +42,5 @@ struct amp_context {
     struct amp__forkable forkable; /* of the lock */
     pthread_mutex_t lock;          /* of the parts' members that name it */
 };
-
-/* ---- live.c: the contexts there are ---- */
-
-amp_status amp__live_add(amp_context *context);
-void amp__live_remove(amp_context *context);
-/* Is this the address of a context that was not shut down? Anything may be asked. */
-bool amp__context_is_live(const amp_context *context);
-/* Is any other context so? */
-bool amp__live_any(bool (*is)(const amp_context *live, const amp_context *context), const amp_context *context);
-/* Never 0, never the same twice. */
-uintptr_t amp__new_serial(void);
-
-/* ---- named.c ---- */
-
-/* AMP-M76: a model's parameters, those from this index on, that a checkpoint could not tell apart. */
-void amp__params_check_names(amp_context *context, size_t first, size_t model);
-
-/* ---- places.c: parameters in the memory of devices ---- */
-
-/* Says where the parameter is, once its device is known; a place is opened for the first one there. */
-amp_status amp__place_param(amp_context *context, struct amp__param *param);
-void amp__places_end(amp_context *context);
-static inline amp_status amp__places_flush(const amp_context *context) {
-    return context->devices.n_places ? amp__places_launch(context->devices.places, context->devices.n_places) : AMP_OK;
-}
-/* The place of a device; NULL: it had no parameter at amp_initialize. */
-struct amp__place *amp__place_on(const amp_context *context, amp_device device);
-/* Whose memory it is: { 2, id }: a device's that the CPU cannot touch; else { 1, 0 }. */
-amp_status amp__places_where(const amp_context *context, const void *address, amp_device *where);
-/* Once parameters were re-typed: those whose weights became infinite, counted, which takes a copy of them. */
-amp_status amp__places_count_unfit(amp_context *context);
-static inline void amp__places_drop(const amp_context *context) {
-    amp__places_forget(context->devices.places, context->devices.n_places);
-}
 
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "context/devices.h"
 #include "context/environment.h"
 #include "context/findings.h"
 #include "context/log.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
 #include "context/report.h"
 #include "kernels/backend.h"
 #include "kernels/cpu.h"
@@ -34,11 +36,14 @@ static const struct {
 
 /* No machine with several GPUs has run libamp so far. */
 static void check_untried(amp_context *context) {
+    struct amp__devices *devices = amp__devices_of(context);
+    size_t n_optimizers;
+    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
     size_t decide = 0;
-    for (size_t i = 0; i < context->n_optimizers; i++) decide += context->optimizers[i].host.reduce_on_device != NULL;
-    if (context->devices.n_places > 1)
+    for (size_t i = 0; i < n_optimizers; i++) decide += optimizers[i].host.reduce_on_device != NULL;
+    if (devices->n_places > 1)
         (void)amp__warn(context, "experimental: parameters on %zu GPUs, which no machine has tried with libamp: "
-                        "compare a short training with one on a single GPU", context->devices.n_places);
+                        "compare a short training with one on a single GPU", devices->n_places);
     if (decide)
         (void)amp__warn(context, "experimental: ranks that decide on their GPUs (reduce_on_device), which no machine "
                         "has tried with libamp: compare a short training with one that has the hook reduce");

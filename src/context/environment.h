@@ -3,7 +3,7 @@
 #ifndef AMP_ENVIRONMENT_H
 #define AMP_ENVIRONMENT_H
 
-#include "context/context.h"
+#include "common/common.h"
 
 /* AMP-M80 for each variable whose value means nothing. A wrong AMP_TRACE_BYTES or AMP_OBSERVE has failed amp_initialize
  * by then. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "context/findings.h"
 #include "common/copies.h"
-#include "context/context.h"
+#include "context/findings.h"
+#include "context/parts.h"
 #include "context/report.h"
+#include "context/reporting.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,17 +20,19 @@ _Static_assert(AMP_COUNT(kinds) == AMP__FINDINGS, "a row for each kind");
 
 const char *amp__finding_code(enum amp__finding_kind kind) { return kinds[kind].code; }
 
-static struct amp__finding *known(const amp_context *context, enum amp__finding_kind kind, const char *subject) {
-    struct amp__finding *finding = context->reporting.findings;
+static struct amp__finding *known(const struct amp__reporting *reporting, enum amp__finding_kind kind,
+                                  const char *subject) {
+    struct amp__finding *finding = reporting->findings;
     while (finding && (finding->kind != kind || (subject && strcmp(finding->subject, subject) != 0)))
         finding = finding->next;
     return finding;
 }
 
 bool amp__found(amp_context *context, enum amp__finding_kind kind) {
-    pthread_mutex_lock(&context->lock);
-    const bool found = known(context, kind, NULL) != NULL;
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_t *lock = amp__lock_of(context);
+    pthread_mutex_lock(lock);
+    const bool found = known(amp__reporting_of(context), kind, NULL) != NULL;
+    pthread_mutex_unlock(lock);
     return found;
 }
 
@@ -44,10 +47,12 @@ static void write_message(char *text, size_t capacity, enum amp__finding_kind ki
 /* Counts it; the text to be told, NULL: none. Without memory it is only told. */
 static const char *keep(amp_context *context, enum amp__finding_kind kind, amp_status status, const char *subject,
                         const char *text) {
+    pthread_mutex_t *lock = amp__lock_of(context);
+    struct amp__reporting *reporting = amp__reporting_of(context);
     const size_t length = strlen(text) + 1;
     const char *told = text;
-    pthread_mutex_lock(&context->lock);
-    struct amp__finding *finding = known(context, kind, subject), **last = &context->reporting.findings;
+    pthread_mutex_lock(lock);
+    struct amp__finding *finding = known(reporting, kind, subject), **last = &reporting->findings;
     if (finding) {
         finding->times++;
         told = NULL;
@@ -60,7 +65,7 @@ static const char *keep(amp_context *context, enum amp__finding_kind kind, amp_s
         *last = finding;
         told = finding->message;
     }
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_unlock(lock);
     return told;
 }
 
@@ -109,10 +114,10 @@ void amp__find_copies(amp_context *context) {
                   copies.own, copies.other);
 }
 
-void amp__findings_free(amp_context *context) {
-    for (struct amp__finding *finding = context->reporting.findings, *next; finding; finding = next) {
+void amp__findings_free(struct amp__reporting *reporting) {
+    for (struct amp__finding *finding = reporting->findings, *next; finding; finding = next) {
         next = finding->next;
         amp__free(finding);
     }
-    context->reporting.findings = NULL;
+    reporting->findings = NULL;
 }

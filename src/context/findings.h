@@ -6,6 +6,8 @@
 #include "amp_diagnostics.h"
 #include "context/op.h"
 
+struct amp__reporting;
+
 enum amp__finding_kind {
 #define FINDING(name, ...) AMP__##name,
 #include "context/findings.inc"
@@ -36,6 +38,6 @@ amp_status amp__refuse(enum amp__finding_kind kind, amp_status status, const cha
 /* Was this kind found, of whatever subject? */
 bool amp__found(amp_context *context, enum amp__finding_kind kind);
 void amp__find_copies(amp_context *context); /* AMP-M88 */
-void amp__findings_free(amp_context *context);
+void amp__findings_free(struct amp__reporting *reporting);
 
 #endif

@@ -2,6 +2,7 @@
 /* Contexts that were not shut down. A host that uses one afterwards is told so, where it would read freed memory. */
 #include "common/fork.h"
 #include "context/context.h"
+#include "context/live.h"
 
 static struct {
     pthread_mutex_t mutex;

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ops of a context by name: a host may ask about thousands, one by one. And names that mean something: batch norm's
  * ops, two parameters with one name. */
-#include "context/context.h"
+#include "common/names.h"
+#include "context/build.h"
 #include "context/findings.h"
 #include "context/op.h"
+#include "context/params.h"
+#include "context/parts.h"
+#include "context/policy.h"
+#include "context/wiring.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,29 +24,32 @@ static amp_status add_op(struct amp__names *names, struct amp__op *op) {
     return amp__names_add(names, 0, numbered_name(op, text), op);
 }
 
-static amp_status fill(amp_context *context) {
-    struct amp__names *names = &context->wiring.op_names;
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++) AMP_TRY(add_op(names, &context->models[i].ops[j]));
+static amp_status fill(const amp_context *context, struct amp__names *names) {
+    size_t n_models;
+    struct amp__model *models = amp__models_of(context, &n_models);
+    for (size_t i = 0; i < n_models; i++)
+        for (size_t j = 0; j < models[i].n_ops; j++) AMP_TRY(add_op(names, &models[i].ops[j]));
     return amp__names_sort(names);
 }
 
 /* Once, for all that will be asked. */
-static amp_status need_names(amp_context *context) {
-    if (atomic_load_explicit(&context->wiring.op_names.sorted, memory_order_acquire)) return AMP_OK;
-    pthread_mutex_lock(&context->lock);
+static amp_status need_names(const amp_context *context, struct amp__names *names) {
+    pthread_mutex_t *lock = amp__lock_of(context);
+    if (atomic_load_explicit(&names->sorted, memory_order_acquire)) return AMP_OK;
+    pthread_mutex_lock(lock);
     amp_status status = AMP_OK;
-    if (!context->wiring.op_names.sorted) {
-        status = fill(context);
-        if (status != AMP_OK) amp__names_free(&context->wiring.op_names);
+    if (!names->sorted) {
+        status = fill(context, names);
+        if (status != AMP_OK) amp__names_free(names);
     }
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_unlock(lock);
     return status;
 }
 
 amp_status amp__ops_named(amp_context *context, const char *name, const struct amp__keyed **entries, size_t *n) {
-    AMP_TRY(need_names(context));
-    *entries = amp__names_find(&context->wiring.op_names, 0, name, n);
+    struct amp__names *names = &amp__wiring_of(context)->op_names;
+    AMP_TRY(need_names(context, names));
+    *entries = amp__names_find(names, 0, name, n);
     return AMP_OK;
 }
 
@@ -57,10 +65,11 @@ bool amp__op_is_norm(const struct amp__op *op) {
 /* ---- batch norm ---- */
 
 bool amp__norm_is_missing(const amp_context *context) {
-    const struct amp__properties *properties = &context->policy.properties;
-    if (!amp__retypes(properties) || !properties->keep_batchnorm_fp32 || !context->params.n) return false;
-    for (size_t i = 0; i < context->params.n; i++)
-        if (context->params.list[i]->module_kind == AMP_MODULE_BATCH_NORM) return false;
+    struct amp__params *params = amp__params_of(context);
+    const struct amp__properties *properties = &amp__policy_of(context)->properties;
+    if (!amp__retypes(properties) || !properties->keep_batchnorm_fp32 || !params->n) return false;
+    for (size_t i = 0; i < params->n; i++)
+        if (params->list[i]->module_kind == AMP_MODULE_BATCH_NORM) return false;
     return true;
 }
 
@@ -70,14 +79,16 @@ static bool runs_norm(const struct amp__op *listed) {
 }
 
 void amp__norm_check(amp_context *context) {
+    size_t n_models;
+    struct amp__model *models = amp__models_of(context, &n_models);
     const bool missing = amp__norm_is_missing(context);
-    for (size_t i = 0; i < context->n_models && missing; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++) {
-            const struct amp__op *op = &context->models[i].ops[j];
+    for (size_t i = 0; i < n_models && missing; i++)
+        for (size_t j = 0; j < models[i].n_ops; j++) {
+            const struct amp__op *op = &models[i].ops[j];
             if (!runs_norm(op)) continue;
             amp__find(context, AMP__NORM_UNSAID, op->name, "level %s: op %s was called, and none of %zu parameters is "
-                      "said to be batch norm's", amp__level_name(context->policy.properties.level), op->name,
-                      context->params.n);
+                      "said to be batch norm's", amp__level_name(amp__policy_of(context)->properties.level), op->name,
+                      amp__params_of(context)->n);
             return;
         }
 }
@@ -90,14 +101,15 @@ static bool are_two(const struct amp__param *a, const struct amp__param *b) {
 }
 
 void amp__params_check_names(amp_context *context, size_t first, size_t model) {
+    struct amp__params *params = amp__params_of(context);
     enum { NAMED = 3 };
     struct amp__names names = { 0 };
     char list[256] = "", subject[32];
     amp__text text = { list, sizeof list, 0 };
     amp_status status = AMP_OK;
     size_t twice = 0;
-    for (size_t i = first; i < context->params.n && status == AMP_OK; i++)
-        status = amp__names_add(&names, 0, context->params.list[i]->name, context->params.list[i]);
+    for (size_t i = first; i < params->n && status == AMP_OK; i++)
+        status = amp__names_add(&names, 0, params->list[i]->name, params->list[i]);
     if (status == AMP_OK) status = amp__names_sort(&names);
     for (size_t i = 1; i < names.n && status == AMP_OK; i++) {
         const struct amp__param *param = names.entries[i].value, *before = names.entries[i - 1].value;

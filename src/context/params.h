@@ -22,8 +22,6 @@ struct amp__apart {
     size_t looked; /* 1 + the parameters at the last look at all of them */
     size_t next;   /* the next parameter of those that are looked at in turn */
 };
-void amp__apart_forget(struct amp__apart *apart);
-
 struct amp__params {
     struct amp__param **list;
     size_t n, capacity;
@@ -45,6 +43,14 @@ void amp__params_remove(struct amp__params *params, size_t from); /* all handles
 struct amp__param *amp__param_of_handle(const struct amp__params *params, const void *tensor);
 /* By handle, else by the host's id: another handle on a parameter's storage is that parameter. */
 struct amp__param *amp__param_find(const struct amp__params *params, const amp_host *host, void *tensor);
+
+/* ---- apart.c ---- */
+
+void amp__apart_forget(struct amp__apart *apart);
+/* Parameters from this index on share no memory with any other. */
+amp_status amp__apart_check(struct amp__params *params, size_t first_new);
+/* A parameter that was re-typed may lie elsewhere. */
+amp_status amp__apart_moved(struct amp__params *params, struct amp__param *param);
 
 /* A 16-bit model on a host that cannot exchange storage: its ops read 16-bit copies of its FP32 block, which is the
  * master itself where the level has masters (docs/guide/raw-storage.md). */

@@ -7,10 +7,13 @@
  */
 #include "context/trace.h"
 #include "common/fork.h"
-#include "context/context.h"
 #include "context/log.h"
 #include "context/op.h"
-#include "context/optimizer.h"
+#include "context/params.h"
+#include "context/parts.h"
+#include "context/policy.h"
+#include "context/progress.h"
+#include "context/reporting.h"
 #include "context/trace_line.h"
 #include "opt_levels/lists.h"
 
@@ -212,7 +215,7 @@ static void begin(struct amp__trace *trace, amp__text *line) {
 }
 
 static void write_start(const amp_context *context, struct amp__trace *trace) {
-    const struct amp__properties *p = &context->policy.properties;
+    const struct amp__properties *p = &amp__policy_of(context)->properties;
     const char *rank = rank_of_process();
     AMP__LINE(line);
     begin_line(&line, "start", trace);
@@ -230,7 +233,7 @@ static void write_start(const amp_context *context, struct amp__trace *trace) {
 }
 
 amp_status amp__trace_open(amp_context *context, struct amp__trace **out) {
-    const struct amp__properties *p = &context->policy.properties;
+    const struct amp__properties *p = &amp__policy_of(context)->properties;
     const char *wanted = p->trace ? p->trace : getenv("AMP_TRACE");
     *out = NULL;
     if (!wanted || !*wanted || !p->enabled) return AMP_OK;
@@ -255,23 +258,27 @@ amp_status amp__trace_open(amp_context *context, struct amp__trace **out) {
 }
 
 void amp__trace_wired(amp_context *context) {
-    struct amp__trace *trace = context->reporting.trace;
+    struct amp__params *params = amp__params_of(context);
+    size_t n_models, n_optimizers;
+    const struct amp__model *models = amp__models_of(context, &n_models);
+    (void)amp__optimizers_of(context, &n_optimizers);
+    struct amp__trace *trace = amp__reporting_of(context)->trace;
     uint64_t elements = 0, low = 0, masters = 0, trained = 0, ops = 0;
     if (!trace) return;
-    for (size_t i = 0; i < context->params.n; i++) {
-        const struct amp__param *param = context->params.list[i];
+    for (size_t i = 0; i < params->n; i++) {
+        const struct amp__param *param = params->list[i];
         elements += param->size;
         trained += param->in_optimizer ? param->size : 0;
         low += amp__is_low(param->dtype) ? param->size : 0;
         masters += param->has_master ? param->size : 0;
     }
-    for (size_t i = 0; i < context->n_models; i++) ops += context->models[i].n_ops;
+    for (size_t i = 0; i < n_models; i++) ops += models[i].n_ops;
     AMP__LINE(line);
     begin_line(&line, "wired", trace);
-    amp__line_number(&line, "models", context->n_models);
-    amp__line_number(&line, "optimizers", context->n_optimizers);
+    amp__line_number(&line, "models", n_models);
+    amp__line_number(&line, "optimizers", n_optimizers);
     amp__line_number(&line, "ops", ops);
-    amp__line_number(&line, "params", context->params.n);
+    amp__line_number(&line, "params", params->n);
     amp__line_number(&line, "elements", elements);
     amp__line_number(&line, "trained", trained);
     amp__line_number(&line, "low", low);
@@ -311,20 +318,20 @@ static void write_bracket(struct amp__trace *trace, const amp_event *event) {
 }
 
 bool amp__trace_follows(const amp_context *context) {
-    const struct amp__trace *trace = context->reporting.trace;
+    const struct amp__trace *trace = amp__reporting_of(context)->trace;
     return trace && !trace->left_out;
 }
 uint64_t amp__trace_brackets(const amp_context *context) {
-    const struct amp__trace *trace = context->reporting.trace;
+    const struct amp__trace *trace = amp__reporting_of(context)->trace;
     return trace ? trace->brackets : 0;
 }
 
 void amp__trace_begin(amp__text *line, const char *kind, const amp_context *context) {
-    begin_line(line, kind, context->reporting.trace);
+    begin_line(line, kind, amp__reporting_of(context)->trace);
 }
 
 void amp__trace_end_in(amp__text *line, const amp_context *context, enum amp__trace_room room) {
-    end_line(line, context->reporting.trace, room);
+    end_line(line, amp__reporting_of(context)->trace, room);
 }
 
 void amp__trace_end(amp__text *line, const amp_context *context) {
@@ -336,8 +343,8 @@ static const char *name_of(amp_event_kind kind) {
 }
 
 void amp__trace_event(amp_context *context, const amp_event *event) {
-    struct amp__trace *trace = context->reporting.trace;
-    if (!trace || context->progress.verifying) return;
+    struct amp__trace *trace = amp__reporting_of(context)->trace;
+    if (!trace || amp__progress_of(context)->verifying) return;
     if (event->kind == AMP_EVENT_BRACKET) {
         write_bracket(trace, event);
     } else if (event->kind != AMP_EVENT_SKIP && event->kind != AMP_EVENT_SCALE_CHANGE && *event->message) {
@@ -368,13 +375,17 @@ static void write_op(struct amp__trace *trace, size_t model, const struct amp__o
 }
 
 void amp__trace_ops(amp_context *context) {
-    for (size_t i = 0; context->reporting.trace && i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++)
-            if (context->models[i].ops[j].wrapped) write_op(context->reporting.trace, i, &context->models[i].ops[j]);
+    struct amp__reporting *reporting = amp__reporting_of(context);
+    size_t n_models;
+    struct amp__model *models = amp__models_of(context, &n_models);
+    for (size_t i = 0; reporting->trace && i < n_models; i++)
+        for (size_t j = 0; j < models[i].n_ops; j++)
+            if (models[i].ops[j].wrapped) write_op(reporting->trace, i, &models[i].ops[j]);
 }
 
 void amp__trace_close(amp_context *context) {
-    struct amp__trace *trace = context->reporting.trace;
+    struct amp__reporting *reporting = amp__reporting_of(context);
+    struct amp__trace *trace = reporting->trace;
     if (!trace) return;
     AMP__LINE(line);
     begin_line(&line, "end", trace);
@@ -388,5 +399,5 @@ void amp__trace_close(amp_context *context) {
     close_file(trace->file);
     pthread_mutex_unlock(&traces.mutex);
     amp__free(trace);
-    context->reporting.trace = NULL;
+    reporting->trace = NULL;
 }

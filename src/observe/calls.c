@@ -112,7 +112,7 @@ static void count_rows(const void *data, amp_dtype dtype, const struct amp__exte
 
 static bool is_here(const amp_context *context, const void *memory) {
     amp_device where;
-    return amp__places_where(context, memory, &where) == AMP_OK && where.type != AMP__DEVICE_CUDA;
+    return amp__places_where(&context->devices, memory, &where) == AMP_OK && where.type != AMP__DEVICE_CUDA;
 }
 
 static void take_buffer(struct amp__seen_call *call, const struct amp__raw_buffer *buffer, amp_dtype low,

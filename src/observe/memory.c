@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a training takes in bytes: as it is, and as it would be at a level. */
+#include "context/live.h"
 #include "amp_optim.h"
 #include "observe/observe.h"
 

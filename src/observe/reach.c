@@ -6,8 +6,9 @@
 bool amp__observe_find(const amp_context *context, amp_device device, const void *memory, struct amp__place **place) {
     amp_device where = device;
     *place = NULL;
-    if (device.type != AMP__DEVICE_SERVED && amp__places_where(context, memory, &where) != AMP_OK) return false;
-    if (amp__is_device(where)) *place = amp__place_on(context, where);
+    if (device.type != AMP__DEVICE_SERVED && amp__places_where(&context->devices, memory, &where) != AMP_OK)
+        return false;
+    if (amp__is_device(where)) *place = amp__place_on(&context->devices, where);
     return *place || !amp__is_device(where);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that the host tells of itself: each name is an op here, which has no slot. */
+#include "context/live.h"
 #include "context/report.h"
 #include "observe/observe.h"
 

@@ -3,6 +3,7 @@
  * gradients. */
 #include "common/map.h"
 #include "context/context.h"
+#include "context/live.h"
 #include "raw/raw.h"
 
 static bool is_sorted(const struct amp__range *ranges, size_t n) {

@@ -218,7 +218,7 @@ static amp_status enter_replaced(struct amp__raw *raw, struct amp__raw_buffer *b
 /* Room for one more buffer; it counts once raw->n does. What is in a device's memory is not for the CPU to read. */
 static amp_status new_buffer(struct amp__raw *raw, float *host, struct amp__raw_buffer **out) {
     amp_device where;
-    AMP_TRY(amp__places_where(raw->casting->context, host, &where));
+    AMP_TRY(amp__places_where(&raw->casting->context->devices, host, &where));
     AMP_RETURN_IF(where.type == AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
                   "it is in the memory of CUDA device %d, and libamp converts raw buffers in the CPU's alone: give the "
                   "op Tensor arguments (hooks view and cast), or the class AMP_LEAVE", (int)where.id);
@@ -330,7 +330,7 @@ static amp_status share(struct amp__raw *raw, const struct amp__raw_buffer *buff
 
 static bool may_watch(const struct amp__raw *raw, const float *host) {
     amp_device where;
-    return raw->lists && amp__places_where(raw->casting->context, host, &where) == AMP_OK &&
+    return raw->lists && amp__places_where(&raw->casting->context->devices, host, &where) == AMP_OK &&
            where.type != AMP__DEVICE_CUDA;
 }
 

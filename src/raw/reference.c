@@ -45,7 +45,7 @@ static void mix(struct call_seen *seen, int64_t value) { seen->key = amp__sum64(
 
 static amp_status keep_memory(struct call_seen *seen, void *memory, size_t bytes) {
     amp_device where;
-    if (!memory || !bytes || amp__places_where(seen->casting->context, memory, &where) != AMP_OK ||
+    if (!memory || !bytes || amp__places_where(&seen->casting->context->devices, memory, &where) != AMP_OK ||
         where.type == AMP__DEVICE_CUDA)
         return AMP_OK;
     struct kept *kept = amp__casting_memory(seen->casting, sizeof *kept);

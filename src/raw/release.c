@@ -6,6 +6,7 @@
  */
 #include "amp_raw.h"
 #include "context/context.h"
+#include "context/live.h"
 #include "intercept/maps.h"
 #include "raw/raw.h"
 

@@ -186,7 +186,7 @@ static amp_status add_handle(struct amp__watch *watch, struct amp__casting *cast
     if (!handle || !host->view || amp__host_find(host, handle, name, &now) != AMP_OK) return AMP_OK;
     amp_device where;
     if (now.strides || !now.size || amp__is_device(now.device) ||
-        amp__places_where(casting->context, now.data, &where) != AMP_OK || where.type == AMP__DEVICE_CUDA)
+        amp__places_where(&casting->context->devices, now.data, &where) != AMP_OK || where.type == AMP__DEVICE_CUDA)
         return AMP_OK;
     const amp_dtype dtype = amp__host_dtype(host, handle);
     if (!casting->context->policy.properties.emulate && amp__is_floating(dtype) && dtype != now.dtype)

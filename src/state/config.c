@@ -3,7 +3,6 @@
  * and compared. */
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
-#include "context/context.h"
 #include "context/op.h"
 #include "context/optimizer.h"
 #include "context/report.h"
@@ -107,18 +106,18 @@ static const char *scaler_key(const struct field *field, uint32_t i, char key[KE
 
 /* ---- writing ---- */
 
-amp_status amp__state_put_config(const amp_context *context, struct amp__header *header) {
+amp_status amp__state_put_config(const struct amp__policy *policy, struct amp__header *header) {
     for (size_t i = 0; i < AMP_COUNT(config_fields); i++) {
         char key[KEY_SIZE], text[AMP__NUMBER_SIZE];
         AMP_TRY(amp__header_put(header, config_key(&config_fields[i], key),
-                                to_text(&config_fields[i], &context->policy.properties, text)));
+                                to_text(&config_fields[i], &policy->properties, text)));
     }
     return AMP_OK;
 }
 
-amp_status amp__state_put_scalers(const amp_context *context, struct amp__header *header) {
-    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++) {
-        const struct amp__bracket *bracket = &context->brackets.list[i];
+amp_status amp__state_put_scalers(const struct amp__brackets *brackets, struct amp__header *header) {
+    for (uint32_t i = 0; i < brackets->n; i++) {
+        const struct amp__bracket *bracket = &brackets->list[i];
         const struct amp__state_scaler scaler = { bracket->scaler, bracket->record.brackets, bracket->record.skipped };
         for (size_t j = 0; j < AMP_COUNT(scaler_fields); j++) {
             char key[KEY_SIZE], text[AMP__NUMBER_SIZE];
@@ -143,13 +142,12 @@ static amp_status get_scaler(const struct amp__header *header, uint32_t i, struc
     return AMP_OK;
 }
 
-amp_status amp__state_get_scalers(const amp_context *context, const struct amp__header *header,
+amp_status amp__state_get_scalers(const struct amp__brackets *brackets, const struct amp__header *header,
                                   struct amp__state_scaler **out, size_t *n, uint64_t *file_has) {
     const char *count = amp__header_get(header, "libamp.config.num_losses");
     AMP_RETURN_IF(!count || !amp__uint_from_text(count, 65536, file_has), AMP_ERR_BAD_FILE,
                   "libamp.config.num_losses is missing or not a number up to 65536");
-    const size_t wanted = *file_has < context->policy.properties.num_losses ? (size_t)*file_has
-                                                                     : context->policy.properties.num_losses;
+    const size_t wanted = *file_has < brackets->n ? (size_t)*file_has : brackets->n;
     struct amp__state_scaler *scalers = amp__alloc(wanted, sizeof *scalers);
     if (!scalers) return amp__fail_memory();
     for (uint32_t i = 0; i < wanted; i++) {
@@ -163,21 +161,21 @@ amp_status amp__state_get_scalers(const amp_context *context, const struct amp__
     return AMP_OK;
 }
 
-static bool same_text(const amp_context *context, const struct amp__header *header, const struct field *field) {
+static bool same_text(const struct amp__policy *policy, const struct amp__header *header, const struct field *field) {
     char key[KEY_SIZE], text[AMP__NUMBER_SIZE];
     const char *theirs = amp__header_get(header, config_key(field, key));
     if (!theirs) return false;
-    if (!strcmp(theirs, to_text(field, &context->policy.properties, text))) return true;
+    if (!strcmp(theirs, to_text(field, &policy->properties, text))) return true;
     if (field->kind != DOUBLE) return false;
     /* a libamp whose factors were floats has written the nearest one */
-    const double *ours = (const void *)((const char *)&context->policy.properties + field->at);
+    const double *ours = (const void *)((const char *)&policy->properties + field->at);
     amp__float_to_text((float)*ours, text);
     return !strcmp(theirs, text);
 }
 
-bool amp__state_same_mode(const amp_context *context, const struct amp__header *header) {
+bool amp__state_same_mode(const struct amp__policy *policy, const struct amp__header *header) {
     static const struct field rule[] = { SETTING(mode, NAME, amp__scaler_name), SETTING(dynamic, BOOLEAN, NULL) };
-    return same_text(context, header, &rule[0]) && same_text(context, header, &rule[1]);
+    return same_text(policy, header, &rule[0]) && same_text(policy, header, &rule[1]);
 }
 
 /* People read 65536, not 0x1p+16; text of a file is shown as far as it is printable. */
@@ -196,17 +194,17 @@ static void add_value(amp__text *out, const struct field *field, const char *tex
         amp__text_add(out, "%c", text[i] >= ' ' && text[i] <= '~' ? text[i] : '?');
 }
 
-void amp__state_compare(const amp_context *context, const struct amp__header *header, amp__text *out) {
+void amp__state_compare(const struct amp__policy *policy, const struct amp__header *header, amp__text *out) {
     for (size_t i = 0; i < AMP_COUNT(config_fields); i++) {
         const struct field *field = &config_fields[i];
         char key[KEY_SIZE], text[AMP__NUMBER_SIZE];
         const char *theirs = amp__header_get(header, config_key(field, key));
         /* not there: from a libamp that had no such field */
-        if (!theirs || same_text(context, header, field)) continue;
+        if (!theirs || same_text(policy, header, field)) continue;
         amp__text_add(out, "%s%s ", out->length ? ", " : "", field->key);
         add_value(out, field, theirs);
         amp__text_add(out, " -> ");
-        add_value(out, field, to_text(field, &context->policy.properties, text));
+        add_value(out, field, to_text(field, &policy->properties, text));
     }
 }
 
@@ -219,9 +217,9 @@ static float bounded(float scale, const struct amp__scaler_settings *settings) {
                                        : scale;
 }
 
-void amp__state_set_scaler(amp_context *context, uint32_t i, const struct amp__state_scaler *scaler) {
-    const struct amp__scaler_settings *settings = &context->policy.properties.scaler;
-    struct amp__bracket *bracket = &context->brackets.list[i];
+void amp__state_set_scaler(struct amp__bracket *bracket, const struct amp__policy *policy,
+                           const struct amp__state_scaler *scaler) {
+    const struct amp__scaler_settings *settings = &policy->properties.scaler;
     const float before = bracket->scaler.scale;
     bracket->scaler = scaler->state;
     bracket->scaler.scale = bounded(scaler->state.scale, settings);
@@ -236,8 +234,9 @@ void amp__state_set_scaler(amp_context *context, uint32_t i, const struct amp__s
     record->skipped = scaler->skipped;
     if (scale == before) return;
     char text[96];
-    snprintf(text, sizeof text, "loss scale %u goes from %g to %g: loaded", (unsigned)i, (double)before, (double)scale);
-    amp__event(context, amp__any_host(context),
-               &(amp_event){ .kind = AMP_EVENT_SCALE_CHANGE, .loss_id = i, .scale_before = before,
+    snprintf(text, sizeof text, "loss scale %u goes from %g to %g: loaded", (unsigned)bracket->loss_id,
+             (double)before, (double)scale);
+    amp__event(bracket->context, amp__any_host(bracket->context),
+               &(amp_event){ .kind = AMP_EVENT_SCALE_CHANGE, .loss_id = bracket->loss_id, .scale_before = before,
                              .scale_after = scale, .message = text });
 }

@@ -4,7 +4,8 @@
 #define AMP_STATE_DICT_H
 
 #include "amp_state.h"
-#include "context/context.h"
+#include "context/brackets.h"
+#include "context/policy.h"
 #include "state/state.h"
 
 /* ---- state_config.c: configuration and scalers as the header's metadata ---- */
@@ -14,18 +15,19 @@ struct amp__state_scaler {
     uint64_t brackets, skipped; /* of the record */
 };
 
-amp_status amp__state_put_config(const amp_context *context, struct amp__header *header);
-amp_status amp__state_put_scalers(const amp_context *context, struct amp__header *header);
+amp_status amp__state_put_config(const struct amp__policy *policy, struct amp__header *header);
+amp_status amp__state_put_scalers(const struct amp__brackets *brackets, struct amp__header *header);
 
-/* The file's scalers, at most as many as the context has; *file_has is how many the file has. */
-amp_status amp__state_get_scalers(const amp_context *context, const struct amp__header *header,
+/* The file's scalers, at most as many as there are brackets; *file_has is how many the file has. */
+amp_status amp__state_get_scalers(const struct amp__brackets *brackets, const struct amp__header *header,
                                   struct amp__state_scaler **scalers, size_t *n, uint64_t *file_has);
 /* Does the file's scaler follow the same rule? */
-bool amp__state_same_mode(const amp_context *context, const struct amp__header *header);
+bool amp__state_same_mode(const struct amp__policy *policy, const struct amp__header *header);
 /* "level O2 -> O5, low fp16 -> bf16": nothing if nothing differs. */
-void amp__state_compare(const amp_context *context, const struct amp__header *header, amp__text *text);
-/* Scaler i := this, within the present limits; tells the host of a changed scale. Cannot fail. */
-void amp__state_set_scaler(amp_context *context, uint32_t i, const struct amp__state_scaler *scaler);
+void amp__state_compare(const struct amp__policy *policy, const struct amp__header *header, amp__text *text);
+/* The bracket's scaler := this, within the present limits; tells the host of a changed scale. Cannot fail. */
+void amp__state_set_scaler(struct amp__bracket *bracket, const struct amp__policy *policy,
+                           const struct amp__state_scaler *scaler);
 
 /* ---- state_moments.c: what libamp's own optimizers keep ---- */
 

@@ -3,11 +3,11 @@
  * anything. */
 #include "bracket/bracket.h"
 #include "bracket/fused.h"
-#include "bracket/step.h"
 #include "bracket/home.h"
+#include "bracket/step.h"
 #include "call/cache.h"
-#include "context/context.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
 #include "context/report.h"
 #include "kernels/kernels.h"
 #include "state/load.h"
@@ -208,8 +208,8 @@ static amp_status copy_to_device(const struct target *target, const char *src, s
 
 /* First, so that what a device refuses leaves the rest as it is. */
 static amp_status copy_all_to_devices(const struct load *load) {
-    struct piece *piece = load->context->devices.n_places ? amp__alloc(1, sizeof *piece) : NULL;
-    amp_status status = piece || !load->context->devices.n_places ? AMP_OK : amp__fail_memory();
+    struct piece *piece = load->devices->n_places ? amp__alloc(1, sizeof *piece) : NULL;
+    amp_status status = piece || !load->devices->n_places ? AMP_OK : amp__fail_memory();
     for (size_t i = 0; i < load->n_targets && status == AMP_OK; i++) {
         const struct target *target = &load->targets[i];
         if (target->place && target->tensor) status = copy_to_device(target, target->src, piece);
@@ -219,12 +219,15 @@ static amp_status copy_all_to_devices(const struct load *load) {
 }
 
 /* After a load: devices take over what was set. Nothing but a device that is lost can make this fail. */
-static amp_status tell_devices(amp_context *context) {
-    AMP_TRY(amp__places_flush(context));
-    for (size_t i = 0; i < context->n_optimizers; i++)
-        if (context->optimizers[i].optim) AMP_TRY(amp__fused_device_steps(&context->optimizers[i], true));
-    for (uint32_t i = 0; context->devices.skips && i < context->policy.properties.num_losses; i++)
-        AMP_TRY(context->brackets.list[i].home->write(&context->brackets.list[i]));
+static amp_status tell_devices(const struct load *load) {
+    amp_context *context = load->context;
+    size_t n_optimizers;
+    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
+    AMP_TRY(amp__places_flush(load->devices));
+    for (size_t i = 0; i < n_optimizers; i++)
+        if (optimizers[i].optim) AMP_TRY(amp__fused_device_steps(&optimizers[i], true));
+    for (uint32_t i = 0; load->devices->skips && i < load->brackets->n; i++)
+        AMP_TRY(load->brackets->list[i].home->write(&load->brackets->list[i]));
     return AMP_OK;
 }
 
@@ -248,18 +251,20 @@ static void set_parameter(const struct target *target) {
 }
 
 static bool is_sharded(const amp_context *context) {
-    for (size_t i = 0; i < context->n_optimizers; i++)
-        if (context->optimizers[i].sharded) return true;
+    size_t n_optimizers;
+    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
+    for (size_t i = 0; i < n_optimizers; i++)
+        if (optimizers[i].sharded) return true;
     return false;
 }
 
 static void report_load(struct load *load, bool same_mode) {
     char line[800] = "";
     amp__text text = { line, sizeof line, 0 };
-    amp__state_compare(load->context, &load->parts->header, &text);
+    amp__state_compare(load->policy, &load->parts->header, &text);
     if (!same_mode)
         amp__text_add(&text, "; the loss scalers keep their present state, because the file's follow another rule");
-    else if (load->file_scalers != load->context->policy.properties.num_losses)
+    else if (load->file_scalers != load->policy->properties.num_losses)
         amp__text_add(&text, "; %zu of the file's %llu loss scalers were loaded", load->n_scalers,
                       (unsigned long long)load->file_scalers);
     if (load->n_foreign && !is_sharded(load->context)) /* else they are other ranks' */
@@ -269,18 +274,18 @@ static void report_load(struct load *load, bool same_mode) {
 }
 
 static amp_status apply_state(struct load *load) {
-    const bool same_mode = amp__state_same_mode(load->context, &load->parts->header);
-    AMP_TRY(amp__places_flush(load->context)); /* what waits would undo it */
+    const bool same_mode = amp__state_same_mode(load->policy, &load->parts->header);
+    AMP_TRY(amp__places_flush(load->devices)); /* what waits would undo it */
     AMP_TRY(copy_all_to_devices(load));
     for (size_t i = 0; i < load->n_targets; i++)
         if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i]);
     for (size_t i = 0; i < load->n_owns; i++) load->owns[i].state->steps = load->steps[i];
     /* the elements changed and the host's versions did not */
-    amp__cache_drop(&load->context->cache, false);
+    amp__cache_drop(amp__cache_of(load->context), false);
     report_load(load, same_mode);
     for (uint32_t i = 0; same_mode && i < load->n_scalers; i++)
-        amp__state_set_scaler(load->context, i, &load->scalers[i]);
-    return tell_devices(load->context);
+        amp__state_set_scaler(&load->brackets->list[i], load->policy, &load->scalers[i]);
+    return tell_devices(load);
 }
 
 /* Parts of one save have the same loss scalers, to the count of their brackets. */
@@ -288,7 +293,7 @@ static amp_status compare_scalers(const struct load *load, const struct part *pa
     struct amp__state_scaler *scalers;
     size_t n;
     uint64_t in_file;
-    AMP_TRY(amp__state_get_scalers(load->context, &part->header, &scalers, &n, &in_file));
+    AMP_TRY(amp__state_get_scalers(load->brackets, &part->header, &scalers, &n, &in_file));
     const bool same = n == load->n_scalers && in_file == load->file_scalers &&
                       !memcmp(scalers, load->scalers, n * sizeof *scalers);
     amp__free(scalers);
@@ -299,7 +304,7 @@ static amp_status compare_scalers(const struct load *load, const struct part *pa
 
 static amp_status load_safetensors(struct load *load) {
     for (size_t i = 0; i < load->n_parts; i++) AMP_TRY(amp__load_of_part(load, i, read_header(&load->parts[i])));
-    AMP_TRY(amp__state_get_scalers(load->context, &load->parts->header, &load->scalers, &load->n_scalers,
+    AMP_TRY(amp__state_get_scalers(load->brackets, &load->parts->header, &load->scalers, &load->n_scalers,
                                    &load->file_scalers));
     for (size_t i = 1; i < load->n_parts; i++)
         AMP_TRY(amp__load_of_part(load, i, compare_scalers(load, &load->parts[i])));
@@ -310,31 +315,31 @@ static amp_status load_safetensors(struct load *load) {
 
 /* ---- Apex's form ---- */
 
-static void apply_apex(amp_context *context, const struct amp__apex_scaler *scalers, size_t n) {
-    const struct amp__properties *properties = &context->policy.properties;
+static void apply_apex(const struct load *load, const struct amp__apex_scaler *scalers, size_t n) {
+    const struct amp__properties *properties = &load->policy->properties;
     size_t used = 0, others = 0;
     for (size_t i = 0; i < n; i++) {
         used += scalers[i].index < properties->num_losses;
         others += scalers[i].loss_scale != properties->scaler.init_scale;
     }
     if (!properties->scaler.dynamic && others)
-        (void)amp__warn(context, "the loaded state has other loss scales than the static one, %g, which stays",
+        (void)amp__warn(load->context, "the loaded state has other loss scales than the static one, %g, which stays",
                         (double)properties->scaler.init_scale);
     else if (used != n || n != properties->num_losses)
-        (void)amp__warn(context, "the loaded state has %zu loss scalers and the context %u: %zu were loaded, by the "
-                        "index in their keys", n, (unsigned)properties->num_losses, used);
+        (void)amp__warn(load->context, "the loaded state has %zu loss scalers and the context %u: %zu were loaded, by "
+                        "the index in their keys", n, (unsigned)properties->num_losses, used);
     for (size_t i = 0; i < n; i++) {
         if (scalers[i].index >= properties->num_losses) continue;
-        struct amp__state_scaler scaler = { .brackets = context->brackets.list[scalers[i].index].record.brackets,
-                                            .skipped = context->brackets.list[scalers[i].index].record.skipped };
+        struct amp__bracket *bracket = &load->brackets->list[scalers[i].index];
+        struct amp__state_scaler scaler = { .brackets = bracket->record.brackets, .skipped = bracket->record.skipped };
         amp__scaler_init(&scaler.state, &properties->scaler);
         scaler.state.scale = scaler.state.next_scale = scalers[i].loss_scale;
         scaler.state.unskipped = scalers[i].unskipped;
-        amp__state_set_scaler(context, scalers[i].index, &scaler);
+        amp__state_set_scaler(bracket, load->policy, &scaler);
     }
 }
 
-static amp_status load_apex(amp_context *context, const struct amp__source *source) {
+static amp_status load_apex(const struct load *load, const struct amp__source *source) {
     void *owned;
     const void *text;
     struct amp__apex_scaler *scalers;
@@ -346,9 +351,9 @@ static amp_status load_apex(amp_context *context, const struct amp__source *sour
     const amp_status status = amp__apex_parse(text, (size_t)source->size, &scalers, &n);
     amp__free(owned);
     if (status != AMP_OK) return status;
-    apply_apex(context, scalers, n);
+    apply_apex(load, scalers, n);
     amp__free(scalers);
-    return tell_devices(context);
+    return tell_devices(load);
 }
 
 /* Text begins with a brace or a blank and has no zero byte; the length of any header below 2^56 bytes has one. */
@@ -383,8 +388,14 @@ amp_status amp__state_apply(amp_context *context, const struct amp__source *sour
     AMP_TRY(amp__home_read_all(context));
     amp__unseen_steps_forget(context);
     AMP_TRY(is_text(sources, &text));
-    if (text && n == 1) return load_apex(context, sources);
-    struct load load = { .context = context, .parts = amp__alloc(n, sizeof *load.parts), .n_parts = n };
+    struct load load = { .context = context,
+                         .policy = amp__policy_of(context),
+                         .params = amp__params_of(context),
+                         .brackets = amp__brackets_of(context),
+                         .devices = amp__devices_of(context),
+                         .n_parts = n };
+    if (text && n == 1) return load_apex(&load, sources);
+    load.parts = amp__alloc(n, sizeof *load.parts);
     if (!load.parts) return amp__fail_memory();
     for (size_t i = 0; i < n; i++) load.parts[i].source = &sources[i];
     const amp_status status = load_safetensors(&load);

@@ -25,7 +25,11 @@ struct part {
 };
 
 struct load {
-    amp_context *context;
+    amp_context *context; /* for reports, and for owns */
+    const struct amp__policy *policy;
+    struct amp__params *params;
+    struct amp__brackets *brackets;
+    struct amp__devices *devices;
     struct part *parts;
     size_t n_parts;
     struct target *targets;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which tensor of a state file is whose, by name. */
-#include "context/context.h"
+#include "context/params.h"
+#include "optim/optim.h"
 #include "state/load.h"
 
 #include <stdlib.h>
@@ -62,11 +63,11 @@ static amp_status list_moments(struct load *load, size_t i) {
 /* All that could have a value here, by name: the file may hold more than is trained now (an inference context). */
 static amp_status list_candidates(struct load *load) {
     AMP_TRY(amp__state_owns(load->context, &load->owns, &load->n_owns));
-    load->targets = amp__alloc(load->context->params.n + AMP__MOMENTS * load->n_owns, sizeof *load->targets);
+    load->targets = amp__alloc(load->params->n + AMP__MOMENTS * load->n_owns, sizeof *load->targets);
     load->steps = amp__alloc(load->n_owns, sizeof *load->steps);
     if (!load->targets || !load->steps) return amp__fail_memory();
-    for (size_t i = 0; i < load->context->params.n; i++) {
-        struct amp__param *param = load->context->params.list[i];
+    for (size_t i = 0; i < load->params->n; i++) {
+        struct amp__param *param = load->params->list[i];
         if (amp__state_holds(param))
             load->targets[load->n_targets++] = (struct target){ .name = param->name,
                                                                 .param = param,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What libamp's own optimizers keep, by the names it has in a state file: moments are tensors, steps are metadata. */
-#include "context/context.h"
 #include "context/optimizer.h"
+#include "context/params.h"
+#include "context/parts.h"
 #include "state/dict.h"
 
 #include <inttypes.h>
@@ -16,10 +17,13 @@ static char *join_text(const char *a, const char *b) {
 }
 
 static size_t count_moments(const amp_context *context) {
+    struct amp__params *params = amp__params_of(context);
+    size_t n_optimizers;
+    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
     size_t n = 0;
-    for (size_t i = 0; i < context->params.n; i++) context->params.list[i]->named = 0;
-    for (size_t i = 0; i < context->n_optimizers; i++)
-        if (context->optimizers[i].optim) n += context->optimizers[i].optim->n;
+    for (size_t i = 0; i < params->n; i++) params->list[i]->named = 0;
+    for (size_t i = 0; i < n_optimizers; i++)
+        if (optimizers[i].optim) n += optimizers[i].optim->n;
     return n;
 }
 
@@ -30,12 +34,14 @@ static char *name_of(const struct amp__param *param, size_t optimizer) {
 }
 
 amp_status amp__state_owns(const amp_context *context, struct amp__state_own **out, size_t *out_n) {
+    size_t n_optimizers;
+    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
     const size_t capacity = count_moments(context);
     size_t n = 0;
     struct amp__state_own *owns = amp__alloc(capacity, sizeof *owns);
     if (!owns) return amp__fail_memory();
-    for (size_t k = 0; k < context->n_optimizers; k++) {
-        const struct amp__optimizer *optimizer = &context->optimizers[k];
+    for (size_t k = 0; k < n_optimizers; k++) {
+        const struct amp__optimizer *optimizer = &optimizers[k];
         for (size_t i = 0; optimizer->optim && i < optimizer->optim->n; i++) {
             struct amp__param *param = optimizer->params[i];
             struct amp__state_own own = { name_of(param, k), param, &optimizer->optim->states[i],

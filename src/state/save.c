@@ -5,8 +5,10 @@
 #include "bracket/bracket.h"
 #include "bracket/fused.h"
 #include "bracket/home.h"
-#include "context/context.h"
+#include "context/devices.h"
 #include "context/optimizer.h"
+#include "context/params.h"
+#include "context/parts.h"
 #include "state/dict.h"
 
 #include <stdio.h>
@@ -37,12 +39,12 @@ static int by_name(const void *a, const void *b) {
 
 static bool is_saved(const struct amp__param *param) { return param->in_optimizer && amp__state_holds(param); }
 
-static amp_status check_names(const amp_context *context) {
-    struct amp__param **sorted = amp__alloc(context->params.n, sizeof *sorted);
+static amp_status check_names(const struct amp__params *params) {
+    struct amp__param **sorted = amp__alloc(params->n, sizeof *sorted);
     if (!sorted) return amp__fail_memory();
     size_t n = 0;
-    for (size_t i = 0; i < context->params.n; i++)
-        if (is_saved(context->params.list[i])) sorted[n++] = context->params.list[i];
+    for (size_t i = 0; i < params->n; i++)
+        if (is_saved(params->list[i])) sorted[n++] = params->list[i];
     qsort(sorted, n, sizeof *sorted, by_name);
     amp_status status = AMP_OK;
     for (size_t i = 1; i < n && status == AMP_OK; i++)
@@ -90,20 +92,24 @@ static amp_status add_moments(const struct amp__state_own *own, struct amp__head
 }
 
 static amp_status add_tensors(amp_context *context, struct amp__header *header, struct amp__image *image) {
+    struct amp__params *params = amp__params_of(context);
+    struct amp__devices *devices = amp__devices_of(context);
+    size_t n_optimizers;
+    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
     struct amp__state_own *owns;
     size_t n;
-    AMP_TRY(check_names(context));
-    for (size_t i = 0; i < context->n_optimizers; i++)
-        if (context->optimizers[i].optim) AMP_TRY(amp__fused_device_steps(&context->optimizers[i], false));
+    AMP_TRY(check_names(params));
+    for (size_t i = 0; i < n_optimizers; i++)
+        if (optimizers[i].optim) AMP_TRY(amp__fused_device_steps(&optimizers[i], false));
     AMP_TRY(amp__state_owns(context, &owns, &n));
-    image->tensors = amp__alloc(context->params.n + AMP__MOMENTS * n, sizeof *image->tensors);
+    image->tensors = amp__alloc(params->n + AMP__MOMENTS * n, sizeof *image->tensors);
     amp_status status = image->tensors ? AMP_OK : amp__fail_memory();
-    for (size_t i = 0; i < context->params.n && status == AMP_OK; i++)
-        if (is_saved(context->params.list[i])) status = add_tensor(context->params.list[i], header, image);
+    for (size_t i = 0; i < params->n && status == AMP_OK; i++)
+        if (is_saved(params->list[i])) status = add_tensor(params->list[i], header, image);
     for (size_t i = 0; i < n && status == AMP_OK; i++) status = add_moments(&owns[i], header, image);
     amp__state_owns_free(owns, n);
-    if (status == AMP_OK) return amp__places_flush(context); /* what was reconciled */
-    amp__places_drop(context);
+    if (status == AMP_OK) return amp__places_flush(devices); /* what was reconciled */
+    amp__places_drop(devices);
     return status;
 }
 
@@ -195,8 +201,8 @@ static amp_status fill_safetensors(amp_context *context, struct amp__header *hea
                                    struct amp__image *image) {
     AMP_TRY(amp__header_put(header, "libamp.format", "1"));
     AMP_TRY(amp__header_put(header, "libamp.version", amp_version()));
-    AMP_TRY(amp__state_put_config(context, header));
-    AMP_TRY(amp__state_put_scalers(context, header));
+    AMP_TRY(amp__state_put_config(amp__policy_of(context), header));
+    AMP_TRY(amp__state_put_scalers(amp__brackets_of(context), header));
     AMP_TRY(add_tensors(context, header, image));
     struct amp__crc64 *crc = amp__alloc(1, sizeof *crc); /* too much for a small stack */
     if (!crc) return amp__fail_memory();
@@ -218,12 +224,12 @@ static amp_status make_safetensors(amp_context *context, bool without_data, stru
     return status;
 }
 
-static amp_status make_apex(const amp_context *context, struct amp__image *image) {
-    const uint32_t n = context->policy.properties.num_losses;
+static amp_status make_apex(const struct amp__brackets *brackets, struct amp__image *image) {
+    const uint32_t n = brackets->n;
     struct amp__apex_scaler *scalers = amp__alloc(n, sizeof *scalers);
     if (!scalers) return amp__fail_memory();
     for (uint32_t i = 0; i < n; i++) {
-        const struct amp__scaler *state = &context->brackets.list[i].scaler;
+        const struct amp__scaler *state = &brackets->list[i].scaler;
         scalers[i] = (struct amp__apex_scaler){ i, state->scale, state->unskipped };
     }
     const amp_status status = amp__apex_text(scalers, n, &image->block, &image->block_bytes);
@@ -236,7 +242,7 @@ amp_status amp__image_make(amp_context *context, amp_state_format format, bool w
     struct amp__image image = { .block = NULL };
     AMP_TRY(amp__home_refuse_capture(context, "saving a state", "Save before the capture or after it"));
     AMP_TRY(amp__home_read_all(context));
-    const amp_status status = format == AMP_STATE_APEX ? make_apex(context, &image)
+    const amp_status status = format == AMP_STATE_APEX ? make_apex(amp__brackets_of(context), &image)
                                                        : make_safetensors(context, without_data, &image);
     if (status != AMP_OK) {
         amp__image_clear(&image);

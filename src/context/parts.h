@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parts of a context, for files that have its address and see none of its members (context/context.h). A part has
+ * its own header, and its functions take the part. The context behind a const pointer may still be written through its
+ * parts: by atomics, under the lock, or by brackets and steps.
+ */
+#ifndef AMP_CONTEXT_PARTS_H
+#define AMP_CONTEXT_PARTS_H
+
+#include "common/common.h"
+
+#include <pthread.h>
+
+struct amp__addresses;
+struct amp__brackets;
+struct amp__cache;
+struct amp__devices;
+struct amp__model;
+struct amp__observer;
+struct amp__optimizer;
+struct amp__params;
+struct amp__policy;
+struct amp__progress;
+struct amp__reporting;
+struct amp__spares;
+struct amp__tape;
+struct amp__wiring;
+
+const struct amp__policy *amp__policy_of(const amp_context *context);
+struct amp__progress *amp__progress_of(const amp_context *context);
+struct amp__params *amp__params_of(const amp_context *context);
+struct amp__addresses *amp__addresses_of(const amp_context *context);
+struct amp__wiring *amp__wiring_of(const amp_context *context);
+struct amp__brackets *amp__brackets_of(const amp_context *context);
+struct amp__devices *amp__devices_of(const amp_context *context);
+struct amp__tape *amp__tape_of(const amp_context *context);
+struct amp__reporting *amp__reporting_of(const amp_context *context);
+struct amp__cache *amp__cache_of(const amp_context *context);
+struct amp__spares *amp__spares_of(const amp_context *context);
+pthread_mutex_t *amp__lock_of(const amp_context *context);
+struct amp__observer *amp__observer_of(const amp_context *context); /* NULL: not asked for */
+struct amp__model *amp__models_of(const amp_context *context, size_t *n);
+struct amp__optimizer *amp__optimizers_of(const amp_context *context, size_t *n);
+
+#endif
