@@ -5,6 +5,7 @@
 
 #include "../optim/reference.h"
 #include "../optim/rules.h"
+#include "../optim/tensors.h"
 #include "common/common.h"
 
 #include <math.h>
