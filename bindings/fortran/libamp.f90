@@ -1,6 +1,6 @@
 ! SPDX-License-Identifier: Apache-2.0
-!> Mixed precision for programs in Fortran whose procedures work on arrays of real(c_float); docs/start/fortran.md is the
-!> guide. All of libamp_c is public here too.
+!> Mixed precision for programs in Fortran with procedures on arrays of real(c_float). The guide is
+!> docs/start/other-languages.md. All of libamp_c is public here too.
 !>
 !>     type(amp_training) :: amp
 !>     call amp%add_op("linear", "linear(float(out a!) y[n,o], float x[n,c], float w[o,c], int32 n, ...) -> void", slot)

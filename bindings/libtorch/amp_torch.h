@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libamp_torch.so: opt levels and a GradScaler for the bindings of libtorch in other languages, as a C ABI over
- * at::Tensor *. One shared object for a libtorch; docs/start/libtorch-c.md has the guide.
+ * at::Tensor *. One shared object for a libtorch; docs/start/libtorch.md has the guide.
  *
  *     amp_torch_open(AMP_O2, NULL, tensors, names, is_norm, NULL, n, &session);        once
  *

@@ -4,8 +4,7 @@
 
 check_docs.py ROOT               tables of docs/ against headers and tests; prints TAP
 check_docs.py --run ROOT NAME EXE           runs a program of examples/hosts: it trains, and prints what docs/start/c-host.md says
-check_docs.py --program ROOT PAGE           prints the program of a page
-check_docs.py --page ROOT PAGE COMMAND...   runs it: what it prints stands in the page
+check_docs.py --page ROOT PAGE COMMAND...   runs a command: the page has the lines that it prints
 check_docs.py --head ROOT        prints the program of include/amp.h, for tests/docs/head.c
 """
 import pathlib
@@ -231,10 +230,6 @@ CHECKS = {
 }
 
 
-def program(root, page):
-    return re.search(r"^```c\n(/\* [^\n]* in one file.*?)^```$", read(root, page), re.MULTILINE | re.DOTALL).group(1)
-
-
 def page_runs(root, page, *command):
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     text = read(root, page)
@@ -271,9 +266,7 @@ def tap(checks):
 
 
 def main():
-    if sys.argv[1] == "--program":
-        sys.stdout.write(program(pathlib.Path(sys.argv[2]), sys.argv[3]))
-    elif sys.argv[1] == "--page":
+    if sys.argv[1] == "--page":
         tap(page_runs(pathlib.Path(sys.argv[2]), *sys.argv[3:]))
     elif sys.argv[1] == "--head":
         sys.stdout.write(head(pathlib.Path(sys.argv[2])))

@@ -95,7 +95,7 @@ def main():
         with tap.test("what it promises holds"):
             check_promises(modules)
         with tap.test("the program of the documentation prints what stands there"):
-            page = (source / "docs" / "start" / "fortran.md").read_text(encoding="utf-8")
+            page = (source / "docs" / "start" / "other-languages.md").read_text(encoding="utf-8")
             program = folder / "program.f90"
             program.write_text(re.search(r"^```fortran\n(.*?)^```", page, re.MULTILINE | re.DOTALL).group(1), encoding="utf-8")
             modules.compile("program", program)

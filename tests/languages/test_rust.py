@@ -68,7 +68,7 @@ def main():
         with tap.test("what must not compile does not"):
             check_misuses(crates)
         with tap.test("the program of the documentation prints what stands there"):
-            page = (source / "docs" / "start" / "rust.md").read_text(encoding="utf-8")
+            page = (source / "docs" / "start" / "other-languages.md").read_text(encoding="utf-8")
             program = folder / "program.rs"
             program.write_text(re.search(r"^```rust\n(.*?)^```", page, re.MULTILINE | re.DOTALL).group(1), encoding="utf-8")
             crates.compile(program, *crates.uses())

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The compiler's command in docs/start/libtorch-c.md compiles, links and runs a program, and the two libraries find each other
+"""The compiler's command in docs/start/libtorch.md compiles, links and runs a program, and the two libraries find each other
 wherever a binding puts them: check_c_line.py GUIDE PKGCONFIG. Prints TAP."""
 import os
 import pathlib

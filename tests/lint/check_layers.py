@@ -38,12 +38,12 @@ LOOSE = {"initialize.c", "scale_loss.c", "libamp.map", "meson.build"}
 # What the core does without (CONTRIBUTING.md): an extra and its files. Files of the core include and import none of
 # them, and an extra sees the core through public headers alone.
 EXTRAS = {
-    "adapt": ("tools/adapt/", "tests/adapt/"),
+    "adapt": ("tools/adapt/", "examples/adapt/", "tests/adapt/"),
     "darknet": ("adapters/darknet/", "tests/darknet/"),
     "fortran": ("bindings/fortran/",),
     "libtorch": ("bindings/libtorch/", "examples/libtorch/", "tests/libtorch/"),
     "mlx": ("bindings/python/libamp/mlx/", "bindings/python/tests/mlxnet.py", "bindings/python/tests/test_mlx"),
-    "mpi": ("include/amp_mpi", "demo/mpi/", "tests/mpi/", "tests/hosts/ranks/", "bench/ranks/"),
+    "mpi": ("include/amp_mpi", "demo/mpi/", "examples/mpi/", "tests/mpi/", "tests/hosts/ranks/", "bench/ranks/"),
     "nccl": ("include/amp_nccl.h", "src/nccl/", "src/kernels/cuda/nccl", "tests/cuda/fake_nccl", "tests/cuda/test_nccl.c",
              "tests/cuda/test_average.c", "tests/cuda/test_ranks.c", "tests/cuda/ranks"),
     "report": ("bindings/python/libamp/_report/", "bindings/python/libamp/report.py",

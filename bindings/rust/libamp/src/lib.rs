@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Automatic mixed precision for trainers in Rust, over libamp's C library; `docs/start/rust.md` of libamp is the guide.
+//! Automatic mixed precision for trainers in Rust, over libamp's C library. The guide is
+//! `docs/start/other-languages.md` of libamp.
 //!
 //! A [`Model`] has ops, parameters and optimizers; [`Model::initialize`] makes a [`Context`] of it for a [`Level`].
 //!
