@@ -329,6 +329,23 @@ TEST(a_frozen_layers_slot_is_no_alarm) {
     ck_assert_msg(strstr(said, "1 of its 2 step slots saw no call in the first step: frozen") != NULL, "%s", said);
 }
 
+/* 0: each slot is called; 1: none is, for the host steps by hand. */
+TEST_TIMES(slots_that_are_all_called_or_none_are_no_alarm, 2) {
+    RIG_START(rig, AMP_O1, FAKE_RETAINS);
+    for (int i = 0; i < 3; i++) {
+        amp_step_info info = AMP_STEP_INFO_INIT;
+        if (!_i) {
+            ck_ok(net_train_step(&rig.net, 1.0));
+            continue;
+        }
+        ck_ok(bracket_without_step(&rig, 1.0, 0));
+        ck_ok(amp_step_begin(&rig.net.optimizer, &info));
+        ck_assert_int_eq(info.action, AMP_STEP);
+        ck_ok(amp_step_end(&rig.net.optimizer));
+    }
+    ck_assert_msg(!rig.host.events[AMP_EVENT_LOG], "%s", rig.host.last_message[AMP_EVENT_LOG]);
+}
+
 /* 0: the model uses a part of the table; 1: its calls go past a slot whose backward has calls. */
 TEST_TIMES(unused_ops_are_told_of_once, 2) {
     RIG_INIT(rig, FAKE_RETAINS);

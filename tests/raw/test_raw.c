@@ -180,6 +180,22 @@ TEST(weights_are_packed_once_in_a_scope_and_again_after_a_step) {
     ck_ok(amp_scope_leave(&scope));
 }
 
+/* The second parameter cannot be read: the first one, whose master the step was to see, is as it was. */
+TEST(a_step_that_cannot_begin_leaves_weights_rounded) {
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    float before[OC * C];
+    raw_start(&raw, CONFIG(AMP_O2, .emulate = AMP_ON));
+    memcpy(before, weights, sizeof before);
+    raw.buffers[1].data = NULL;
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, "second", amp_step_begin(&raw.optimizer, &info));
+    ck_assert_mem_eq(weights, before, sizeof before);
+    raw.buffers[1].data = weights + OC * C;
+    ck_ok(amp_step_begin(&raw.optimizer, &info));
+    ck_assert_mem_ne(weights, before, sizeof before); /* the masters */
+    ck_ok(amp_step_end(&raw.optimizer));
+    ck_assert_mem_eq(weights, before, sizeof before);
+}
+
 TEST(an_unknown_extent_is_the_rest_of_the_parameter) {
     float inp[B * C], out[B * OC], known[B * OC];
     fill(inp, B * C, 1.0f);

@@ -217,16 +217,44 @@ TEST(its_words_and_its_limits_are_told) {
     amp_device_list_close(list);
 }
 
+/* A host that is there. */
+static void start(struct fake *host, struct net *net) {
+    serve();
+    fake_init(host, 0);
+    view_here = host->hooks.view;
+    host->hooks.view = view_there;
+    host->hooks.current_stream = current_stream;
+    net_init(net, host);
+}
+
+TEST(a_rounding_that_fails_there_is_told) {
+    struct fake host;
+    struct net net;
+    start(&host, &net);
+    host.hooks.dtype = NULL; /* the view has the storage's, and it stays FP32 */
+    net.ops[OP_add_].op_class = AMP_LOWER;
+    const amp_config config = CONFIG(AMP_O1, .emulate = AMP_ON);
+    amp_model *model = &net.model;
+    ck_ok(amp_initialize_many(&model, 1, NULL, 0, &config, NULL));
+    struct fake_tensor *x = fake_new(&host, AMP_FLOAT32, NET_SIZE, 1.0);
+    struct fake_tensor *y = fake_new(&host, AMP_FLOAT32, NET_SIZE, 2.0);
+    fails = true;
+    net_add_(&net, x, y);
+    fails = false;
+    ck_fails(AMP_ERR_HOST_FAILED, amp_check(net.model.amp));
+    ck_says("op add_: its result");
+    fake_release(x);
+    fake_release(y);
+    ck_ok(amp_shutdown(net.model.amp));
+    net_destroy(&net);
+    fake_destroy(&host);
+}
+
 TEST(split_masters_are_refused_by_name) {
     struct fake host;
     struct net net;
     amp_config config = AMP_CONFIG_INIT;
-    serve();
-    fake_init(&host, 0);
-    view_here = host.hooks.view;
-    host.hooks.view = view_there;
-    host.hooks.current_stream = current_stream;
-    net_init(&net, &host);
+    start(&host, &net);
     config.level = AMP_O5, config.master_weights = AMP_SPLIT;
     amp_model *model = &net.model;
     amp_optimizer *optimizer = &net.optimizer;
