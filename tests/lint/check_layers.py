@@ -37,17 +37,24 @@ LOOSE = {"initialize.c", "scale_loss.c", "libamp.map", "meson.build"}
 
 # What the core does without (CONTRIBUTING.md): an extra and its files. Files of the core include and import none of
 # them, and an extra sees the core through public headers alone.
+APEX, PY_TESTS = "bindings/python/libamp/apex/", "bindings/python/tests/"
 EXTRAS = {
     "adapt": ("tools/adapt/", "examples/adapt/", "tests/adapt/"),
+    "apex_layers": (*(APEX + name for name in ("RNN/", "_autocast_utils.py", "contrib/", "fused_dense/",
+                                               "fused_layer_norm_cuda.py", "mlp/", "normalization/", "xentropy_cuda.py")),
+                    *(PY_TESTS + name for name in ("sharded", "test_apex_attention.py", "test_apex_layers.py",
+                                                   "test_apex_losses.py", "test_apex_rnn.py",
+                                                   "test_distributed_optimizers.py", "test_normalization.py",
+                                                   "test_optimizers_arguments.py"))),
     "darknet": ("adapters/darknet/", "tests/darknet/"),
     "fortran": ("bindings/fortran/",),
     "libtorch": ("bindings/libtorch/", "examples/libtorch/", "tests/libtorch/"),
-    "mlx": ("bindings/python/libamp/mlx/", "bindings/python/tests/mlxnet.py", "bindings/python/tests/test_mlx"),
+    "mlx": ("bindings/python/libamp/mlx/", PY_TESTS + "mlxnet.py", PY_TESTS + "test_mlx"),
     "mpi": ("include/amp_mpi", "demo/mpi/", "examples/mpi/", "tests/mpi/", "tests/hosts/ranks/", "bench/ranks/"),
     "nccl": ("include/amp_nccl.h", "src/nccl/", "src/kernels/cuda/nccl", "tests/cuda/fake_nccl", "tests/cuda/test_nccl.c",
              "tests/cuda/test_average.c", "tests/cuda/test_ranks.c", "tests/cuda/ranks"),
     "report": ("bindings/python/libamp/_report/", "bindings/python/libamp/report.py",
-               "bindings/python/tests/test_report.py", "bindings/python/tests/test_notebooks.py"),
+               PY_TESTS + "test_report.py", PY_TESTS + "test_notebooks.py"),
     "rust": ("bindings/rust/",),
 }
 # But for these: the header that has all, and the plugin's table, which names what it was built with. nccl is a part of
@@ -249,10 +256,11 @@ class Lint:
         packages = [folder for folder in folders if (self.root / folder / "__init__.py").is_file()]
         for folder in folders[level - 1 : level] if level else [f for f in folders if f not in packages]:
             for n in range(len(parts), max(len(parts) - 2, -1 if level else 0), -1):
-                stem = folder.joinpath(*parts[:n])
-                for file in (f"{stem}.py", f"{stem}/__init__.py"):
-                    if (self.root / file).is_file():
-                        return file
+                stem = folder.joinpath(*parts[:n]).as_posix()
+                for place in (stem, stem.replace("/libamp/torch/", "/libamp/apex/")):  # its __path__ has both
+                    for file in (f"{place}.py", f"{place}/__init__.py"):
+                        if (self.root / file).is_file():
+                            return file
         return None
 
     def check_circles(self):

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 
+import extras
 import pytest
 
 try:
@@ -16,8 +17,13 @@ except ModuleNotFoundError:  # no torch
 LONGEST = ["test_toydevice", "test_run", "test_apex_scripts", "test_apex_shim", "test_findings", "test_examples",
            "test_o1", "test_amp_compile", "test_bench"]
 
+collect_ignore_glob = [
+    test for extra, (_, tests) in extras.EXTRAS.items() if not extras.is_there(extra) for test in tests]
+
 
 def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(extras.of_test(item.path))
     places = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
 

@@ -3,6 +3,7 @@
 import importlib.util
 import pathlib
 
+import extras
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -69,7 +70,7 @@ def test_modules_of_the_folder_apex_have_one_name():
     folder = pathlib.Path(libamp.__file__).parent / "apex"
     files = [path for path in (*folder.glob("*"), *folder.glob("amp/*")) if not path.name.startswith("__")]
     modules = [path.relative_to(folder).with_suffix("").as_posix().replace("/", ".") for path in files]
-    assert len(modules) > 15
+    assert len(modules) > (15 if extras.is_there("apex_layers") else 10)
     for name in modules:
         assert "." in name or importlib.util.find_spec(f"libamp.apex.{name}") is None, name
         assert name == "amp" or str(folder) in importlib.util.find_spec(f"libamp.torch.{name}").origin
