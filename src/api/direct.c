@@ -3,10 +3,10 @@
  * wrapped call. */
 #include "amp_call.h"
 #include "amp_gate.h"
+#include "call/bind.h"
 #include "call/cache.h"
 #include "call/call.h"
 #include "call/gate.h"
-#include "call/operands.h"
 #include "call/tape.h"
 #include "common/spare.h"
 #include "context/op.h"
@@ -47,32 +47,27 @@ static amp_status check_op_name(const amp_context *context, const char *op, cons
     return AMP_OK;
 }
 
-/* The i-th of n tensors of a call as an operand. The op's schema says what it is: a list takes what the other arguments
- * leave. Names without a schema have plain inputs, or a list. */
-static struct amp__operand operand_at(const struct named *named, size_t i, size_t n, amp_dtype dtype) {
-    const struct amp__schema *schema = named->op ? named->op->schema : NULL;
-    struct amp__operand operand = { dtype, named->op_class == AMP_PROMOTE_SEQUENCE, false };
-    for (uint32_t j = 0, at = 0; schema && j < schema->n_args; j++) {
-        const struct amp__arg *arg = &schema->args[j];
-        if (arg->kind != AMP__TENSOR) continue;
-        const size_t others = schema->n_tensors - 1u;
-        const size_t takes = !(arg->flags & AMP__LIST) ? 1 : n > others ? n - others : 0;
-        if (i >= at && i < at + takes) {
-            if (arg->flags & (AMP__KEEP | AMP__SEED | AMP__WRITE)) operand.dtype = AMP_DTYPE_OTHER;
-            operand.in_list = (arg->flags & AMP__LIST) != 0;
-            operand.read_write = (arg->flags & AMP__READ_WRITE) != 0;
-            return operand;
-        }
-        at += (uint32_t)takes;
-    }
-    return operand;
+/* Names without a schema have plain inputs, or a list. */
+static void bind_named(struct amp__bound *bound, const struct named *named, const struct amp__given *given) {
+    amp__bind_given(bound, named->op ? named->op->schema : NULL, named->op_class == AMP_PROMOTE_SEQUENCE, given);
 }
 
-/* One more operand, of which `what` says the type. */
-static amp_status add(struct amp__operands *operands, struct amp__operand operand, const char *what, size_t i) {
-    AMP_RETURN_IF(operand.dtype < AMP_FLOAT32 || operand.dtype > AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
-                  "%s[%zu] is %d, which is no type of a tensor", what, i, (int)operand.dtype);
-    amp__operands_add(operands, operand);
+static amp_dtype given_type(const struct amp__given *given, size_t i) {
+    if (given->dtypes) return given->dtypes[i];
+    return given->tensors[i] ? amp__host_dtype(given->host, given->tensors[i]) : AMP_DTYPE_OTHER;
+}
+
+static amp_status check_type(const struct amp__given *given, amp_dtype dtype, const char *what) {
+    size_t i = 0; /* the first that has it */
+    if (dtype >= AMP_FLOAT32 && dtype <= AMP_DTYPE_OTHER) return AMP_OK;
+    while (i + 1 < given->n && given_type(given, i) != dtype) i++;
+    return amp__fail(AMP_ERR_INVALID_ARGUMENT, "%s[%zu] is %d, which is no type of a tensor", what, i, (int)dtype);
+}
+
+/* `what` says whose types they are. */
+static amp_status check_types(const struct amp__bound *bound, const struct amp__given *given, const char *what) {
+    for (size_t i = 0; i < bound->operands.n; i++)
+        AMP_TRY(check_type(given, bound->operands.distinct[i].dtype, what));
     return AMP_OK;
 }
 
@@ -90,14 +85,15 @@ AMP_API amp_status amp_op_target(amp_context *context, const char *op, const amp
                                  amp_dtype *target) {
     AMP_TRY(check_op_name(context, op, "amp_op_target"));
     AMP_RETURN_IF((n && !dtypes) || !target, AMP_ERR_INVALID_ARGUMENT, "amp_op_target: an argument is NULL");
-    struct amp__operands operands = { .n = 0 };
+    struct amp__bound bound;
     struct amp__decision decision;
     struct named named;
     bool gated;
     AMP_TRY(find_op(context, op, &named));
-    for (size_t i = 0; i < n; i++)
-        AMP_TRY(add(&operands, operand_at(&named, i, n, dtypes[i]), "amp_op_target: dtypes", i));
-    AMP_TRY(decide(context, op, &named, &operands, &decision, &gated));
+    const struct amp__given given = { .dtypes = dtypes, .n = n };
+    bind_named(&bound, &named, &given);
+    AMP_TRY(check_types(&bound, &given, "amp_op_target: dtypes"));
+    AMP_TRY(decide(context, op, &named, &bound.operands, &decision, &gated));
     *target = gated && atomic_load(&named.op->gate_least) == AMP_GATE_NEVER ? AMP_DTYPE_DEFAULT : decision.target;
     return AMP_OK;
 }
@@ -120,13 +116,14 @@ AMP_API amp_status amp_class_target(amp_context *context, const char *op, amp_cl
     AMP_RETURN_IF(into && !amp__is_floating(into), AMP_ERR_INVALID_ARGUMENT,
                   "amp_class_target: into is %d, which is no floating type", (int)into);
     const struct named named = { NULL, amp__policy_of(context)->properties.patch_ops ? op_class : AMP_LEAVE };
-    struct amp__operands operands = { .n = 0 };
+    struct amp__bound bound;
     struct amp__decision decision;
     bool gated;
-    if (into) amp__operands_add(&operands, (struct amp__operand){ into, false, true });
-    for (size_t i = 0; i < n; i++)
-        AMP_TRY(add(&operands, operand_at(&named, i, n, dtypes[i]), "amp_class_target: dtypes", i));
-    AMP_TRY(decide(context, op, &named, &operands, &decision, &gated));
+    const struct amp__given given = { .dtypes = dtypes, .n = n };
+    bind_named(&bound, &named, &given);
+    AMP_TRY(check_types(&bound, &given, "amp_class_target: dtypes"));
+    if (into) amp__operands_add(&bound.operands, (struct amp__operand){ into, false, true });
+    AMP_TRY(decide(context, op, &named, &bound.operands, &decision, &gated));
     *target = decision.target;
     return AMP_OK;
 }
@@ -177,44 +174,32 @@ static void abandon(struct direct *const *direct) {
     amp__free(*direct);
 }
 
-/* The tensors of a direct call, and what each is to the op. */
-struct seen {
-    const struct amp__handle *handles;
-    size_t n;
-    struct amp__handle few[8], *many;
-};
-
-static void forget(const struct seen *seen) { amp__free(seen->many); }
-
-static amp_status see(struct seen *seen, const struct named *named, const amp_host *host, void *const *tensors,
-                      size_t n) {
-    seen->many = n > AMP_COUNT(seen->few) ? amp__alloc(n, sizeof *seen->many) : NULL;
-    struct amp__handle *handles = n > AMP_COUNT(seen->few) ? seen->many : seen->few;
-    if (!handles) return amp__fail_memory();
-    for (size_t i = 0; i < n; i++) {
-        const amp_dtype dtype = tensors[i] ? amp__host_dtype(host, tensors[i]) : AMP_DTYPE_OTHER;
-        handles[i] = (struct amp__handle){ tensors[i], operand_at(named, i, n, dtype) };
+static amp_status cast_argument(struct direct *direct, const struct amp__decision *decision,
+                                const struct amp__bound_arg *arg, const char *name) {
+    if (!amp__may_cast(arg->flags)) return AMP_OK;
+    for (void **handle = arg->handles, **end = handle + arg->count; handle < end; handle++) {
+        if (!*handle) continue;
+        const amp_dtype dtype = arg->dtype ? arg->dtype : amp__host_dtype(direct->casting.host, *handle);
+        const struct amp__operand operand = amp__operand_of(arg, dtype);
+        const amp_status status = amp__casting_operand(&direct->casting, decision, &operand, handle);
+        if (status != AMP_OK) return amp__fail_prefix(status, "op %s: tensor %td", name, handle - direct->tensors);
     }
-    seen->handles = handles;
-    seen->n = n;
     return AMP_OK;
 }
 
+/* `bound` is the call of these tensors. */
 static amp_status cast_all(amp_context *context, const amp_host *host, struct amp__op *op, struct amp__thread *thread,
-                           const char *name, const struct amp__decision *decision, const struct seen *seen,
+                           const char *name, const struct amp__decision *decision, const struct amp__bound *bound,
                            void **tensors, amp_cast_frame *frame) {
-    AMP_CLEANUP(abandon) struct direct *direct =
-        amp__alloc(1, sizeof *direct + seen->n * sizeof direct->originals[0]);
+    const size_t n = bound->n_given;
+    AMP_CLEANUP(abandon) struct direct *direct = amp__alloc(1, sizeof *direct + n * sizeof direct->originals[0]);
     if (!direct) return amp__fail_memory();
     direct->tensors = tensors;
-    direct->n = seen->n;
-    memcpy(direct->originals, tensors, seen->n * sizeof *tensors);
-    amp__casting_begin(&direct->casting, context, host, op, seen->n, thread, false);
-    for (size_t i = 0; i < seen->n; i++) {
-        const amp_status status =
-            amp__casting_operand(&direct->casting, decision, &seen->handles[i].operand, &tensors[i]);
-        if (status != AMP_OK) return amp__fail_prefix(status, "op %s: tensor %zu", name, i);
-    }
+    direct->n = n;
+    memcpy(direct->originals, tensors, n * sizeof *tensors);
+    amp__casting_begin(&direct->casting, context, host, op, n, thread, false);
+    for (uint32_t i = 0; i < bound->n_tensors; i++)
+        AMP_TRY(cast_argument(direct, decision, &bound->tensors[i], name));
     frame->target = decision->target;
     frame->priv[0] = direct;
     direct = NULL;
@@ -234,15 +219,11 @@ static amp_status check_cast(const amp_context *context, const struct amp__op *o
 
 /* The gate may change what is decided. */
 static amp_status decide_direct(const amp_context *context, const char *op, const struct named *named,
-                                const struct seen *seen, struct amp__decision *decision) {
-    struct amp__operands operands;
+                                const struct amp__bound *bound, struct amp__decision *decision) {
     bool gated;
-    amp__operands_clear(&operands);
-    for (size_t i = 0; i < seen->n; i++)
-        AMP_TRY(add(&operands, seen->handles[i].operand, "amp_cast_args: the hook dtype: tensors", i));
-    AMP_TRY(decide(context, op, named, &operands, decision, &gated));
-    if (named->op && named->op->gate_watches) amp__gate_watch_handles(named->op, seen->handles, seen->n);
-    if (!gated || !amp__gate_holds_handles(named->op, seen->handles, seen->n)) return AMP_OK;
+    AMP_TRY(decide(context, op, named, &bound->operands, decision, &gated));
+    if (named->op && named->op->gate_watches) amp__gate_watch(named->op, bound);
+    if (!gated || !amp__gate_holds(named->op, bound)) return AMP_OK;
     atomic_fetch_add(&named->op->gated, 1);
     *decision = (struct amp__decision){ .status = AMP_OK };
     return AMP_OK;
@@ -263,12 +244,14 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
         return AMP_OK;
     }
     if (named.op) atomic_fetch_add(&named.op->calls, 1);
-    AMP_CLEANUP(forget) struct seen seen;
-    AMP_TRY(see(&seen, &named, host, tensors, n));
+    struct amp__bound bound;
     struct amp__decision decision;
-    amp_status status = decide_direct(context, op, &named, &seen, &decision);
+    const struct amp__given given = { .tensors = tensors, .host = host, .n = n };
+    bind_named(&bound, &named, &given);
+    amp_status status = check_types(&bound, &given, "amp_cast_args: the hook dtype: tensors");
+    if (status == AMP_OK) status = decide_direct(context, op, &named, &bound, &decision);
     if (status == AMP_OK && decision.casts)
-        status = cast_all(context, host, named.op, thread, op, &decision, &seen, tensors, frame);
+        status = cast_all(context, host, named.op, thread, op, &decision, &bound, tensors, frame);
     if (status != AMP_OK && named.op) atomic_fetch_add(&named.op->failures, 1);
     if (status != AMP_OK) return status;
     if (named.op) atomic_store(&named.op->last_target, decision.target);
@@ -284,11 +267,10 @@ static const char from_cache;
 static __attribute__((noinline)) amp_status cast_decided(amp_context *context, const amp_host *host,
                                                          struct amp__thread *thread, amp_dtype target, void **tensors,
                                                          size_t n, amp_cast_frame *frame) {
-    const struct named any = { NULL, AMP_PROMOTE };
     const struct amp__decision decision = amp__decided(target, AMP__FLOATING);
-    AMP_CLEANUP(forget) struct seen seen;
-    AMP_TRY(see(&seen, &any, host, tensors, n));
-    return cast_all(context, host, NULL, thread, "(decided)", &decision, &seen, tensors, frame);
+    struct amp__bound bound;
+    amp__bind_given(&bound, NULL, false, &(struct amp__given){ .tensors = tensors, .host = host, .n = n });
+    return cast_all(context, host, NULL, thread, "(decided)", &decision, &bound, tensors, frame);
 }
 
 AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **tensors, size_t n,

@@ -7,6 +7,7 @@
 #define AMP_CALL_CALL_H
 
 #include "common/thread.h"
+#include "context/bound.h"
 #include "context/context.h"
 #include "opt_levels/policy.h"
 
@@ -95,10 +96,10 @@ void amp__casting_abandon(struct amp__casting *casting);
 
 /* The handles that an op makes, returned or in out-parameters: enter has it write into slots of the call's, leave hands
  * them on in the type `wanted`. Casts take the places of the op's own, which are released or left to the tape. */
-amp_status amp__outputs_enter(struct amp__casting *casting, const struct amp__call *call, void **argv, void **pointers);
-amp_status amp__outputs_leave(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype wanted);
+amp_status amp__outputs_enter(struct amp__casting *casting, struct amp__bound *bound, void **pointers);
+amp_status amp__outputs_leave(struct amp__op *op, const struct amp__bound *bound, amp_dtype wanted);
 /* Emulate: the same through the low type, and what the op wrote under its handles is rounded. */
-amp_status amp__outputs_round(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low);
+amp_status amp__outputs_round(struct amp__op *op, const struct amp__bound *bound, amp_dtype low);
 /* One handle whose elements the op wrote. */
 void amp__round_handle(struct amp__op *op, void *tensor, amp_dtype low);
 struct amp__counts;
@@ -114,21 +115,6 @@ static inline bool amp__ops_obey(const amp_context *context, const struct amp__t
     if (amp__emulates_model(&context->policy.properties))
         return !context->policy.has_forward || atomic_load_explicit(&context->progress.open, memory_order_relaxed) != 0;
     return atomic_load_explicit(&context->progress.backward, memory_order_relaxed) == 0;
-}
-
-/* ---- a call's handles ---- */
-
-/* Of the argument: may the policy cast them? */
-static inline bool amp__is_operand(const struct amp__arg *arg) {
-    return arg->kind == AMP__TENSOR && !(arg->flags & (AMP__WRITE | AMP__KEEP | AMP__SEED));
-}
-
-/* The handles of argument i, one or a list. */
-static inline void **amp__call_handles(const struct amp__call *call, uint32_t i, size_t *n) {
-    const bool is_list = (call->schema->args[i].flags & AMP__LIST) != 0;
-    void **handles = is_list ? amp__call_pointer(call, i) : (void **)call->args[i];
-    *n = !is_list ? 1 : handles ? amp__call_list_length(call, i) : 0;
-    return handles;
 }
 
 /* ---- gate.c ---- */

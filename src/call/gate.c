@@ -134,7 +134,6 @@ static void look_at_handle(struct look *look, void *tensor) {
     amp_tensor_view view;
     struct shape shape = { .size = 1.0 };
     memset(&view, 0, sizeof view);
-    if (look->done) return;
     if (!tensor || !host->view || host->view(host->self, tensor, &view) != AMP_OK) return;
     if (!amp__is_floating(amp__view_dtype(&view)) || view.ndim < 0 || (view.ndim && !view.shape)) return;
     look->elsewhere |= view.device.type > AMP__DEVICE_CPU;
@@ -158,33 +157,39 @@ static void look_at_buffer(struct look *look, double size, bool reads, bool writ
 }
 
 static amp_status look_at_field(void *self, const amp_field *field) {
+    const struct look *look = self;
     const bool writes = field->role == AMP_ROLE_WRITE || field->role == AMP_ROLE_UPDATE;
+    if (look->done) return AMP_OK;
     if (field->tensor) look_at_handle(self, field->role == AMP_ROLE_READ ? *field->tensor : NULL);
     else if (*field->address && field->role <= AMP_ROLE_WRITE)
         look_at_buffer(self, (double)field->size, field->role == AMP_ROLE_READ, writes);
     return AMP_OK;
 }
 
-static double buffer_size(const struct amp__op *op, const struct amp__call *call, uint32_t i) {
-    const struct amp__arg *arg = &call->schema->args[i];
+static double buffer_size(const struct amp__op *op, const struct amp__call *call, const struct amp__bound_arg *arg) {
     struct amp__extents extents;
     int64_t rest;
     if (arg->flags & AMP__EXTENT_UNKNOWN)
-        return amp__range_rest(op->context, amp__call_pointer(call, i), &rest) == AMP_OK ? (double)rest : 0.0;
-    return amp__buffer_extents(call, i, &extents) == AMP_OK ? (double)extents.count : 0.0;
+        return amp__range_rest(op->context, arg->buffer, &rest) == AMP_OK ? (double)rest : 0.0;
+    return amp__buffer_extents(call, arg->index, &extents) == AMP_OK ? (double)extents.count : 0.0;
 }
 
-static void look_at_call(struct look *look, const struct amp__call *call) {
-    for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        const struct amp__arg *arg = &call->schema->args[i];
-        const bool writes = (arg->flags & (AMP__WRITE | AMP__READ_WRITE)) != 0;
-        size_t n = 0;
-        void *const *handles = amp__is_operand(arg) ? amp__call_handles(call, i, &n) : NULL;
-        for (size_t j = 0; j < n; j++) look_at_handle(look, handles[j]);
-        if (amp__is_work_buffer(call, i) && arg->dtype == AMP_FLOAT32)
-            look_at_buffer(look, buffer_size(look->op, call, i), !writes, writes);
+static void measure(struct look *look, const struct amp__bound *bound) {
+    for (uint32_t i = 0; i < bound->n_tensors; i++) {
+        const struct amp__bound_arg *arg = &bound->tensors[i];
+        for (size_t j = 0; amp__may_cast(arg->flags) && j < arg->count; j++) {
+            look_at_handle(look, arg->handles[j]);
+            if (look->done) return;
+        }
     }
-    if (amp__visits(look->op)) (void)amp__visit_look(look->op, call, look_at_field, look);
+    for (uint32_t i = 0; i < bound->n_buffers; i++) {
+        const struct amp__bound_arg *arg = &bound->buffers[i];
+        const bool writes = (arg->flags & (AMP__WRITE | AMP__READ_WRITE)) != 0;
+        if (!(arg->flags & (AMP__KEEP | AMP__SEED)) && arg->dtype == AMP_FLOAT32)
+            look_at_buffer(look, buffer_size(look->op, bound->call, arg), !writes, writes);
+    }
+    if (bound->call && amp__visits(look->op))
+        (void)amp__visit_look(look->op, bound->call->args, look_at_field, look);
 }
 
 /* Three matrices of mk, kn and mn elements say m n k: the root of their product. */
@@ -205,40 +210,24 @@ static bool holds(const struct look *look, uint64_t least) {
     return size_of(look) < least;
 }
 
-bool amp__gate_holds(const struct amp__op *op, const struct amp__call *call) {
+bool amp__gate_holds(const struct amp__op *op, const struct amp__bound *bound) {
     const uint64_t least = atomic_load_explicit(&op->gate_least, memory_order_relaxed);
-    struct look look = { .op = op, .gpus_alone = least == 0 };
-    if (least != AMP_GATE_NEVER || has_handles(op)) look_at_call(&look, call);
+    struct look look = { .op = op, .gpus_alone = bound->call && least == 0 };
+    if (least != AMP_GATE_NEVER || has_handles(op)) measure(&look, bound);
     return holds(&look, least);
-}
-
-static void look_at_handles(struct look *look, const struct amp__handle *handles, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (amp__is_floating(handles[i].operand.dtype)) look_at_handle(look, handles[i].tensor);
-}
-
-bool amp__gate_holds_handles(const struct amp__op *op, const struct amp__handle *handles, size_t n) {
-    struct look look = { .op = op };
-    look_at_handles(&look, handles, n);
-    return holds(&look, atomic_load_explicit(&op->gate_least, memory_order_relaxed));
 }
 
 /* ---- on GPUs ---- */
 
 static void count(struct amp__op *op, const struct look *look) {
+    if (!look->on_gpu) return;
     const struct amp__gate_product product = { { look->product[0], look->product[1], look->product[2] }, look->gpu };
-    if (look->on_gpu) amp__gate_count(op, &product);
+    amp__gate_count(op, &product);
 }
 
-void amp__gate_watch(struct amp__op *op, const struct amp__call *call) {
+void amp__gate_watch(struct amp__op *op, const struct amp__bound *bound) {
     struct look look = { .op = op, .gpus_alone = true };
-    look_at_call(&look, call);
-    count(op, &look);
-}
-
-void amp__gate_watch_handles(struct amp__op *op, const struct amp__handle *handles, size_t n) {
-    struct look look = { .op = op, .gpus_alone = true };
-    look_at_handles(&look, handles, n);
+    measure(&look, bound);
     count(op, &look);
 }
 

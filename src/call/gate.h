@@ -6,7 +6,9 @@
 #ifndef AMP_CALL_GATE_H
 #define AMP_CALL_GATE_H
 
-#include "call/operands.h"
+#include "context/bound.h"
+#include "context/context.h"
+#include "context/op.h"
 
 /* Where an op's number comes from. What is higher up is not replaced by what is lower. */
 enum amp__gate_source { AMP__GATE_UNKNOWN, AMP__GATE_TABLE, AMP__GATE_MEASURED, AMP__GATE_SET };
@@ -25,14 +27,11 @@ static inline bool amp__may_be_gated(const struct amp__op *op, amp_dtype target,
     return !amp__gate_is_open(op) && target == op->context->policy.properties.low && amp__operands_all_fp32(operands);
 }
 /* Is this call too small for the low type? Only asked where it may be gated. */
-bool amp__gate_holds(const struct amp__op *op, const struct amp__call *call);
-/* The same of a direct call. */
-bool amp__gate_holds_handles(const struct amp__op *op, const struct amp__handle *handles, size_t n);
+bool amp__gate_holds(const struct amp__op *op, const struct amp__bound *bound);
 
 /* A call of an op with gate_watches, in whatever types: counted if it is a product on a GPU that is not at its best
  * there. */
-void amp__gate_watch(struct amp__op *op, const struct amp__call *call);
-void amp__gate_watch_handles(struct amp__op *op, const struct amp__handle *handles, size_t n);
+void amp__gate_watch(struct amp__op *op, const struct amp__bound *bound);
 
 /* ---- gate_device.c ---- */
 

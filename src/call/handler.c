@@ -5,10 +5,10 @@
  * Where the set of the operands' types decides, and the cache has all casts, a shorter way does the same.
  */
 #include "amp_raw.h"
-#include "call/call.h"
+#include "call/bind.h"
 #include "call/cache.h"
+#include "call/call.h"
 #include "call/gate.h"
-#include "call/operands.h"
 #include "context/context.h"
 #include "context/op.h"
 #include "context/report.h"
@@ -49,37 +49,36 @@ struct substitution {
     struct amp__reference reference;
     bool observed;
     struct amp__seen_call seen; /* observed */
-    void *argv[AMP__MAX_ARGS];
-    void *handles[AMP__MAX_ARGS];
+    void *handles[AMP__MAX_ARGS]; /* those that bound->argv points at */
     void ***written; /* fields of structs whose handles the op writes; of the call's memory */
     size_t n_written;
 };
 
-static inline amp_status substitute_handle(struct substitution *s, const char *name, uint16_t flags, void **handle) {
+static inline amp_status substitute_handle(struct substitution *s, const struct amp__bound_arg *arg, void **handle) {
     if (!*handle) return AMP_OK;
-    const struct amp__operand operand = amp__operand_of(s->casting.host, *handle, flags);
+    const amp_dtype dtype = arg->dtype ? arg->dtype : amp__host_dtype(s->casting.host, *handle);
+    const struct amp__operand operand = amp__operand_of(arg, dtype);
     const amp_status status = amp__casting_operand(&s->casting, &s->decided->decision, &operand, handle);
     return status == AMP_OK
         ? AMP_OK
-        : amp__fail_prefix(status, "op %s: %s", s->casting.op->name, name && name[0] ? name : "argument");
+        : amp__fail_prefix(status, "op %s: %s", s->casting.op->name,
+                           arg->name && arg->name[0] ? arg->name : "argument");
 }
 
-static amp_status substitute_argument(struct substitution *s, const struct amp__call *call, uint32_t i) {
-    const struct amp__arg *arg = &call->schema->args[i];
-    size_t n;
-    void **handles = amp__call_handles(call, i, &n);
+static amp_status substitute_argument(struct substitution *s, struct amp__bound *bound,
+                                      const struct amp__bound_arg *arg) {
+    void **handles = &s->handles[arg->index];
     if (arg->flags & AMP__LIST) {
-        if (!n) return AMP_OK;
-        void **copy = amp__casting_array(&s->casting, n);
+        if (!arg->count) return AMP_OK;
+        void **copy = amp__casting_array(&s->casting, arg->count);
         if (!copy) return amp__fail_memory();
-        memcpy(copy, handles, n * sizeof *copy);
-        s->handles[i] = handles = copy;
+        memcpy(copy, arg->handles, arg->count * sizeof *copy);
+        s->handles[arg->index] = handles = copy;
     } else {
-        s->handles[i] = *handles;
-        handles = &s->handles[i];
+        *handles = *arg->handles;
     }
-    s->argv[i] = &s->handles[i];
-    for (size_t j = 0; j < n; j++) AMP_TRY(substitute_handle(s, arg->name, arg->flags, &handles[j]));
+    bound->argv[arg->index] = &s->handles[arg->index];
+    for (size_t j = 0; j < arg->count; j++) AMP_TRY(substitute_handle(s, arg, &handles[j]));
     return AMP_OK;
 }
 
@@ -91,7 +90,7 @@ static amp_status substitute_field(void *self, const amp_field *field) {
     AMP_RETURN_IF(known && field->role != AMP_ROLE_READ, AMP_ERR_CONFLICT,
                   "it was emitted before as AMP_ROLE_READ: one that is read and written is AMP_ROLE_UPDATE each time");
     if (field->role == AMP_ROLE_READ) {
-        AMP_TRY(substitute_handle(s, field->name, 0, &handle));
+        AMP_TRY(substitute_handle(s, &(struct amp__bound_arg){ .name = field->name }, &handle));
         return handle == *field->tensor ? AMP_OK
                                         : amp__casting_patch(&s->casting, (float **)(void *)field->tensor, handle);
     }
@@ -104,11 +103,9 @@ static amp_status substitute_field(void *self, const amp_field *field) {
     return AMP_OK;
 }
 
-/* Under the call's mark. Entries of argv beyond the call's arguments are nobody's, of handles those that argv does not
- * point at. */
-static amp_status enter(struct substitution *s, struct amp__op *op, const struct amp__call *call,
-                        const struct decided *d) {
-    amp__casting_begin(&s->casting, op->context, op->host, op, d->tensors, call->thread, true);
+/* Under the call's mark. */
+static amp_status enter(struct substitution *s, struct amp__op *op, struct amp__bound *bound, const struct decided *d) {
+    amp__casting_begin(&s->casting, op->context, op->host, op, d->tensors, bound->call->thread, true);
     s->decided = d;
     s->n_written = 0;
     s->reference.n = 0;
@@ -119,13 +116,12 @@ static amp_status enter(struct substitution *s, struct amp__op *op, const struct
         s->raw = (struct amp__raw){ .mode = d->mode, .low = d->decision.target, .seed = d->seed,
                                     .verify = verify, .lists = verify || s->observed, .casting = &s->casting };
     if (verify && d->mode == AMP__RAW_REPLACE)
-        AMP_TRY(amp__reference_run(&s->reference, &s->casting, call, d->decision.target, d->seed));
-    for (uint32_t i = 0; i < call->schema->n_args; i++) s->argv[i] = call->args[i];
-    for (uint32_t i = 0; i < call->schema->n_args && d->decision.casts; i++)
-        if (amp__is_operand(&call->schema->args[i])) AMP_TRY(substitute_argument(s, call, i));
-    if (is_raw) AMP_TRY(amp__raw_enter(&s->raw, call, s->argv, s->handles));
-    if (visits) AMP_TRY(amp__visit(call, s->argv, &s->raw, substitute_field, s));
-    return d->rounds || d->handed_on ? amp__outputs_enter(&s->casting, call, s->argv, s->handles) : AMP_OK;
+        AMP_TRY(amp__reference_run(&s->reference, &s->casting, bound, d->decision.target, d->seed));
+    for (uint32_t i = 0; i < bound->n_tensors && d->decision.casts; i++)
+        if (amp__may_cast(bound->tensors[i].flags)) AMP_TRY(substitute_argument(s, bound, &bound->tensors[i]));
+    if (is_raw) AMP_TRY(amp__raw_enter(&s->raw, bound, bound->argv, s->handles));
+    if (visits) AMP_TRY(amp__visit(bound, bound->argv, &s->raw, substitute_field, s));
+    return d->rounds || d->handed_on ? amp__outputs_enter(&s->casting, bound, s->handles) : AMP_OK;
 }
 
 /* Are raw buffers shown in another form? What visit emits is known then; a graph's call that infers shapes, for one,
@@ -155,8 +151,9 @@ static void fail_call(struct amp__op *op, const struct amp__call *call, amp_stat
 
 /* The casts failed: the original may run only on arguments that all have one type, as without libamp, and not on what
  * verify refused, or on weights that are not there. */
-static void run_uncast(struct amp__op *op, const struct amp__call *call, const struct amp__operands *operands,
-                       amp_status status) {
+static void run_uncast(struct amp__op *op, const struct amp__bound *bound, amp_status status) {
+    const struct amp__call *call = bound->call;
+    const struct amp__operands *operands = &bound->operands;
     if (op->context->policy.verify || op->context->addresses.released ||
         (operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT)) {
         fail_call(op, call, status);
@@ -177,49 +174,48 @@ static void run_untrapped(const struct amp__call *call, amp_fn function, void *c
 }
 
 /* After it: outputs as decided. */
-static void leave(struct substitution *s, struct amp__op *op, const struct amp__call *call) {
+static void leave(struct substitution *s, struct amp__op *op, const struct amp__bound *bound) {
     const struct decided *d = s->decided;
     const amp_dtype target = d->decision.target;
     if (d->mode != AMP__RAW_NONE) amp__raw_leave(&s->raw, op);
     if (s->reference.n) amp__reference_judge(&s->reference, op);
     for (size_t i = 0; i < s->n_written; i++) amp__round_handle(op, *s->written[i], target);
-    if (d->rounds) keep(op, amp__outputs_round(op, call, s->argv, target));
+    if (d->rounds) keep(op, amp__outputs_round(op, bound, target));
     if (d->handed_on) {
-        const amp_status status = amp__outputs_leave(op, call, s->argv, d->handed_on);
+        const amp_status status = amp__outputs_leave(op, bound, d->handed_on);
         if (status != AMP_OK)
             keep(op, amp__fail_prefix(status, d->forward ? "%s: the model's output" : "op %s: its result", op->name));
     }
-    if (s->observed) amp__observe_leave(&s->seen, op, call, d->mode != AMP__RAW_NONE ? &s->raw : NULL);
+    if (s->observed) amp__observe_leave(&s->seen, op, bound, d->mode != AMP__RAW_NONE ? &s->raw : NULL);
     amp__casting_end(&s->casting);
 }
 
-static amp_status watch(struct substitution *s, const struct amp__call *call, amp_fn function) {
+static amp_status watch(struct substitution *s, const struct amp__bound *bound, amp_fn function) {
     struct amp__traps traps;
-    AMP_TRY(amp__watch_enter(&s->watch, &s->casting, s->decided->mode != AMP__RAW_NONE ? &s->raw : NULL, call,
-                             s->argv));
+    AMP_TRY(amp__watch_enter(&s->watch, &s->casting, s->decided->mode != AMP__RAW_NONE ? &s->raw : NULL, bound));
     amp__traps_mask(&traps);
-    const amp_status status = amp__watch_probe(&s->watch, &s->casting, call, function, s->argv);
+    const amp_status status = amp__watch_probe(&s->watch, &s->casting, bound, function);
     amp__traps_restore(&traps);
     return status;
 }
 
 /* Everything as decided. On an error nothing has run. */
-static amp_status run_decided(struct amp__op *op, const struct amp__call *call, const struct decided *d) {
+static amp_status run_decided(struct amp__op *op, struct amp__bound *bound, const struct decided *d) {
     struct substitution s;
     const bool verify = op->context->policy.verify;
     s.observed = amp__observing(op->context) && !d->forward;
-    amp_status status = enter(&s, op, call, d);
+    amp_status status = enter(&s, op, bound, d);
     const bool has_work = !converts(d->mode) || !amp__visits(op) || s.raw.found || d->tensors;
-    const amp_fn function = has_work ? d->function : call->original;
-    if (status == AMP_OK && verify) status = watch(&s, call, function);
+    const amp_fn function = has_work ? d->function : bound->call->original;
+    if (status == AMP_OK && verify) status = watch(&s, bound, function);
     if (status != AMP_OK) {
         amp__casting_abandon(&s.casting);
         return status;
     }
-    if (s.observed) amp__observe_enter(&s.seen, op, call, d->mode != AMP__RAW_NONE ? &s.raw : NULL, s.argv);
-    run_untrapped(call, function, s.argv);
+    if (s.observed) amp__observe_enter(&s.seen, op, bound, d->mode != AMP__RAW_NONE ? &s.raw : NULL);
+    run_untrapped(bound->call, function, bound->argv);
     if (verify && !amp__watch_leave(&s.watch, op, &s.reference)) s.reference.n = 0;
-    leave(&s, op, call);
+    leave(&s, op, bound);
     return AMP_OK;
 }
 
@@ -254,14 +250,15 @@ static amp_dtype present_type(const struct amp__op *op, const struct amp__operan
 }
 
 /* What is to be done in this call. */
-static amp_status decide(struct amp__op *op, const struct amp__call *call, bool obeys,
-                         const struct amp__operands *operands, struct decided *d) {
+static amp_status decide(struct amp__op *op, const struct amp__bound *bound, bool obeys, struct decided *d) {
+    const struct amp__call *call = bound->call;
+    const struct amp__operands *operands = &bound->operands;
     const amp_dtype low = op->context->policy.properties.low;
     d->decision = amp__decide(&op->context->policy.properties, obeys ? op->op_class : AMP_LEAVE, operands->distinct,
                               operands->n);
     if (converts(d->mode) || (obeys && always_rounds(op)))
         d->decision = amp__decide_for(&op->context->policy.properties, op->op_class, low);
-    const bool gated = obeys && amp__may_be_gated(op, d->decision.target, operands) && amp__gate_holds(op, call);
+    const bool gated = obeys && amp__may_be_gated(op, d->decision.target, operands) && amp__gate_holds(op, bound);
     const amp_dtype type = gated               ? AMP_FLOAT32
         : d->decision.target                   ? d->decision.target
                                                : present_type(op, operands);
@@ -273,18 +270,18 @@ static amp_status decide(struct amp__op *op, const struct amp__call *call, bool 
     if (d->decision.status != AMP_OK || converts(d->mode) || d->function == call->original || !amp__visits(op))
         return AMP_OK;
     bool has_work;
-    AMP_TRY(amp__call_has_work(op, call, operands, &has_work));
+    AMP_TRY(amp__bound_has_work(bound, op, &has_work));
     if (!has_work) d->function = call->original;
     return AMP_OK;
 }
 
 static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct amp__call *call, bool obeys,
                                                      uint8_t mode, float seed) {
-    struct amp__operands operands;
+    struct amp__bound bound;
     struct decided d = { .mode = mode, .seed = seed };
-    amp_status status = amp__operands_gather(&operands, op, call);
-    d.tensors = operands.tensors;
-    if (status == AMP_OK) status = decide(op, call, obeys, &operands, &d);
+    amp_status status = amp__bind(&bound, op, call);
+    d.tensors = bound.operands.tensors;
+    if (status == AMP_OK) status = decide(op, &bound, obeys, &d);
     const bool looks = op->context->policy.verify || amp__observing(op->context);
     if (looks && d.mode == AMP__RAW_NONE && amp__raw_takes(op)) d.mode = AMP__RAW_SEED; /* to be looked at */
     if (status == AMP_OK && d.decision.status != AMP_OK) {
@@ -294,26 +291,24 @@ static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct 
     const bool as_it_comes = !looks && !d.decision.casts && !d.rounds && !d.handed_on &&
                              d.mode == AMP__RAW_NONE;
     if (status == AMP_OK && as_it_comes) amp__call_run(call, d.function, call->args);
-    else if (status == AMP_OK) status = run_decided(op, call, &d);
-    if (status != AMP_OK) run_uncast(op, call, &operands, status);
+    else if (status == AMP_OK) status = run_decided(op, &bound, &d);
+    if (status != AMP_OK) run_uncast(op, &bound, status);
 }
 
 /* ---- most ops: the set of the operands' types decides, and a table has the answer ---- */
 
-enum { N_TYPES = AMP_DTYPE_OTHER + 1, ASK = UINT8_MAX };
-_Static_assert(1 << N_TYPES == sizeof((struct amp__op *)NULL)->decided, "a place for each set");
+enum { ASK = UINT8_MAX };
+_Static_assert(1 << AMP__HANDLE_TYPES == sizeof((struct amp__op *)NULL)->decided, "a place for each set");
 
 void amp__op_tabulate(struct amp__op *op) {
     const struct amp__policy *policy = &op->context->policy;
     const struct amp__properties *properties = &policy->properties;
-    bool by_types = op->schema && !policy->verify && !properties->emulate && op->raw_mode == AMP__RAW_NONE &&
-                    !op->seeds && !amp__looks_for_handles(op) && !(op->fp32 && amp__raw_takes(op));
-    for (uint32_t i = 0; by_types && i < op->schema->n_args; i++)
-        by_types = !amp__is_operand(&op->schema->args[i]) ||
-            !(op->schema->args[i].flags & (AMP__LIST | AMP__READ_WRITE));
+    const bool by_types = op->schema && !policy->verify && !properties->emulate && op->raw_mode == AMP__RAW_NONE &&
+                    !op->seeds && !amp__looks_for_handles(op) && !(op->fp32 && amp__raw_takes(op)) &&
+                    !(op->schema->operand_flags & (AMP__LIST | AMP__READ_WRITE));
     for (unsigned set = 0; by_types && set < sizeof op->decided; set++) {
         struct amp__operands operands = { .n = 0 };
-        for (unsigned type = 0; type < N_TYPES; type++)
+        for (unsigned type = 0; type < AMP__HANDLE_TYPES; type++)
             if (set & 1u << type)
                 operands.distinct[operands.n++] = (struct amp__operand){ (amp_dtype)type, false, false };
         const struct amp__decision decision = amp__decide(properties, op->op_class, operands.distinct, operands.n);
@@ -324,21 +319,6 @@ void amp__op_tabulate(struct amp__op *op) {
     atomic_store_explicit(&op->by_types, by_types && !amp__observing(op->context), memory_order_relaxed);
 }
 
-/* The types of a call's operands, 0 for what is none, and their set; SIZE_MAX: the table has no place for it. */
-static inline size_t types_of(const struct amp__op *op, const struct amp__call *call, uint8_t *types) {
-    size_t set = 0;
-    for (uint32_t i = 0; i < op->schema->n_args; i++) {
-        void *tensor = amp__is_operand(&op->schema->args[i]) ? amp__call_pointer(call, i) : NULL;
-        types[i] = AMP_DTYPE_DEFAULT;
-        if (!tensor) continue;
-        const amp_dtype dtype = amp__host_dtype(op->host, tensor);
-        if (dtype < 0 || dtype >= N_TYPES) return SIZE_MAX;
-        types[i] = (uint8_t)dtype;
-        set |= (size_t)1 << dtype;
-    }
-    return set;
-}
-
 /* As amp__operands_type. */
 static inline amp_dtype single_type(size_t set) {
     const size_t floating = set & ((size_t)1 << AMP_FLOAT32 | 1 << AMP_FLOAT16 | 1 << AMP_BFLOAT16 | 1 << AMP_FLOAT64);
@@ -347,14 +327,21 @@ static inline amp_dtype single_type(size_t set) {
 
 /* One that the cache does not have. */
 static __attribute__((noinline)) void run_casting(struct amp__op *op, const struct amp__call *call,
-                                                  amp_dtype target) {
+                                                  const uint8_t *types, amp_dtype target) {
     const struct decided d = { .decision = amp__decided(target, op->cast_types), .tensors = op->schema->n_tensors,
                                .function = implementation(op, call, target), .mode = AMP__RAW_NONE, .seed = 1.0f };
-    struct amp__operands operands;
-    amp_status status = run_decided(op, call, &d);
+    struct amp__bound bound;
+    amp__bind_typed(&bound, call, types);
+    const amp_status status = run_decided(op, &bound, &d);
     if (status == AMP_OK) return;
-    (void)amp__operands_gather(&operands, op, call);
-    run_uncast(op, call, &operands, status);
+    (void)amp__bind(&bound, op, call);
+    run_uncast(op, &bound, status);
+}
+
+static __attribute__((noinline)) bool gate_holds(const struct amp__op *op, const struct amp__call *call) {
+    struct amp__bound bound;
+    amp__bind_untyped(&bound, call);
+    return amp__gate_holds(op, &bound);
 }
 
 /* Most casts are in the cache: the same without all that the others need. False: it has not all of them. */
@@ -372,15 +359,21 @@ static __attribute__((noinline)) bool run_cached(struct amp__op *op, const struc
  * each of the host's hooks. */
 static __attribute__((noinline)) bool run_by_types(struct amp__op *op, struct amp__call *call) {
     uint8_t types[AMP__MAX_ARGS];
-    const size_t set = types_of(op, call, types);
+    const size_t set = amp__bind_types(op, call, types);
     const uint8_t target = set < sizeof op->decided ? op->decided[set] : ASK;
     const amp_dtype type = single_type(set);
     if (target == ASK) return false;
-    if (target && type == AMP_FLOAT32 && !amp__gate_is_open(op) && amp__gate_holds(op, call)) return false;
+    if (target && type == AMP_FLOAT32 && !amp__gate_is_open(op) && gate_holds(op, call)) return false;
     note_type(op, target ? target : type);
     if (!target) amp__call_run(call, implementation(op, call, type), call->args);
-    else if (!run_cached(op, call, types, target)) run_casting(op, call, target);
+    else if (!run_cached(op, call, types, target)) run_casting(op, call, types, target);
     return true;
+}
+
+static __attribute__((noinline)) void gate_watch(struct amp__op *op, const struct amp__call *call) {
+    struct amp__bound bound;
+    amp__bind_untyped(&bound, call);
+    amp__gate_watch(op, &bound);
 }
 
 /* Every wrapped call goes through it, and no array of its frame is written by an index: a canary would cost a third of
@@ -409,7 +402,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
     }
     amp__mark_own(thread, op->context);
     amp__op_count(op, thread, &op->first_calls, &op->calls, 1);
-    if (op->gate_watches && obeys) amp__gate_watch(op, call);
+    if (op->gate_watches && obeys) gate_watch(op, call);
     if (!by_types || !run_by_types(op, call)) decide_and_run(op, call, obeys, mode, seed);
     amp__mark_pop(thread, &anchor);
 }
@@ -419,9 +412,10 @@ void amp__op_handler(void *user, struct amp__call *call) {
 /* Apex casts a model's floating inputs, and its results to the type the user asked for; fp64 stays, as on the model's
  * own tensors. */
 static void run_forward(struct amp__op *op, const struct amp__call *call) {
+    static const uint8_t unknown[AMP__MAX_ARGS]; /* types */
     const struct amp__properties *properties = &op->context->policy.properties;
     const bool casts = amp__is_floating(properties->cast_model_type);
-    struct amp__operands operands;
+    struct amp__bound bound;
     struct decided d = { .function = call->original, .mode = AMP__RAW_NONE, .seed = 1.0f, .forward = true };
     if (casts) d.decision = amp__decided(properties->cast_model_type, AMP__UP_TO_FP32);
     if (amp__is_floating(properties->cast_model_outputs)) d.handed_on = properties->cast_model_outputs;
@@ -431,10 +425,12 @@ static void run_forward(struct amp__op *op, const struct amp__call *call) {
     }
     amp_status status = AMP_OK;
     if (casts) {
-        status = amp__operands_gather(&operands, op, call);
-        d.tensors = operands.tensors;
+        status = amp__bind(&bound, op, call);
+        d.tensors = bound.operands.tensors;
+    } else {
+        amp__bind_typed(&bound, call, unknown);
     }
-    if (status == AMP_OK) status = run_decided(op, call, &d);
+    if (status == AMP_OK) status = run_decided(op, &bound, &d);
     if (status != AMP_OK) fail_call(op, call, status);
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an op returned or wrote, brought to the type that the policy wants. */
 #include "call/call.h"
-#include "call/operands.h"
 #include "call/tape.h"
 #include "context/context.h"
 #include "context/op.h"
@@ -44,43 +43,35 @@ static amp_status replace(struct amp__op *op, void **handle, amp_dtype wanted, b
  * op writes into slots of ours, which hold this address before. */
 static char unwritten;
 
-static bool is_out_parameter(const struct amp__call *call, uint32_t i, size_t *n) {
-    const struct amp__arg *arg = &call->schema->args[i];
-    if (arg->kind != AMP__TENSOR || !(arg->flags & AMP__OUT_PARAMETER) || !amp__call_pointer(call, i)) return false;
-    *n = arg->flags & AMP__LIST ? amp__call_list_length(call, i) : 1;
-    return *n != 0;
-}
-
-amp_status amp__outputs_enter(struct amp__casting *casting, const struct amp__call *call, void **argv,
-                              void **pointers) {
-    for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        size_t n;
-        if (!is_out_parameter(call, i, &n)) continue;
-        void **slots = amp__casting_array(casting, n);
+amp_status amp__outputs_enter(struct amp__casting *casting, struct amp__bound *bound, void **pointers) {
+    for (uint32_t i = 0; i < bound->n_tensors; i++) {
+        const struct amp__bound_arg *arg = &bound->tensors[i];
+        if (!amp__is_made(arg)) continue;
+        void **slots = amp__casting_array(casting, arg->count);
         if (!slots) return amp__fail_memory();
-        for (size_t j = 0; j < n; j++) slots[j] = &unwritten;
-        pointers[i] = slots;
-        argv[i] = &pointers[i];
+        for (size_t j = 0; j < arg->count; j++) slots[j] = &unwritten;
+        pointers[arg->index] = slots;
+        bound->argv[arg->index] = &pointers[arg->index];
     }
     return AMP_OK;
 }
 
 /* Every handle reaches the caller, cast or not; the first failure is the one told. */
-amp_status amp__outputs_leave(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype wanted) {
+amp_status amp__outputs_leave(struct amp__op *op, const struct amp__bound *bound, amp_dtype wanted) {
+    const struct amp__call *call = bound->call;
     amp_status status = AMP_OK;
     if (call->schema->ret.kind == AMP__TENSOR) {
         void *output = amp__call_returned(call);
         status = replace(op, &output, wanted, !(op->flags & AMP_OP_RETURN_BORROWED));
         amp__call_return_pointer(call, output);
     }
-    for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        size_t n = 0;
-        const bool out = is_out_parameter(call, i, &n);
-        void **theirs = out ? amp__call_pointer(call, i) : NULL, **ours = out ? *(void **const *)argv[i] : NULL;
-        for (size_t j = 0; j < n; j++) {
+    for (uint32_t i = 0; i < bound->n_tensors; i++) {
+        const struct amp__bound_arg *arg = &bound->tensors[i];
+        void **ours = amp__is_made(arg) ? *(void **const *)bound->argv[arg->index] : NULL;
+        for (size_t j = 0; ours && j < arg->count; j++) {
             if (ours[j] == &unwritten) continue;
             const amp_status one = status == AMP_OK ? replace(op, &ours[j], wanted, true) : AMP_OK;
-            theirs[j] = ours[j];
+            arg->handles[j] = ours[j];
             if (one != AMP_OK) status = one;
         }
     }
@@ -159,18 +150,16 @@ void amp__round_handle(struct amp__op *op, void *tensor, amp_dtype low) {
     amp__op_add_counts(op, &counts);
 }
 
-static void round_written(struct amp__op *op, const struct amp__call *call, amp_dtype low) {
-    for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        const struct amp__arg *arg = &call->schema->args[i];
-        const bool writes = arg->kind == AMP__TENSOR && (arg->flags & (AMP__WRITE | AMP__READ_WRITE));
-        size_t n = 0;
-        void *const *handles = writes && !(arg->flags & AMP__OUT_PARAMETER) ? amp__call_handles(call, i, &n) : NULL;
-        for (size_t j = 0; j < n; j++) amp__round_handle(op, handles[j], low);
+static void round_written(struct amp__op *op, const struct amp__bound *bound, amp_dtype low) {
+    for (uint32_t i = 0; i < bound->n_tensors; i++) {
+        const struct amp__bound_arg *arg = &bound->tensors[i];
+        const bool writes = arg->flags & (AMP__WRITE | AMP__READ_WRITE) && !(arg->flags & AMP__OUT_PARAMETER);
+        for (size_t j = 0; writes && j < arg->count; j++) amp__round_handle(op, arg->handles[j], low);
     }
 }
 
-amp_status amp__outputs_round(struct amp__op *op, const struct amp__call *call, void *const *argv, amp_dtype low) {
-    round_written(op, call, low);
-    const amp_status status = amp__outputs_leave(op, call, argv, low);
+amp_status amp__outputs_round(struct amp__op *op, const struct amp__bound *bound, amp_dtype low) {
+    round_written(op, bound, low);
+    const amp_status status = amp__outputs_leave(op, bound, low);
     return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "op %s: its result", op->name);
 }

@@ -83,6 +83,12 @@ static inline uint64_t amp__op_hits(const struct amp__op *op) { return op->first
 static inline bool amp__op_takes_handles(const struct amp__op *op) {
     return !op->schema || op->schema->n_tensors || op->schema->ret.kind == AMP__TENSOR;
 }
+/* Does the host look into the structs of its calls? */
+static inline bool amp__visits(const struct amp__op *op) {
+    return op->host->visit && op->schema && op->schema->takes_structs;
+}
+/* Handles inside structs are operands too. Hosts of raw buffers alone have no cast, and no handles. */
+static inline bool amp__looks_for_handles(const struct amp__op *op) { return op->host->cast && amp__visits(op); }
 amp_fn amp__op_low(const struct amp__op *op); /* its implementation for the level's 16-bit type; NULL: none */
 
 struct amp__model {

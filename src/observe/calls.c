@@ -225,31 +225,32 @@ void amp__observe_span(struct amp__seen_call *call, const amp_span *span, const 
         take(call, name, is_output, span->dtype, &statistics, span->data, 0);
 }
 
-/* The handles of argument i, where they stand now. */
-static void take_argument(struct amp__seen_call *seen, const struct amp__call *call, void *const *argv, uint32_t i,
-                          bool is_output) {
-    const struct amp__arg *arg = &call->schema->args[i];
-    size_t n = 1;
-    void *const *handles = argv[i];
-    if (arg->flags & AMP__OUT_PARAMETER) {
-        handles = amp__call_pointer(call, i);
-        n = !handles ? 0 : arg->flags & AMP__LIST ? amp__call_list_length(call, i) : 1;
-    } else if (arg->flags & AMP__LIST) {
-        (void)amp__call_handles(call, i, &n);
-        handles = *(void *const *const *)argv[i];
+/* As the op gets them. */
+static void take_inputs(struct amp__seen_call *seen, const struct amp__bound *bound) {
+    seen->may_be_cast = true;
+    for (uint32_t i = 0; i < bound->n_tensors; i++) {
+        const struct amp__bound_arg *arg = &bound->tensors[i];
+        if (arg->flags & AMP__WRITE) continue;
+        void *const *handles = amp__bound_shown(bound, arg);
+        for (size_t j = 0; j < arg->count; j++) amp__observe_handle(seen, handles[j], arg->name, false);
     }
-    for (size_t j = 0; j < n; j++) amp__observe_handle(seen, handles[j], arg->name, is_output);
+    seen->may_be_cast = false;
 }
 
-static bool is_seen(const struct amp__arg *arg, bool is_output) {
-    if (arg->kind != AMP__TENSOR || arg->flags & (AMP__KEEP | AMP__SEED)) return false;
-    return is_output ? arg->flags & (AMP__WRITE | AMP__READ_WRITE) : !(arg->flags & AMP__WRITE);
+/* As the host gets them. */
+static void take_outputs(struct amp__seen_call *seen, const struct amp__bound *bound) {
+    for (uint32_t i = 0; i < bound->n_tensors; i++) {
+        const struct amp__bound_arg *arg = &bound->tensors[i];
+        if (!(arg->flags & (AMP__WRITE | AMP__READ_WRITE))) continue;
+        for (size_t j = 0; j < arg->count; j++) amp__observe_handle(seen, arg->handles[j], arg->name, true);
+    }
 }
 
 /* ---- numbers by value: an epsilon, a slope ---- */
 
 static void take_number(struct amp__seen_call *seen, const struct amp__arg *arg, const void *value) {
     struct amp__observer *observer = seen->op->context->observer;
+    if (arg->kind != AMP__FLOAT && arg->kind != AMP__DOUBLE) return;
     const amp_dtype dtype = arg->kind == AMP__FLOAT ? AMP_FLOAT32 : AMP_FLOAT64;
     const amp_span span = { (void *)(uintptr_t)value, 1, dtype, 0 };
     amp_statistics statistics = AMP_STATISTICS_INIT;
@@ -274,27 +275,27 @@ static amp_status take_field(void *user, const amp_field *field) {
     return AMP_OK;
 }
 
-static void take_fields(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call, bool outputs) {
+static void take_fields(struct amp__seen_call *seen, struct amp__op *op, const struct amp__bound *bound, bool outputs) {
     struct fields fields = { seen, outputs };
     if (!amp__visits(op) || !op->host->view) return;
-    const amp_status status = amp__visit_look(op, call, take_field, &fields);
+    const amp_status status = amp__visit_look(op, bound->call->args, take_field, &fields);
     (void)status;
 }
 
 /* ---- a call ---- */
 
-static void note_uses(const struct amp__seen_call *seen, const struct amp__call *call, const struct amp__raw *raw) {
+static void note_uses(const struct amp__seen_call *seen, const struct amp__bound *bound, const struct amp__raw *raw) {
     const amp_context *context = seen->op->context;
     const struct amp__addresses *addresses = &context->addresses;
     uint64_t offset;
     for (size_t i = 0; raw && i < raw->n; i++)
         amp__observe_use(seen, amp__param_at(addresses, raw->buffers[i].host, &offset));
-    for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        size_t n;
-        if (!amp__is_operand(&call->schema->args[i])) continue;
-        void **handles = amp__call_handles(call, i, &n);
-        for (size_t j = 0; j < n; j++)
-            if (handles[j]) amp__observe_use(seen, amp__param_find(&context->params, seen->op->host, handles[j]));
+    for (uint32_t i = 0; i < bound->n_tensors; i++) {
+        const struct amp__bound_arg *arg = &bound->tensors[i];
+        for (size_t j = 0; amp__may_cast(arg->flags) && j < arg->count; j++) {
+            void *handle = arg->handles[j];
+            if (handle) amp__observe_use(seen, amp__param_find(&context->params, seen->op->host, handle));
+        }
     }
 }
 
@@ -304,20 +305,20 @@ bool amp__observe_wants_op(const struct amp__op *op) {
            amp__observe_wants(observer, AMP_SEE_OUTPUTS, op->name);
 }
 
+static void look_before_cast(struct amp__seen_call *seen, void *handle) {
+    struct counted counted;
+    if (!count_handle(seen->op, handle, "an argument", &counted)) return;
+    const amp_span span = span_of(&counted.elements);
+    if (counted.place) amp__later_before_cast(seen, counted.place, &span, handle);
+    else if (!seen->finite && amp__nonfinite(&counted.statistics)) seen->came_finite = false, seen->got = span.data;
+}
+
 /* Did it come finite, where a handle was cast? */
-static void look_before_casts(struct amp__seen_call *seen, const struct amp__call *call) {
-    for (uint32_t i = 0; (!seen->finite || seen->later) && i < call->schema->n_args; i++) {
-        struct counted counted;
-        size_t n;
-        if (!amp__is_operand(&call->schema->args[i])) continue;
-        void **handles = amp__call_handles(call, i, &n);
-        for (size_t j = 0; j < n; j++) {
-            if (!count_handle(seen->op, handles[j], "an argument", &counted)) continue;
-            const amp_span span = span_of(&counted.elements);
-            if (counted.place) amp__later_before_cast(seen, counted.place, &span, handles[j]);
-            else if (!seen->finite && amp__nonfinite(&counted.statistics))
-                seen->came_finite = false, seen->got = span.data;
-        }
+static void look_before_casts(struct amp__seen_call *seen, const struct amp__bound *bound) {
+    if (seen->finite && !seen->later) return;
+    for (uint32_t i = 0; i < bound->n_tensors; i++) {
+        const struct amp__bound_arg *arg = &bound->tensors[i];
+        for (size_t j = 0; amp__may_cast(arg->flags) && j < arg->count; j++) look_before_cast(seen, arg->handles[j]);
     }
 }
 
@@ -331,32 +332,29 @@ void amp__seen_begin(struct amp__seen_call *seen, struct amp__op *op) {
     seen->got = seen->made = NULL;
 }
 
-void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
-                        const struct amp__raw *raw, void *const *argv) {
+void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__bound *bound,
+                        const struct amp__raw *raw) {
+    const struct amp__schema *schema = bound->call->schema;
     amp__seen_begin(seen, op);
     if (!amp__observe_wants_op(op) || !amp__observe_trains(op->context, op->host)) return;
     seen->number = 1;
-    note_uses(seen, call, raw);
+    note_uses(seen, bound, raw);
     take_buffers(seen, raw, false);
-    for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        const struct amp__arg *arg = &call->schema->args[i];
-        seen->may_be_cast = amp__is_operand(arg);
-        if (is_seen(arg, false)) take_argument(seen, call, argv, i, false);
-        else if (arg->kind == AMP__FLOAT || arg->kind == AMP__DOUBLE) take_number(seen, arg, argv[i]);
-    }
-    seen->may_be_cast = false;
-    take_fields(seen, op, call, false);
-    look_before_casts(seen, call);
+    take_inputs(seen, bound);
+    for (uint8_t i = 0; i < schema->n_numbers; i++)
+        take_number(seen, &schema->args[schema->numbers[i]], bound->argv[schema->numbers[i]]);
+    take_fields(seen, op, bound, false);
+    look_before_casts(seen, bound);
 }
 
-void amp__observe_leave(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
+void amp__observe_leave(struct amp__seen_call *seen, struct amp__op *op, const struct amp__bound *bound,
                         const struct amp__raw *raw) {
+    const struct amp__call *call = bound->call;
     if (!seen->number) return;
     take_buffers(seen, raw, true);
-    for (uint32_t i = 0; i < call->schema->n_args; i++)
-        if (is_seen(&call->schema->args[i], true)) take_argument(seen, call, call->args, i, true);
+    take_outputs(seen, bound);
     if (call->schema->ret.kind == AMP__TENSOR && !(call->schema->ret.flags & AMP__READ_WRITE))
         amp__observe_handle(seen, amp__call_returned(call), "return", true);
-    take_fields(seen, op, call, true);
+    take_fields(seen, op, bound, true);
     amp__observe_call(op->context, seen);
 }

@@ -275,10 +275,10 @@ void amp__observe_remember(struct amp__seen_call *seen, const char *name, bool i
 /* One tensor of the call. */
 void amp__observe_handle(struct amp__seen_call *seen, void *handle, const char *name, bool is_output);
 void amp__observe_span(struct amp__seen_call *seen, const amp_span *span, const char *name, bool is_output);
-/* Before the call and after it: `argv` is what the op gets; `raw` NULL: it has no raw buffers. */
-void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
-                        const struct amp__raw *raw, void *const *argv);
-void amp__observe_leave(struct amp__seen_call *seen, struct amp__op *op, const struct amp__call *call,
+/* Before the call, with bound->argv as the op gets it, and after it; `raw` NULL: it has no raw buffers. */
+void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__bound *bound,
+                        const struct amp__raw *raw);
+void amp__observe_leave(struct amp__seen_call *seen, struct amp__op *op, const struct amp__bound *bound,
                         const struct amp__raw *raw);
 
 /* ---- params.c ---- */

@@ -80,3 +80,20 @@ amp_status amp__decision_error(struct amp__decision decision, const char *name) 
                   "register it as AMP_LEAVE", name, amp__dtype_name(decision.refused));
     return decision.status;
 }
+
+amp_dtype amp__operands_type(const struct amp__operands *operands) {
+    amp_dtype type = AMP_DTYPE_DEFAULT;
+    for (size_t i = 0; i < operands->n; i++) {
+        const amp_dtype dtype = operands->distinct[i].dtype;
+        if (!amp__is_floating(dtype)) continue;
+        if (type != AMP_DTYPE_DEFAULT && type != dtype) return AMP_DTYPE_DEFAULT;
+        type = dtype;
+    }
+    return type;
+}
+
+bool amp__operands_all_fp32(const struct amp__operands *operands) {
+    for (size_t i = 0; i < operands->n; i++)
+        if (amp__is_floating(operands->distinct[i].dtype) && operands->distinct[i].dtype != AMP_FLOAT32) return false;
+    return true;
+}

@@ -12,6 +12,28 @@ struct amp__operand {
     bool read_write; /* updated in place: it keeps its type */
 };
 
+/* The operands of a call: the distinct ones, on which the decision depends, whatever the length of its lists. */
+struct amp__operands {
+    struct amp__operand distinct[5 * 4];
+    size_t n;       /* distinct */
+    size_t tensors; /* handles that could be cast */
+    bool has_work;  /* the host's visit emitted something to compute with */
+};
+
+/* One more, unless there is one like it. */
+static inline void amp__operands_add(struct amp__operands *operands, struct amp__operand operand) {
+    for (size_t i = 0; i < operands->n; i++) {
+        const struct amp__operand *known = &operands->distinct[i];
+        if (known->dtype == operand.dtype && known->in_list == operand.in_list &&
+            known->read_write == operand.read_write)
+            return;
+    }
+    if (operands->n < AMP_COUNT(operands->distinct)) operands->distinct[operands->n++] = operand;
+}
+/* The one floating type of all operands, DEFAULT if there are several or none. */
+amp_dtype amp__operands_type(const struct amp__operands *operands);
+bool amp__operands_all_fp32(const struct amp__operands *operands);
+
 /* Which operands are cast, and into what. */
 struct amp__decision {
     amp_dtype target;    /* AMP_DTYPE_DEFAULT: nothing is cast */

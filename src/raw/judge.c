@@ -41,18 +41,12 @@ static bool draws_numbers(const struct amp__op *op) {
     return false;
 }
 
-/* Behind such a one verify sees nothing, and puts nothing back. */
-static bool takes_pointers(const struct amp__schema *schema) {
-    for (uint32_t i = 0; i < schema->n_args; i++)
-        if (schema->args[i].kind == AMP__POINTER && !(schema->args[i].flags & AMP__STATELESS)) return true;
-    return false;
-}
-
 const char *amp__reference_never(const struct amp__op *op) {
     if (op->flags & AMP_OP_STATEFUL) return "AMP_OP_STATEFUL";
     if (!op->schema || makes_handles(op->schema)) return "it takes or returns handles";
     if (draws_numbers(op)) return "it draws random numbers, by its name";
-    if (takes_pointers(op->schema)) return "it takes a pointer without extents, and may keep state behind it";
+    /* behind such a one verify sees nothing, and puts nothing back */
+    if (op->schema->takes_pointers) return "it takes a pointer without extents, and may keep state behind it";
     return op->raw_mode == AMP__RAW_REPLACE ? NULL : "it does not run in 16 bits here";
 }
 

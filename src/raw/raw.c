@@ -97,10 +97,9 @@ static amp_status from_cache(const struct amp__raw *raw, struct amp__casting *ca
 
 /* ---- one buffer ---- */
 
-static amp_status extents_of(const struct amp__casting *casting, const struct amp__call *call, uint32_t i,
-                             struct amp__raw_buffer *buffer) {
-    const struct amp__arg *arg = &call->schema->args[i];
-    if (!(arg->flags & AMP__EXTENT_UNKNOWN)) return amp__buffer_extents(call, i, &buffer->extents);
+static amp_status extents_of(const struct amp__casting *casting, const struct amp__call *call,
+                             const struct amp__bound_arg *arg, struct amp__raw_buffer *buffer) {
+    if (!(arg->flags & AMP__EXTENT_UNKNOWN)) return amp__buffer_extents(call, arg->index, &buffer->extents);
     int64_t rest;
     AMP_TRY(amp__range_rest(casting->context, buffer->host, &rest));
     AMP_RETURN_IF(!rest, AMP_ERR_NOT_FOUND,
@@ -340,13 +339,12 @@ static amp_status watch_only(struct amp__raw *raw, struct amp__raw_buffer *buffe
     return AMP_OK;
 }
 
-static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *call, uint32_t i, void **argv,
-                                 void **pointers) {
-    const struct amp__arg *arg = &call->schema->args[i];
+static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *call, const struct amp__bound_arg *arg,
+                                 void **argv, void **pointers) {
     struct amp__raw_buffer *buffer = NULL;
-    float *host = amp__call_pointer(call, i);
+    float *host = arg->buffer;
     const bool seed = (arg->flags & AMP__SEED) != 0;
-    if (arg->dtype != AMP_FLOAT32 || (arg->flags & AMP__KEEP) || !host) return AMP_OK;
+    if (arg->dtype != AMP_FLOAT32 || arg->flags & AMP__KEEP) return AMP_OK;
     raw->found |= !seed;
     const bool as_it_is = stays(raw, host, arg->flags, seed);
     if (as_it_is && !may_watch(raw, host)) return AMP_OK;
@@ -354,7 +352,7 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     if (status != AMP_OK) return amp__fail_prefix(status, "op %s: %s", raw->casting->op->name, arg->name);
     buffer->flags = arg->flags;
     buffer->name = arg->name;
-    status = extents_of(raw->casting, call, i, buffer);
+    status = extents_of(raw->casting, call, arg, buffer);
     if (as_it_is && status == AMP_ERR_NOT_FOUND) return AMP_OK;
     AMP_TRY(status);
     if (!buffer->extents.count) return AMP_OK;
@@ -364,8 +362,8 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     AMP_TRY(share(raw, buffer, raw->casting->op->name, arg->name, &buffer->temporary, &shared));
     if (!shared) AMP_TRY(enter(raw, buffer, seed));
     if (!buffer->temporary) return AMP_OK;
-    pointers[i] = buffer->temporary;
-    argv[i] = &pointers[i];
+    pointers[arg->index] = buffer->temporary;
+    argv[arg->index] = &pointers[arg->index];
     return AMP_OK;
 }
 
@@ -432,11 +430,11 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
 
 /* ---- the call ---- */
 
-amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__call *call, void **argv, void **pointers) {
+amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__bound *bound, void **argv, void **pointers) {
     amp_context *context = raw->casting->context;
     raw->low_sums = amp__emulates_model(&context->policy.properties);
     if (!atomic_load_explicit(&context->progress.raw_calls, memory_order_relaxed)) context->progress.raw_calls = true;
-    for (uint32_t i = 0; i < call->schema->n_args; i++)
-        if (call->schema->args[i].kind == AMP__BUFFER) AMP_TRY(enter_argument(raw, call, i, argv, pointers));
+    for (uint32_t i = 0; i < bound->n_buffers; i++)
+        AMP_TRY(enter_argument(raw, bound->call, &bound->buffers[i], argv, pointers));
     return AMP_OK;
 }

@@ -54,7 +54,7 @@ float amp__seed_factor(const struct amp__op *op);
 bool amp__raw_takes(const struct amp__op *op);
 
 /* Repoints the entries of `argv` for buffers, whose pointers then lie in `pointers`, until the casting's end. */
-amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__call *call, void **argv, void **pointers);
+amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__bound *bound, void **argv, void **pointers);
 /* The same for a buffer that the host's visit found in a struct. */
 amp_status amp__raw_field(struct amp__raw *raw, const amp_field *field);
 /* After the op: what it wrote goes where the host looks for it. */
@@ -87,12 +87,12 @@ struct amp__watch {
 void amp__watch_fill(void *memory, size_t bytes, bool narrow);
 /* Is there as much memory as the op was told, and of that type, as far as it is registered? */
 amp_status amp__watch_check(const struct amp__casting *casting, const struct amp__raw_buffer *buffer);
-/* After everything entered: `argv` is what the op will get. */
+/* After everything entered: bound->argv is what the op will get. */
 amp_status amp__watch_enter(struct amp__watch *watch, struct amp__casting *casting, const struct amp__raw *raw,
-                            const struct amp__call *call, void *const *argv);
+                            const struct amp__bound *bound);
 /* Once for each op and each gradient that it adds to: does it add? It runs one more time to tell. */
-amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casting, const struct amp__call *call,
-                            amp_fn function, void *const *argv);
+amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casting, const struct amp__bound *bound,
+                            amp_fn function);
 /* False: it found something. `reference`: what FP32 made of the call, or nothing. */
 bool amp__watch_leave(const struct amp__watch *watch, struct amp__op *op, const struct amp__reference *reference);
 /* Was something written around the buffer's temporary? Then that is told. */
@@ -110,7 +110,7 @@ struct amp__reference {
 /* Runs the FP32 function on copies, if the call adds to what is known of the implementation for `low`. Before anything
  * of the call is converted; the copies are the call's. */
 amp_status amp__reference_run(struct amp__reference *reference, struct amp__casting *casting,
-                              const struct amp__call *call, amp_dtype low, float seed);
+                              const struct amp__bound *bound, amp_dtype low, float seed);
 /* Is memory, read as FP32, the result that the FP32 function had for the buffer at `host`? */
 bool amp__reference_is(const struct amp__reference *reference, const float *host, const void *memory);
 /* After the implementation, once the host's buffers have its results. */
@@ -126,14 +126,13 @@ void amp__strays_free(amp_context *context);
 
 /* ---- visit.c: what the host finds in the structs of a call ---- */
 
-bool amp__visits(const struct amp__op *op);
 /* Is this something to compute with? */
 bool amp__is_work(const amp_field *field);
 typedef amp_status amp__take_field(void *user, const amp_field *field);
 /* Whatever is emitted goes to `take`: nothing is changed yet. */
-amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *call, amp__take_field *take, void *user);
+amp_status amp__visit_look(const struct amp__op *op, void *const *args, amp__take_field *take, void *user);
 /* Structs by value become copies in `argv`; buffers go to amp__raw_field, handles to `take`. */
-amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_field *take,
+amp_status amp__visit(const struct amp__bound *bound, void **argv, struct amp__raw *raw, amp__take_field *take,
                       void *user);
 
 /* The sorted address ranges of FP32 parameters, and the gradients that there are. */

@@ -65,27 +65,29 @@ static amp_status see_field(void *self, const amp_field *field) {
                                         : AMP_OK;
 }
 
-static amp_status see_argument(struct call_seen *seen, const struct amp__call *call, uint32_t i) {
-    const struct amp__arg *arg = &call->schema->args[i];
+static void see_number(struct call_seen *seen, const struct amp__call *call, uint8_t i) {
+    if (call->schema->args[i].kind <= AMP__UINT64) mix(seen, amp__call_integer(call, i));
+}
+
+static amp_status see_buffer(struct call_seen *seen, const struct amp__call *call, const struct amp__bound_arg *arg) {
     struct amp__extents extents;
-    if (arg->kind >= AMP__INT8 && arg->kind <= AMP__UINT64) mix(seen, amp__call_integer(call, i));
-    if (arg->kind != AMP__BUFFER) return AMP_OK;
-    void *memory = amp__call_pointer(call, i);
-    mix(seen, memory != NULL);
-    seen->has_work |= memory && !(arg->flags & (AMP__KEEP | AMP__SEED));
-    if (!memory || (arg->dtype == AMP_FLOAT32 && !(arg->flags & AMP__KEEP))) return AMP_OK;
+    mix(seen, arg->index);
+    if (arg->dtype == AMP_FLOAT32 && !(arg->flags & AMP__KEEP)) return AMP_OK;
     if (arg->flags & AMP__EXTENT_UNKNOWN) {
         seen->unknown = true;
         return AMP_OK;
     }
-    AMP_TRY(amp__buffer_extents(call, i, &extents));
-    return keep_memory(seen, memory, (size_t)extents.span * amp__dtype_size(arg->dtype));
+    AMP_TRY(amp__buffer_extents(call, arg->index, &extents));
+    return keep_memory(seen, arg->buffer, (size_t)extents.span * amp__dtype_size(arg->dtype));
 }
 
-static amp_status see_call(struct call_seen *seen, const struct amp__call *call) {
+static amp_status see_call(struct call_seen *seen, const struct amp__bound *bound) {
+    const struct amp__schema *schema = bound->call->schema;
     const struct amp__op *op = seen->casting->op;
-    for (uint32_t i = 0; i < call->schema->n_args; i++) AMP_TRY(see_argument(seen, call, i));
-    return amp__visits(op) ? amp__visit_look(op, call, see_field, seen) : AMP_OK;
+    seen->has_work |= bound->has_buffers;
+    for (uint8_t i = 0; i < schema->n_numbers; i++) see_number(seen, bound->call, schema->numbers[i]);
+    for (uint32_t i = 0; i < bound->n_buffers; i++) AMP_TRY(see_buffer(seen, bound->call, &bound->buffers[i]));
+    return amp__visits(op) ? amp__visit_look(op, bound->call->args, see_field, seen) : AMP_OK;
 }
 
 static struct amp__comparisons *comparisons_of(struct amp__op *op) {
@@ -111,7 +113,7 @@ static bool wants(struct amp__comparisons *known, const struct call_seen *seen, 
 /* ---- the FP32 function ---- */
 
 struct rehearsal {
-    const struct amp__call *call;
+    const struct amp__bound *bound;
     struct amp__casting *casting;
     struct amp__raw raw;
     struct kept *kept;
@@ -140,9 +142,9 @@ static amp_status pass_over(void *self, const amp_field *field) {
 
 /* What structs point to is the call's copies now, and must not stay so. */
 static amp_status enter(struct rehearsal *r) {
-    for (uint32_t i = 0; i < r->call->schema->n_args; i++) r->argv[i] = r->call->args[i];
-    AMP_TRY(amp__raw_enter(&r->raw, r->call, r->argv, r->pointers));
-    if (amp__visits(r->casting->op)) AMP_TRY(amp__visit(r->call, r->argv, &r->raw, pass_over, NULL));
+    memcpy(r->argv, r->bound->argv, sizeof r->argv);
+    AMP_TRY(amp__raw_enter(&r->raw, r->bound, r->argv, r->pointers));
+    if (amp__visits(r->casting->op)) AMP_TRY(amp__visit(r->bound, r->argv, &r->raw, pass_over, NULL));
     r->before = amp__casting_memory(r->casting, r->raw.n * sizeof *r->before + 1);
     if (!r->before) return amp__fail_memory();
     for (size_t i = 0; i < r->raw.n; i++) {
@@ -173,6 +175,7 @@ static void put_back(const struct rehearsal *r) {
 
 /* On what was there before; or on absolute values, and added to nothing. */
 static void run(const struct rehearsal *r, bool absolute) {
+    const struct amp__call *call = r->bound->call;
     struct amp__traps traps;
     for (size_t i = 0; i < r->raw.n; i++) {
         const struct amp__raw_buffer *buffer = &r->raw.buffers[i];
@@ -186,8 +189,8 @@ static void run(const struct rehearsal *r, bool absolute) {
     }
     put_kept_back(r);
     amp__traps_mask(&traps);
-    if (traps.masked) amp__mark_top(r->call->thread)->traps = traps;
-    amp__call_rehearse(r->call, r->call->original, r->argv);
+    if (traps.masked) amp__mark_top(call->thread)->traps = traps;
+    amp__call_rehearse(call, call->original, r->argv);
     amp__traps_restore(&traps);
 }
 
@@ -298,19 +301,19 @@ static amp_status rehearse(struct amp__reference *reference, struct rehearsal *r
 }
 
 amp_status amp__reference_run(struct amp__reference *reference, struct amp__casting *casting,
-                              const struct amp__call *call, amp_dtype low, float seed) {
+                              const struct amp__bound *bound, amp_dtype low, float seed) {
     struct amp__op *op = casting->op;
     struct call_seen seen = { .casting = casting };
     *reference = (struct amp__reference){ 0 };
     if (amp__reference_never(op)) return AMP_OK;
-    AMP_TRY(see_call(&seen, call));
+    AMP_TRY(see_call(&seen, bound));
     pthread_mutex_lock(&op->context->lock);
     struct amp__comparisons *known = comparisons_of(op);
     const bool wanted = known && wants(known, &seen, &reference->kind);
     pthread_mutex_unlock(&op->context->lock);
     if (!known) return amp__fail_memory();
     if (!wanted) return AMP_OK;
-    struct rehearsal r = { .call = call, .casting = casting, .kept = seen.kept,
+    struct rehearsal r = { .bound = bound, .casting = casting, .kept = seen.kept,
                            .raw = { .mode = AMP__RAW_COPY, .low = low, .seed = seed, .verify = true, .lists = true,
                                     .casting = casting } };
     const amp_status status = rehearse(reference, &r);

@@ -9,13 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-bool amp__visits(const struct amp__op *op) {
-    if (!op->host->visit || !op->schema) return false;
-    for (uint32_t i = 0; i < op->schema->n_args; i++)
-        if (op->schema->args[i].kind == AMP__STRUCT || op->schema->args[i].kind == AMP__STRUCT_POINTER) return true;
-    return false;
-}
-
 /* One visit. The first fault is the one told, also where the hook does not hand it on. */
 struct visitor {
     struct amp__raw *raw; /* gets the buffers; NULL: `take` gets whatever there is */
@@ -88,19 +81,19 @@ static amp_status run_hook(const struct amp__op *op, void *const *argv, struct v
     return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s", label);
 }
 
-amp_status amp__visit_look(const struct amp__op *op, const struct amp__call *call, amp__take_field *take_any,
-                           void *user) {
+amp_status amp__visit_look(const struct amp__op *op, void *const *args, amp__take_field *take_any, void *user) {
     struct visitor visitor = { .take = take_any, .user = user };
-    return run_hook(op, call->args, &visitor);
+    return run_hook(op, args, &visitor);
 }
 
 /* Structs by value are copied, so that the caller's own never changes; what they point to is the host's. */
-amp_status amp__visit(const struct amp__call *call, void **argv, struct amp__raw *raw, amp__take_field *take_tensor,
+amp_status amp__visit(const struct amp__bound *bound, void **argv, struct amp__raw *raw, amp__take_field *take_tensor,
                       void *user) {
     struct visitor visitor = { .raw = raw, .take = take_tensor, .user = user };
-    for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        if (call->schema->args[i].kind != AMP__STRUCT) continue;
-        const size_t size = amp__arg_size(call->schema, &call->schema->args[i]);
+    const struct amp__schema *schema = bound->call->schema;
+    for (uint8_t j = 0; j < schema->n_struct_args; j++) {
+        const uint8_t i = schema->struct_args[j];
+        const size_t size = amp__arg_size(schema, &schema->args[i]);
         void *copy = amp__casting_memory(raw->casting, size);
         if (!copy) return amp__fail_memory();
         memcpy(copy, argv[i], size);

@@ -197,18 +197,13 @@ static amp_status add_handle(struct amp__watch *watch, struct amp__casting *cast
                                                       .width = amp__dtype_size(now.dtype), .role = READS });
 }
 
-static amp_status add_handles(struct amp__watch *watch, struct amp__casting *casting, const struct amp__call *call,
-                              void *const *argv) {
-    for (uint32_t i = 0; i < call->schema->n_args; i++) {
-        const struct amp__arg *arg = &call->schema->args[i];
-        if (!amp__is_operand(arg) || arg->flags & (AMP__READ_WRITE | AMP__WRITE)) continue;
-        size_t n = 1;
-        void *const *handles = argv[i];
-        if (arg->flags & AMP__LIST) {
-            (void)amp__call_handles(call, i, &n);
-            handles = *(void *const *const *)argv[i];
-        }
-        for (size_t j = 0; j < n; j++)
+static amp_status add_handles(struct amp__watch *watch, struct amp__casting *casting,
+                              const struct amp__bound *bound) {
+    for (uint32_t i = 0; i < bound->n_tensors; i++) {
+        const struct amp__bound_arg *arg = &bound->tensors[i];
+        if (arg->flags & (AMP__READ_WRITE | AMP__WRITE)) continue;
+        void *const *handles = amp__bound_shown(bound, arg);
+        for (size_t j = 0; j < arg->count; j++)
             AMP_TRY(add_handle(watch, casting, arg->name[0] ? arg->name : "an argument", handles[j]));
     }
     return AMP_OK;
@@ -238,11 +233,11 @@ static amp_status copy(struct amp__casting *casting, struct amp__watched *item) 
 }
 
 amp_status amp__watch_enter(struct amp__watch *watch, struct amp__casting *casting, const struct amp__raw *raw,
-                            const struct amp__call *call, void *const *argv) {
+                            const struct amp__bound *bound) {
     *watch = (struct amp__watch){ 0 };
     if (raw) amp__strays_note(casting->op, raw);
     for (size_t i = 0; raw && i < raw->n; i++) AMP_TRY(add_buffer(watch, casting, &raw->buffers[i]));
-    AMP_TRY(add_handles(watch, casting, call, argv));
+    AMP_TRY(add_handles(watch, casting, bound));
     for (size_t i = 0; i < watch->n; i++) {
         struct amp__watched *item = &watch->items[i];
         if (item->role == WRITES && !is_alone(watch, item)) item->role = GUARDED;
@@ -312,18 +307,18 @@ static bool is_unprobed(struct amp__op *op, const struct amp__watched *item) {
     return noted;
 }
 
-static void rehearse(const struct amp__watch *watch, const struct amp__call *call, amp_fn function, void *const *argv,
-                     float value) {
+static void rehearse(const struct amp__watch *watch, const struct amp__bound *bound, amp_fn function, float value) {
     for (size_t i = 0; i < watch->n; i++)
         if (is_probed(&watch->items[i])) stand(&watch->items[i], value);
-    amp__call_rehearse(call, function, argv);
+    amp__call_rehearse(bound->call, function, bound->argv);
 }
 
-amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casting, const struct amp__call *call,
-                            amp_fn function, void *const *argv) {
+amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casting, const struct amp__bound *bound,
+                            amp_fn function) {
+    const struct amp__schema *schema = bound->call->schema;
     struct amp__op *op = casting->op;
     bool any = false;
-    if (call->schema->n_tensors || call->schema->ret.kind == AMP__TENSOR || op->flags & AMP_OP_STATEFUL) return AMP_OK;
+    if (schema->n_tensors || schema->ret.kind == AMP__TENSOR || op->flags & AMP_OP_STATEFUL) return AMP_OK;
     for (size_t i = 0; i < watch->n; i++) any |= is_unprobed(op, &watch->items[i]);
     if (!any) return AMP_OK;
     float **made = amp__casting_memory(casting, watch->n * sizeof *made);
@@ -333,11 +328,11 @@ amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casti
         if (item->role != READS && !item->before) AMP_TRY(copy(casting, item));
         if (is_probed(item) && !(made[i] = amp__casting_memory(casting, span_of(item)))) return amp__fail_memory();
     }
-    rehearse(watch, call, function, argv, standing);
+    rehearse(watch, bound, function, standing);
     for (size_t i = 0; i < watch->n; i++)
         if (is_probed(&watch->items[i])) memcpy(made[i], watch->items[i].memory, span_of(&watch->items[i]));
     put_back(watch);
-    rehearse(watch, call, function, argv, -standing);
+    rehearse(watch, bound, function, -standing);
     for (size_t i = 0; i < watch->n; i++)
         if (is_probed(&watch->items[i]) && is_assigned(&watch->items[i], made[i])) tell_assigned(op, &watch->items[i]);
     put_back(watch);

@@ -149,6 +149,18 @@ static amp_status build_extents(const struct amp__parser *p, struct amp__express
     return AMP_OK;
 }
 
+/* What the schema says of all its arguments together. */
+static void sum_up(struct amp__schema *schema, uint32_t i) {
+    const struct amp__arg *arg = &schema->args[i];
+    schema->n_tensors += arg->kind == AMP__TENSOR;
+    schema->n_buffers += arg->kind == AMP__BUFFER;
+    if (arg->kind == AMP__TENSOR && amp__may_cast(arg->flags)) schema->operand_flags |= arg->flags;
+    schema->takes_structs |= arg->kind == AMP__STRUCT || arg->kind == AMP__STRUCT_POINTER;
+    if (arg->kind <= AMP__DOUBLE) schema->numbers[schema->n_numbers++] = (uint8_t)i;
+    if (arg->kind == AMP__STRUCT) schema->struct_args[schema->n_struct_args++] = (uint8_t)i;
+    schema->takes_pointers |= arg->kind == AMP__POINTER && !(arg->flags & AMP__STATELESS);
+}
+
 /* The text goes in twice: as it is, and cut up into names. Behind every name stands a byte that no name needs. */
 static void build_args(const struct amp__parser *p, struct amp__schema *schema, char *names) {
     const char *text = p->lexer.text;
@@ -165,8 +177,7 @@ static void build_args(const struct amp__parser *p, struct amp__schema *schema, 
         *arg = p->args[i];
         arg->name = name->length ? names + (name->at - text) : none;
         if (name->length) names[name->at - text + (ptrdiff_t)name->length] = '\0';
-        schema->n_tensors += arg->kind == AMP__TENSOR;
-        schema->n_buffers += arg->kind == AMP__BUFFER;
+        sum_up(schema, i);
         if ((arg->kind == AMP__TENSOR || arg->kind == AMP__POINTER || arg->kind == AMP__STRUCT_POINTER)
             && !(arg->flags & (AMP__LIST | AMP__OUT_PARAMETER)) && amp__token_is(name, "self"))
             schema->self_arg = (int32_t)i;

@@ -35,6 +35,9 @@ enum {
     AMP__STATELESS = 1u << 9       /* a pointer to const, or to integers with extents */
 };
 
+/* May the policy cast a Tensor argument with these flags? */
+static inline bool amp__may_cast(uint16_t flags) { return !(flags & (AMP__WRITE | AMP__KEEP | AMP__SEED)); }
+
 #define AMP__MAX_ARGS 64
 
 struct amp__arg {
@@ -67,6 +70,12 @@ struct amp__schema {
     uint32_t n_tensors; /* arguments of kind AMP__TENSOR; a list is one */
     uint32_t n_buffers; /* arguments of kind AMP__BUFFER */
     uint32_t n_structs; /* that the schema names */
+    uint16_t operand_flags; /* of all Tensor arguments that the policy may cast */
+    bool takes_structs;     /* an argument is a struct, or points to one */
+    bool takes_pointers;    /* an argument is a pointer behind which the op may keep state */
+    uint8_t n_numbers, n_struct_args;
+    uint8_t numbers[AMP__MAX_ARGS];     /* indices of the arguments that are numbers by value */
+    uint8_t struct_args[AMP__MAX_ARGS]; /* indices of the arguments that are structs by value */
     const struct amp__struct *structs;
     const struct amp__expression *expressions;
     struct amp__arg ret;

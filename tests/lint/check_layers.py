@@ -77,6 +77,12 @@ EXCEPTIONS = {
 # <dlfcn.h>: one file of the library, one of each plugin.
 PLUGINS = ("src/kernels/cuda/", "src/kernels/onednn/")
 
+# A call's arguments are decoded once: call/bind.c reads a schema's n_args, and so do the two quick ways (types, cache).
+# Whatever else works on a call takes struct amp__bound. Every mention counts, so that no iterator hides a loop.
+BOUND = ("src/call/", "src/raw/", "src/observe/")
+MAX_DECODERS = 3
+DECODER = re.compile(r"\bn_args\b")
+
 # Where no files include or import each other in a circle; x.c and x.h are one, and imports inside of functions count.
 NO_CIRCLES = ("src/", "bindings/", "bench/")
 
@@ -151,6 +157,7 @@ class Lint:
         self.long_files = LONG_FILES if long_files is None else long_files
         self.found = []  # (rule, path, line, message)
         self.dlfcn = {}  # library or plugin -> files
+        self.decoders = []  # (path, line) of DECODER in BOUND
         self.needs = {}  # of NO_CIRCLES, without suffix -> what it includes or imports
         self.papers = {pathlib.PurePath(path).name for path in self.files() if path.endswith(".md")}
         self.structures = {}  # defined in headers of src/: name -> members
@@ -189,6 +196,7 @@ class Lint:
                 self.note_imports(path, text)
         self.check_dlfcn()
         self.check_circles()
+        self.check_decoders()
         self.check_long_files()
         self.check_structures()
         if sources == 0:
@@ -228,6 +236,11 @@ class Lint:
             file = self.root / path
             if not file.exists() or file.read_text(encoding="utf-8").count("\n") <= MAX_LINES:
                 self.report("length", path, 0, "stands in LONG_FILES and need not")
+
+    def check_decoders(self):
+        for path, line in self.decoders[MAX_DECODERS:]:
+            self.report("decoders", path, line, f"reads n_args, as {MAX_DECODERS} others do in {', '.join(BOUND)}: "
+                        "take struct amp__bound (context/bound.h)")
 
     # ---- circles
 
@@ -288,6 +301,8 @@ class Lint:
             self.check_calls(path, code)
             for name, line, members in structs.structures(code) if path.endswith(".h") else ():
                 self.structures[name], self.defined_at[name] = members, (path, line)
+            if path.startswith(BOUND):
+                self.decoders += [(path, code.count("\n", 0, match.start()) + 1) for match in DECODER.finditer(code)]
 
     def resolve(self, path, name):
         """An include's file, relative to the root, or None if it is not one of ours."""

@@ -39,6 +39,7 @@ CLEAN = {
     "src/call/call.h": '#include "context/context.h"\n',
     "src/bracket/bracket.h": '#include "raw/raw.h"\n',
     "src/raw/raw.h": '#include "call/call.h"\n',
+    "src/call/bind.c": "/* n_args */\n" + "void f(s) { for (int i = 0; i < s->n_args; i++) continue; }\n" * 3,
     "src/initialize.c": '#include "context/context.h"\n#include "opt_levels/policy.h"\n'
     '/* never printf(x) or abort() */\nint f(void) { host->abort(1); snprintf("exit(1)"); assert(a == b && c <= d); }\n',
     "demo/host/tape.h": "",
@@ -96,6 +97,8 @@ PLANTED = [  # what, rule, file, text
     ("a public header with stdbool.h", "public", "include/amp_more.h", "#include <stdbool.h>\n"),
     ("a wide line", "width", "bench/wide.c", "int " + "x" * 116 + ";\n"),
     ("a long file", "length", "src/api/a.c", "int x;\n" * 501),
+    ("a fourth loop over the arguments of a call", "decoders", "src/raw/a.c",
+     "#define EACH_ARG(i, s) for (int i = 0; i < (s)->n_args; i++)\n"),
     ("a circle of C files", "circle", "bench/memory.c", '#include "bench.h"\n'),
     ("a circle of imports, one inside of a function", "circle", "bindings/p/other.py", "def f():\n    import p\n"),
     ("a structure with one member too many", "members", "src/context/optimizer.h",
