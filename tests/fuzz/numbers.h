@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The families of fuzz_numbers.c: what an input is read with, blocks that notice a step over their ends, and the rest
- * of the input as elements. */
+/* For fuzzers of numbers: what an input is read with, elements of any bits, blocks that notice a step over their ends;
+ * and the families of fuzz_numbers.c. */
 #ifndef TEST_FUZZ_NUMBERS_H
 #define TEST_FUZZ_NUMBERS_H
 
