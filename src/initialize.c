@@ -162,7 +162,7 @@ static amp_status build_forward(amp_context *context, struct amp__model *model, 
 }
 
 static amp_status build_model(amp_context *context, amp_model *user, size_t index) {
-    struct amp__model *model = &context->models[index];
+    struct amp__model *model = &context->models.list[index];
     amp_model given;
     char what[64];
     snprintf(what, sizeof what, "model %zu", index);
@@ -174,8 +174,8 @@ static amp_status build_model(amp_context *context, amp_model *user, size_t inde
     context->policy.properties.low_params |= (given.flags & AMP_MODEL_LOW_PARAMS) != 0;
     model->whole_table = (given.flags & AMP_MODEL_WHOLE_TABLE) != 0;
     for (size_t i = 0; i < index; i++)
-        AMP_RETURN_IF(context->models[i].user == user, AMP_ERR_INVALID_ARGUMENT, "models %zu and %zu are the same", i,
-                      index);
+        AMP_RETURN_IF(context->models.list[i].user == user, AMP_ERR_INVALID_ARGUMENT,
+                      "models %zu and %zu are the same", i, index);
     model->user = user;
     AMP_TRY(amp__host_copy(&model->host, given.host, what));
     snprintf(what, sizeof what, "model %zu ops", index);
@@ -213,7 +213,7 @@ static amp_status build_fused(struct amp__optimizer *optimizer, const amp_optimi
 }
 
 static amp_status build_optimizer(amp_context *context, amp_optimizer *user, size_t index) {
-    struct amp__optimizer *optimizer = &context->optimizers[index];
+    struct amp__optimizer *optimizer = &context->optimizers.list[index];
     amp_optimizer given;
     char what[64];
     snprintf(what, sizeof what, "optimizer %zu", index);
@@ -225,7 +225,7 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     AMP_RETURN_IF(given.flags & ~known, AMP_ERR_INVALID_ARGUMENT,
                   "%s.flags: unknown bits 0x%x", what, (unsigned)given.flags);
     for (size_t i = 0; i < index; i++)
-        AMP_RETURN_IF(context->optimizers[i].user == user, AMP_ERR_INVALID_ARGUMENT,
+        AMP_RETURN_IF(context->optimizers.list[i].user == user, AMP_ERR_INVALID_ARGUMENT,
                       "optimizers %zu and %zu are the same", i, index);
     optimizer->user = user;
     optimizer->context = context;
@@ -233,7 +233,7 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     optimizer->holds = (given.flags & AMP_OPTIMIZER_HOLDS_MASTERS) != 0;
     optimizer->grads_stay = (given.flags & AMP_OPTIMIZER_GRADS_STAY) != 0;
     optimizer->skips_on_device = given.fused || (given.flags & AMP_OPTIMIZER_SKIPS_ON_DEVICE);
-    const amp_host *host = given.host ? given.host : context->n_models ? &context->models[0].host : NULL;
+    const amp_host *host = given.host ? given.host : context->models.n ? &context->models.list[0].host : NULL;
     AMP_TRY(amp__host_copy(&optimizer->host, host, what));
     AMP_TRY(build_fused(optimizer, &given, what));
     snprintf(what, sizeof what, "optimizer %zu steps", index);
@@ -282,8 +282,8 @@ static amp_status wire(amp_context *context, struct amp__op *op, const char *kin
 static amp_status check_shared(const amp_context *context, size_t model_index, const struct amp__op *op,
                                const struct amp__op *other) {
     size_t other_index = 0;
-    while (other < context->models[other_index].ops ||
-           other >= context->models[other_index].ops + context->models[other_index].n_ops)
+    while (other < context->models.list[other_index].ops ||
+           other >= context->models.list[other_index].ops + context->models.list[other_index].n_ops)
         other_index++;
     AMP_RETURN_IF(strcmp(other->schema->text, op->schema->text) != 0 || other->op_class != op->op_class ||
                       ((other->flags ^ op->flags) & AMP_OP_COPY) || other->host->self != op->host->self ||
@@ -315,7 +315,7 @@ static bool watches_all(const amp_context *context) {
 
 /* Without an implementation, in inference: it may read weights that amp_weights_release took away. */
 static bool reads_weights(const amp_context *context, struct amp__op *op) {
-    const bool reads = context->policy.keeps_blocks && !context->n_optimizers && op->slot && amp__raw_takes(op);
+    const bool reads = context->policy.keeps_blocks && !context->optimizers.n && op->slot && amp__raw_takes(op);
     if (reads && op->raw_mode == AMP__RAW_NONE) {
         op->raw_mode = AMP__RAW_SEED;
         amp__op_tabulate(op);
@@ -327,8 +327,8 @@ static amp_status wire_ops(amp_context *context) {
     struct amp__map by_slot = { 0 };
     amp_status status = AMP_OK;
     const bool no_norm = amp__norm_is_missing(context);
-    for (size_t i = 0; i < context->n_models; i++) {
-        struct amp__model *model = &context->models[i];
+    for (size_t i = 0; i < context->models.n; i++) {
+        struct amp__model *model = &context->models.list[i];
         for (size_t j = 0; j < model->n_ops && status == AMP_OK; j++) {
             struct amp__op *op = &model->ops[j];
             const bool watches = watches_all(context) || (no_norm && amp__op_is_norm(op));
@@ -358,7 +358,7 @@ static amp_status wire_all(amp_context *context) {
     AMP_TRY(amp__patch_new(&context->wiring.patch));
     if (!context->policy.properties.enabled) return AMP_OK;
     AMP_TRY(wire_ops(context));
-    for (size_t i = 0; i < context->n_optimizers; i++) AMP_TRY(wire_optimizer(context, &context->optimizers[i]));
+    for (size_t i = 0; i < context->optimizers.n; i++) AMP_TRY(wire_optimizer(context, &context->optimizers.list[i]));
     return AMP_OK;
 }
 
@@ -380,29 +380,29 @@ static size_t expected(amp_model *const *models, size_t n_models, amp_optimizer 
 
 static bool own_masters(const amp_context *context) {
     bool own = context->policy.keeps_blocks;
-    for (size_t i = 0; i < context->n_models; i++) own &= !context->models[i].host.swap_data;
-    for (size_t i = 0; i < context->n_optimizers; i++) own &= !context->optimizers[i].host.swap_data;
+    for (size_t i = 0; i < context->models.n; i++) own &= !context->models.list[i].host.swap_data;
+    for (size_t i = 0; i < context->optimizers.n; i++) own &= !context->optimizers.list[i].host.swap_data;
     return own;
 }
 
 static amp_status build_context(amp_context *context, amp_model *const *models, size_t n_models,
                                 amp_optimizer *const *optimizers, size_t n_optimizers) {
-    context->models = amp__alloc(n_models, sizeof *context->models);
-    context->optimizers = amp__alloc(n_optimizers, sizeof *context->optimizers);
-    if (!context->models || !context->optimizers) return amp__fail_memory();
+    context->models.list = amp__alloc(n_models, sizeof *context->models.list);
+    context->optimizers.list = amp__alloc(n_optimizers, sizeof *context->optimizers.list);
+    if (!context->models.list || !context->optimizers.list) return amp__fail_memory();
     AMP_TRY(amp__params_init(&context->params, expected(models, n_models, optimizers, n_optimizers)));
     for (size_t i = 0; i < n_models; i++) {
-        context->n_models = i + 1;
+        context->models.n = i + 1;
         AMP_TRY(build_model(context, models[i], i));
     }
     for (size_t i = 0; i < n_optimizers; i++) {
-        context->n_optimizers = i + 1;
+        context->optimizers.n = i + 1;
         AMP_TRY(build_optimizer(context, optimizers[i], i));
     }
     context->policy.properties.own_masters = own_masters(context);
     AMP_TRY(amp__collect_ties(context));
     AMP_TRY(amp__params_index(&context->params, 0));
-    for (size_t i = 0; i < n_optimizers; i++) AMP_TRY(amp__fused_attach(&context->optimizers[i], 0));
+    for (size_t i = 0; i < n_optimizers; i++) AMP_TRY(amp__fused_attach(&context->optimizers.list[i], 0));
     amp__fused_mark(context);
     AMP_TRY(amp__ranges_build(context));
     AMP_TRY(amp__cache_init(&context->cache, context->params.n * AMP__FORMS));
@@ -431,11 +431,11 @@ static void check_start(amp_context *context) {
 
 static void commit(amp_context *context) {
     amp__patch_commit(context->wiring.patch);
-    for (size_t i = 0; i < context->n_models; i++) {
-        context->models[i].user->amp = context;
-        amp__register_over(context->models[i].user);
+    for (size_t i = 0; i < context->models.n; i++) {
+        context->models.list[i].user->amp = context;
+        amp__register_over(context->models.list[i].user);
     }
-    for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].user->amp = context;
+    for (size_t i = 0; i < context->optimizers.n; i++) context->optimizers.list[i].user->amp = context;
     amp__retype_commit(context);
     amp__find_copies(context);
     amp__environment_check(context);

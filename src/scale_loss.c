@@ -28,7 +28,7 @@ static const amp_device cpu = { 1, 0 };
 
 static const amp_host *loss_host(const amp_context *context, const struct amp__bracket *bracket) {
     if (bracket->n_optimizers) return &bracket->optimizers[0]->host;
-    return context->n_models ? &context->models[0].host : NULL;
+    return context->models.n ? &context->models.list[0].host : NULL;
 }
 
 /* What ops multiply their seeds with: the scale of an open bracket whose seeds carry it. */
@@ -77,7 +77,7 @@ static amp_status scale_the_loss(struct amp__bracket *bracket, void *loss, void 
 /* Room to remember whose check is delayed, so that end cannot fail for want of it. */
 static amp_status need_unchecked(struct amp__bracket *bracket) {
     bool **unchecked = &bracket->unchecked.by_optimizer;
-    if (!*unchecked) *unchecked = amp__alloc(bracket->context->n_optimizers, sizeof **unchecked);
+    if (!*unchecked) *unchecked = amp__alloc(bracket->context->optimizers.n, sizeof **unchecked);
     return *unchecked ? AMP_OK : amp__fail_memory();
 }
 

@@ -3,6 +3,7 @@
 #include "amp_raw.h"
 #include "context/addresses.h"
 #include "context/live.h"
+#include "context/optimizer.h"
 #include "context/parts.h"
 #include "context/policy.h"
 #include "context/progress.h"
@@ -66,14 +67,13 @@ static amp_status check_idle(const amp_context *context, const char *who) {
 
 AMP_API amp_status amp_weights_release(amp_context *context, uint64_t *bytes) {
     uint64_t ignored, *given = bytes ? bytes : &ignored;
-    size_t n_optimizers;
     AMP_TRY(check_idle(context, "amp_weights_release"));
     const struct amp__policy *policy = amp__policy_of(context);
-    (void)amp__optimizers_of(context, &n_optimizers);
     AMP_RETURN_IF(amp__addresses_of(context)->released, AMP_ERR_WRONG_STATE,
                   "amp_weights_release: they are released already");
-    AMP_RETURN_IF(n_optimizers, AMP_ERR_WRONG_STATE, "amp_weights_release: optimizer 0 may update FP32 "
-                  "blocks: it is for inference, in a context without optimizers");
+    AMP_RETURN_IF(amp__optimizers_of(context)->n, AMP_ERR_WRONG_STATE,
+                  "amp_weights_release: optimizer 0 may update FP32 blocks: it is for inference, in a context "
+                  "without optimizers");
     AMP_RETURN_IF(!policy->keeps_blocks, AMP_ERR_WRONG_STATE,
                   "amp_weights_release: level %s makes no 16-bit copies "
                   "that could stand for the host's FP32 blocks: it takes O2, O3 or O5, without emulate, and a host "

@@ -45,11 +45,11 @@ AMP_API amp_status amp_get_op_stats(amp_context *context, amp_op_stats *stats, s
     if (capacity) AMP_TRY(amp__check_struct(stats->struct_size, sizeof *stats, "amp_op_stats"));
     const uint32_t stride = capacity ? stats->struct_size : 0;
     size_t n = 0;
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++, n++) {
+    for (size_t i = 0; i < context->models.n; i++)
+        for (size_t j = 0; j < context->models.list[i].n_ops; j++, n++) {
             if (n >= capacity) continue;
             amp_op_stats *entry = (amp_op_stats *)(void *)((char *)stats + n * stride), filled;
-            read_stats(&context->models[i].ops[j], &filled);
+            read_stats(&context->models.list[i].ops[j], &filled);
             entry->struct_size = stride;
             AMP_TRY(amp__fill_struct(entry, stride, sizeof filled, &filled, sizeof filled, "amp_op_stats"));
         }
@@ -122,9 +122,9 @@ AMP_API amp_status amp_explain(amp_context *context, const char *op, char *data,
         (void)tell_findings(context, &text);
         pthread_mutex_unlock(&context->lock);
     }
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++)
-            found |= explain_op(&context->models[i].ops[j], op, &text);
+    for (size_t i = 0; i < context->models.n; i++)
+        for (size_t j = 0; j < context->models.list[i].n_ops; j++)
+            found |= explain_op(&context->models.list[i].ops[j], op, &text);
     if (op && !found) found = explain_listed(context, op, &text);
     AMP_RETURN_IF(op && !found, AMP_ERR_NOT_FOUND,
                   "amp_explain: the context has no op named \"%.127s\", and its lists have none", op);
@@ -191,17 +191,17 @@ static void count_op(const amp_context *context, const struct amp__op *listed, s
 static void tell_ops(const amp_context *context, amp__text *text) {
     struct ops_seen seen = { 0 };
     size_t named = 0;
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++)
-            count_op(context, &context->models[i].ops[j], &seen);
+    for (size_t i = 0; i < context->models.n; i++)
+        for (size_t j = 0; j < context->models.list[i].n_ops; j++)
+            count_op(context, &context->models.list[i].ops[j], &seen);
     amp__text_add(text, "ops: %zu described, %zu wrapped, %zu called, %zu ran in %s at their last call; %llu calls, "
                   "%llu passed by; %llu casts, %llu from the cache\n", seen.described, seen.wrapped, seen.called,
                   seen.lowered, amp__dtype_name(context->policy.properties.low), (unsigned long long)seen.calls,
                   (unsigned long long)seen.passed, (unsigned long long)seen.casts, (unsigned long long)seen.hits);
     if (!seen.unused) return;
     amp__text_add(text, "without a call: ");
-    for (size_t i = 0; i < context->n_models; i++)
-        named = amp__name_unused(text, context->models[i].ops, context->models[i].n_ops, named);
+    for (size_t i = 0; i < context->models.n; i++)
+        named = amp__name_unused(text, context->models.list[i].ops, context->models.list[i].n_ops, named);
     amp__text_add(text, "\n");
 }
 
@@ -224,7 +224,7 @@ static void tell_optimizer(const struct amp__optimizer *optimizer, amp__text *te
     size_t masters = 0;
     for (size_t i = 0; i < optimizer->n_params; i++) masters += optimizer->params[i]->has_master;
     amp__text_add(text, "optimizer %zu: %zu parameters, %zu with FP32 masters; %llu decisions, %llu taken by a step",
-                  (size_t)(optimizer - optimizer->context->optimizers), optimizer->n_params, masters,
+                  amp__optimizer_number(optimizer), optimizer->n_params, masters,
                   (unsigned long long)optimizer->decision.made, (unsigned long long)optimizer->decision.taken);
     if (optimizer->scans.brackets)
         amp__text_add(text, "; gradients seen in %zu, missing in %zu", optimizer->n_params - optimizer->scans.missing,
@@ -262,7 +262,7 @@ AMP_API amp_status amp_health(amp_context *context, char *data, size_t capacity,
     tell_ops(context, &text);
     for (uint32_t i = 0; i < properties->num_losses; i++) tell_loss(&context->brackets.list[i], &text);
     tell_unseen(context, &text);
-    for (size_t i = 0; i < context->n_optimizers; i++) tell_optimizer(&context->optimizers[i], &text);
+    for (size_t i = 0; i < context->optimizers.n; i++) tell_optimizer(&context->optimizers.list[i], &text);
     for (uint32_t i = 0; i < properties->num_losses; i++) amp__bracket_find_skips(&context->brackets.list[i]);
     pthread_mutex_lock(&context->lock);
     if (context->policy.verify) amp__reference_health(context, &text);

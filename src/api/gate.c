@@ -104,12 +104,11 @@ static uint64_t least_edge(struct measurement *m) {
 
 /* How many ops it is measured for, and what they get from it. NULL: they are but counted. */
 static size_t decide_measured(amp_context *context, const uint64_t *least) {
-    size_t n_models;
-    struct amp__model *models = amp__models_of(context, &n_models);
+    const struct amp__models *models = amp__models_of(context);
     size_t ops = 0;
-    for (size_t i = 0; i < n_models; i++)
-        for (size_t j = 0; j < models[i].n_ops; j++) {
-            struct amp__op *op = &models[i].ops[j];
+    for (size_t i = 0; i < models->n; i++)
+        for (size_t j = 0; j < models->list[i].n_ops; j++) {
+            struct amp__op *op = &models->list[i].ops[j];
             if (!op->gate_looks || !(op->flags & AMP_OP_MATMUL)) continue;
             if (least) amp__gate_decide(op, *least, AMP__GATE_MEASURED);
             ops++;

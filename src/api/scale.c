@@ -14,14 +14,12 @@ static amp_status find_bracket(amp_context *context, uint32_t loss_id, const cha
                                struct amp__bracket **bracket) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "%s: context is NULL", who);
     const struct amp__policy *policy = amp__policy_of(context);
-    size_t n_optimizers;
-    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
-    size_t n_models;
-    struct amp__model *models = amp__models_of(context, &n_models);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    const struct amp__models *models = amp__models_of(context);
     AMP_RETURN_IF(loss_id >= policy->properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
                   "%s: loss_id %u is out of range: amp_config.num_losses is %u", who, (unsigned)loss_id,
                   (unsigned)policy->properties.num_losses);
-    *host = n_optimizers ? &optimizers[0].host : n_models ? &models[0].host : NULL;
+    *host = optimizers->n ? &optimizers->list[0].host : models->n ? &models->list[0].host : NULL;
     AMP_RETURN_IF(!*host, AMP_ERR_WRONG_STATE, "%s: the context has no model and no optimizer, so no host", who);
     *bracket = &amp__brackets_of(context)->list[loss_id];
     amp__progress_of(context)->scaled_by_hand = true;

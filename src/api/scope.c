@@ -41,10 +41,9 @@ AMP_API amp_status amp_scope_enter(amp_context *context, amp_scope *scope) {
 /* Casts that nothing but the scope keeps valid (hosts without versions) go with the outermost one of their context. */
 static void leave_context(const struct amp__thread *thread, amp_context *left) {
     if (!left || (thread->scope.set && thread->scope.context == left)) return;
-    size_t n_models;
-    const struct amp__model *models = amp__models_of(left, &n_models);
-    for (size_t i = 0; i < n_models; i++)
-        if (!models[i].host.version) {
+    const struct amp__models *models = amp__models_of(left);
+    for (size_t i = 0; i < models->n; i++)
+        if (!models->list[i].host.version) {
             amp__cache_drop(amp__cache_of(left), false);
             return;
         }

@@ -27,13 +27,13 @@ void amp__context_destroy(amp_context *context) {
     amp__trace_close(context);
     (void)amp__patch_undo(context->wiring.patch); /* of an unfinished one */
     for (size_t i = 0; i < context->params.n; i++) amp__param_destroy(context->params.list[i]);
-    for (size_t i = 0; context->models && i < context->n_models; i++) {
-        struct amp__model *model = &context->models[i];
+    for (size_t i = 0; context->models.list && i < context->models.n; i++) {
+        struct amp__model *model = &context->models.list[i];
         amp__ops_destroy(model->ops, model->n_ops);
         amp__op_clear(&model->forward);
     }
-    for (size_t i = 0; context->optimizers && i < context->n_optimizers; i++) {
-        struct amp__optimizer *optimizer = &context->optimizers[i];
+    for (size_t i = 0; context->optimizers.list && i < context->optimizers.n; i++) {
+        struct amp__optimizer *optimizer = &context->optimizers.list[i];
         amp__ops_destroy(optimizer->slots.steps, optimizer->slots.n_steps);
         amp__ops_destroy(optimizer->slots.zero_grads, optimizer->slots.n_zero_grads);
         amp__free(optimizer->params);
@@ -48,7 +48,7 @@ void amp__context_destroy(amp_context *context) {
     amp__cache_destroy(&context->cache);
     amp__plan_free(&context->brackets.plan);
     amp__spares_clear(&context->spares);
-    void *blocks[] = { context->models,           context->optimizers,         context->params.list,
+    void *blocks[] = { context->models.list,           context->optimizers.list,         context->params.list,
                        context->params.by_handle, context->params.by_id,       context->brackets.list,
                        context->brackets.listed,  context->reporting.warnings, context->tape.list,
                        context->addresses.ranges, context->addresses.grads };
@@ -70,8 +70,8 @@ static amp_status check_idle(const amp_context *context) {
                       "amp_shutdown inside a wrapped call of the same context: let it return first");
     AMP_RETURN_IF(thread->scope.set && thread->scope.context == context, AMP_ERR_WRONG_STATE,
                   "amp_shutdown inside a wrapped call or an entered scope of the same context: leave it first");
-    for (size_t i = 0; i < context->n_optimizers; i++)
-        AMP_RETURN_IF(amp__step_is_running(&context->optimizers[i]), AMP_ERR_WRONG_STATE,
+    for (size_t i = 0; i < context->optimizers.n; i++)
+        AMP_RETURN_IF(amp__step_is_running(&context->optimizers.list[i]), AMP_ERR_WRONG_STATE,
                       "amp_shutdown while a step of optimizer %zu is running", i);
     /* a device that cannot be asked is lost, and its context ends all the same */
     const amp_status status =
@@ -80,8 +80,8 @@ static amp_status check_idle(const amp_context *context) {
 }
 
 static void cancel_brackets(amp_context *context) {
-    for (size_t i = 0; i < context->n_optimizers; i++) /* also what delayed brackets set aside */
-        (void)amp__grads_cancel(context->optimizers[i].params, context->optimizers[i].n_params, true);
+    for (size_t i = 0; i < context->optimizers.n; i++) /* also what delayed brackets set aside */
+        (void)amp__grads_cancel(context->optimizers.list[i].params, context->optimizers.list[i].n_params, true);
     for (size_t i = 0; i < context->params.n; i++) (void)amp__grads_unscale(context->params.list[i]);
     (void)amp__places_flush(&context->devices);
     for (uint32_t i = 0; i < context->brackets.n; i++)
@@ -121,8 +121,8 @@ AMP_API amp_status amp_shutdown(amp_context *context) {
     snprintf(text, sizeof text, "%s", amp_last_error());
     context->wiring.patch = NULL;
     const amp_status params = restore_params(context);
-    for (size_t i = 0; i < context->n_models; i++) context->models[i].user->amp = NULL;
-    for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].user->amp = NULL;
+    for (size_t i = 0; i < context->models.n; i++) context->models.list[i].user->amp = NULL;
+    for (size_t i = 0; i < context->optimizers.n; i++) context->optimizers.list[i].user->amp = NULL;
     amp__context_destroy(context);
     if (params != AMP_OK) return params;
     return slots == AMP_OK ? AMP_OK : amp__fail(slots, "%s", text);

@@ -73,7 +73,7 @@ static amp_status remember(struct amp__verification *v) {
         AMP_TRY(amp__param_check(subject->param, &now));
         AMP_TRY(fetch(subject->param, &now, subject->before));
     }
-    for (size_t i = 0; i < context->n_optimizers; i++) v->optimizers[i] = context->optimizers[i];
+    for (size_t i = 0; i < context->optimizers.n; i++) v->optimizers[i] = context->optimizers.list[i];
     for (uint32_t i = 0; i < context->brackets.n; i++) {
         const struct amp__bracket *bracket = &context->brackets.list[i];
         v->brackets[i] = (struct amp__kept_bracket){ bracket->scaler,  bracket->record,    bracket->found_inf,
@@ -110,8 +110,8 @@ static amp_status put_elements_back(const struct amp__verification *v, int pass)
 /* What the brackets of a pass left open goes; so do the gradients. */
 static amp_status clear(const struct amp__verification *v) {
     amp_context *context = v->context;
-    for (size_t i = 0; i < context->n_optimizers; i++) {
-        struct amp__optimizer *optimizer = &context->optimizers[i];
+    for (size_t i = 0; i < context->optimizers.n; i++) {
+        struct amp__optimizer *optimizer = &context->optimizers.list[i];
         (void)amp__grads_cancel(optimizer->params, optimizer->n_params, true);
         amp__step_drops_delay(optimizer);
     }
@@ -130,7 +130,7 @@ static amp_status clear(const struct amp__verification *v) {
 static amp_status put_state_back(const struct amp__verification *v) {
     amp_context *context = v->context;
     amp_status status = AMP_OK;
-    for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i] = v->optimizers[i];
+    for (size_t i = 0; i < context->optimizers.n; i++) context->optimizers.list[i] = v->optimizers[i];
     for (uint32_t i = 0; i < context->brackets.n; i++) {
         struct amp__bracket *bracket = &context->brackets.list[i];
         const struct amp__kept_bracket *kept = &v->brackets[i];
@@ -175,8 +175,9 @@ static void wake_op(const struct amp__asleep *kept) {
 static amp_status sleep_all(struct amp__verification *v) {
     amp_context *context = v->context;
     size_t n = 0;
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++) sleep_op(&v->ops[n++], &context->models[i].ops[j]);
+    for (size_t i = 0; i < context->models.n; i++)
+        for (size_t j = 0; j < context->models.list[i].n_ops; j++)
+            sleep_op(&v->ops[n++], &context->models.list[i].ops[j]);
     v->n_ops = n;
     amp__properties_make_inert(&context->policy.properties);
     context->policy.properties.enabled = context->policy.properties.emulate = false;
@@ -213,8 +214,8 @@ static amp_status check_over(const struct amp__verification *v, int pass) {
         AMP_RETURN_IF(amp__bracket_is_open(&context->brackets.list[i]), AMP_ERR_WRONG_STATE,
                       "amp_verify_step: run %s left the bracket of loss %u open: end it there", passes[pass],
                       (unsigned)i);
-    for (size_t i = 0; i < context->n_optimizers; i++) {
-        const struct amp__optimizer *optimizer = &context->optimizers[i];
+    for (size_t i = 0; i < context->optimizers.n; i++) {
+        const struct amp__optimizer *optimizer = &context->optimizers.list[i];
         AMP_RETURN_IF(amp__step_is_delayed(optimizer) || optimizer->delay.unchecked, AMP_ERR_WRONG_STATE,
                       "amp_verify_step: run %s left gradients of optimizer %zu scaled, or unchecked: end it with a "
                       "bracket that does not delay", passes[pass], i);
@@ -321,7 +322,7 @@ static amp_status run_in_brackets(struct amp__verification *v, bool *skipped) {
     AMP_TRY(count(context, &brackets, &skips));
     AMP_TRY(run_once(v, AMP__WIRED));
     AMP_TRY(count(context, &brackets_now, &skips_now));
-    AMP_RETURN_IF(context->n_optimizers && brackets == brackets_now, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(context->optimizers.n && brackets == brackets_now, AMP_ERR_WRONG_STATE,
                   "amp_verify_step: run ended no bracket: put backward between amp_scale_loss_begin and "
                   "amp_scale_loss_end, in run as in training");
     *skipped = skips != skips_now && context->policy.properties.scaler.dynamic;
@@ -358,8 +359,8 @@ static amp_status check_param(const struct amp__param *param) {
 static amp_status check_idle(const amp_context *context) {
     AMP_RETURN_IF(context->progress.verifying, AMP_ERR_WRONG_STATE, "amp_verify_step inside of amp_verify_step");
     AMP_RETURN_IF(context->progress.open, AMP_ERR_WRONG_STATE, "amp_verify_step inside a bracket: end it first");
-    for (size_t i = 0; i < context->n_optimizers; i++) {
-        const struct amp__optimizer *optimizer = &context->optimizers[i];
+    for (size_t i = 0; i < context->optimizers.n; i++) {
+        const struct amp__optimizer *optimizer = &context->optimizers.list[i];
         AMP_RETURN_IF(amp__step_is_delayed(optimizer) || optimizer->delay.unchecked || amp__step_is_running(optimizer),
                       AMP_ERR_WRONG_STATE,
                       "amp_verify_step while optimizer %zu has scaled or unchecked gradients, or steps: call it "
@@ -373,9 +374,9 @@ static amp_status check_idle(const amp_context *context) {
 static amp_status make_room(struct amp__verification *v) {
     const amp_context *context = v->context;
     size_t n_ops = 0;
-    for (size_t i = 0; i < context->n_models; i++) n_ops += context->models[i].n_ops;
+    for (size_t i = 0; i < context->models.n; i++) n_ops += context->models.list[i].n_ops;
     v->n_subjects = context->params.n;
-    v->n_optimizers = context->n_optimizers;
+    v->n_optimizers = context->optimizers.n;
     v->subjects = amp__alloc(v->n_subjects, sizeof *v->subjects);
     v->ops = amp__alloc(n_ops, sizeof *v->ops);
     v->optimizers = amp__alloc(v->n_optimizers, sizeof *v->optimizers);

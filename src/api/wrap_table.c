@@ -19,17 +19,15 @@ static bool any_lies_in(const struct amp__op *ops, size_t n, const void *table, 
 }
 
 static bool has_ops_in(const amp_context *context, const void *table, size_t bytes) {
-    size_t n_models;
-    struct amp__model *models = amp__models_of(context, &n_models);
-    size_t n_optimizers;
-    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
-    for (size_t i = 0; i < n_models; i++) {
-        const struct amp__model *model = &models[i];
+    const struct amp__models *models = amp__models_of(context);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    for (size_t i = 0; i < models->n; i++) {
+        const struct amp__model *model = &models->list[i];
         if (any_lies_in(model->ops, model->n_ops, table, bytes)) return true;
         if (model->has_forward && lies_in(&model->forward, table, bytes)) return true;
     }
-    for (size_t i = 0; i < n_optimizers; i++) {
-        const struct amp__optimizer *optimizer = &optimizers[i];
+    for (size_t i = 0; i < optimizers->n; i++) {
+        const struct amp__optimizer *optimizer = &optimizers->list[i];
         if (any_lies_in(optimizer->slots.steps, optimizer->slots.n_steps, table, bytes)) return true;
         if (any_lies_in(optimizer->slots.zero_grads, optimizer->slots.n_zero_grads, table, bytes)) return true;
     }

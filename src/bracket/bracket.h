@@ -4,8 +4,9 @@
 #define AMP_BRACKET_H
 
 #include "amp_diagnostics.h"
-#include "context/context.h"
+#include "context/brackets.h"
 #include "context/optimizer.h"
+#include "opt_levels/levels.h"
 
 /* What brings the loss scale into the gradients. */
 enum amp__carrier {

@@ -4,8 +4,9 @@
  * follows from it there. Otherwise each device tells its own, and the host knows the whole.
  */
 #include "bracket/home.h"
-#include "context/context.h"
+#include "context/devices.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@ static amp_status list_grads(const struct amp__optimizer *optimizer, const struc
         AMP_TRY(amp__grads_view(optimizer->params[i], &spans[*n]));
         *n += spans[*n].data != NULL;
     }
-    return amp__places_flush(&optimizer->context->devices);
+    return amp__places_flush(amp__devices_of(optimizer->context));
 }
 
 /* Of what lies on one device: *norm lies there too. */
@@ -37,16 +38,16 @@ static amp_status norm_on_device(const struct amp__optimizer *optimizer, struct 
 
 /* Of everything, on the host. */
 static amp_status norm_on_host(const struct amp__optimizer *optimizer, amp_span *spans, float *norm) {
-    const amp_context *context = optimizer->context;
+    const struct amp__devices *devices = amp__devices_of(optimizer->context);
     double squares = 0.0;
     float part = 0.0f, *device_norm = NULL;
     size_t n = 0;
     AMP_TRY(list_grads(optimizer, NULL, spans, &n));
     AMP_TRY(amp_l2norm_list(spans, n, &part, NULL));
     squares = (double)part * (double)part;
-    for (size_t i = 0; i < context->devices.n_places; i++) {
-        AMP_TRY(norm_on_device(optimizer, context->devices.places[i], spans, &device_norm));
-        AMP_TRY(amp__place_out(context->devices.places[i], &part, device_norm, sizeof part));
+    for (size_t i = 0; i < devices->n_places; i++) {
+        AMP_TRY(norm_on_device(optimizer, devices->places[i], spans, &device_norm));
+        AMP_TRY(amp__place_out(devices->places[i], &part, device_norm, sizeof part));
         squares += (double)part * (double)part;
     }
     if (optimizer->sharded) AMP_TRY(amp__host_reduce(&optimizer->host, AMP_REDUCE_SUM, &squares, 1));
@@ -56,7 +57,8 @@ static amp_status norm_on_host(const struct amp__optimizer *optimizer, amp_span 
 
 static amp_status clip(struct amp__optimizer *optimizer, float max_norm, amp_span *spans, float *norm) {
     const amp_context *context = optimizer->context;
-    bool one = context->devices.n_places == 1 && !optimizer->sharded;
+    struct amp__devices *devices = amp__devices_of(context);
+    bool one = devices->n_places == 1 && !optimizer->sharded;
     float total = 0.0f, factor = 1.0f, *device_norm = NULL;
     for (size_t i = 0; i < optimizer->n_params; i++) one &= optimizer->params[i]->on_device;
     if (norm || !one)
@@ -64,17 +66,17 @@ static amp_status clip(struct amp__optimizer *optimizer, float max_norm, amp_spa
                                          "It needs norm NULL, all gradients on one device, and no ranks that share "
                                          "them (AMP_OPTIMIZER_SHARDED)"));
     if (one) {
-        AMP_TRY(norm_on_device(optimizer, context->devices.places[0], spans, &device_norm));
-        context->devices.places[0]->args.factor = (amp_factor){ device_norm, max_norm, AMP_FACTOR_CLIP };
-        if (norm) AMP_TRY(amp__place_out(context->devices.places[0], &total, device_norm, sizeof total));
+        AMP_TRY(norm_on_device(optimizer, devices->places[0], spans, &device_norm));
+        devices->places[0]->args.factor = (amp_factor){ device_norm, max_norm, AMP_FACTOR_CLIP };
+        if (norm) AMP_TRY(amp__place_out(devices->places[0], &total, device_norm, sizeof total));
     } else {
         AMP_TRY(norm_on_host(optimizer, spans, &total));
         factor = amp__clip_factor(total, max_norm);
-        for (size_t i = 0; i < context->devices.n_places; i++)
-            context->devices.places[i]->args.factor = (amp_factor){ NULL, factor, AMP_FACTOR_AS_IT_IS };
+        for (size_t i = 0; i < devices->n_places; i++)
+            devices->places[i]->args.factor = (amp_factor){ NULL, factor, AMP_FACTOR_AS_IT_IS };
     }
     if (one || factor < 1.0f) AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));
-    AMP_TRY(amp__places_flush(&context->devices));
+    AMP_TRY(amp__places_flush(devices));
     if (norm) *norm = optimizer->decision.skip ? INFINITY : total;
     return AMP_OK;
 }
@@ -83,7 +85,7 @@ amp_status amp__clip_on_device(struct amp__optimizer *optimizer, float max_norm,
     amp_span *spans = amp__alloc(optimizer->n_params + 1, sizeof *spans);
     if (!spans) return amp__fail_memory();
     const amp_status status = clip(optimizer, max_norm, spans, norm);
-    if (status != AMP_OK) amp__places_drop(&optimizer->context->devices);
+    if (status != AMP_OK) amp__places_drop(amp__devices_of(optimizer->context));
     amp__free(spans);
     return status;
 }

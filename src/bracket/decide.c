@@ -4,9 +4,11 @@
 #include "bracket/bracket.h"
 #include "bracket/home.h"
 #include "bracket/wiring.h"
-#include "context/context.h"
+#include "context/devices.h"
 #include "context/findings.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
+#include "context/policy.h"
 #include "context/report.h"
 
 #include <stdio.h>
@@ -20,20 +22,19 @@ static amp_status cancel_gradients(const struct amp__bracket *bracket, bool all)
         if (one_status != AMP_OK) status = one_status;
         if (all) amp__step_drops_delay(optimizer);
     }
-    const amp_status launched = amp__places_flush(&bracket->context->devices);
+    const amp_status launched = amp__places_flush(amp__devices_of(bracket->context));
     return status == AMP_OK ? launched : status;
 }
 
 /* ---- delayed checks ---- */
 
 amp_status amp__bracket_delay_check(struct amp__bracket *bracket, const struct amp__grads_result *result) {
-    amp_context *context = bracket->context;
     bracket->unchecked.found_inf = result->found_inf;
     bracket->unchecked.first = result->first_nonfinite;
     bracket->found_inf = result->found_inf ? 1.0f : 0.0f;
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
-        bool *unchecked = &bracket->unchecked.by_optimizer[optimizer - context->optimizers];
+        bool *unchecked = &bracket->unchecked.by_optimizer[amp__optimizer_number(optimizer)];
         optimizer->delay.unchecked += !*unchecked;
         amp__step_drops_delay(optimizer);
         *unchecked = true;
@@ -43,9 +44,9 @@ amp_status amp__bracket_delay_check(struct amp__bracket *bracket, const struct a
 
 /* What was decided holds for all the optimizers whose check waited for it. */
 static void end_delayed_check(struct amp__bracket *bracket, bool skip) {
-    amp_context *context = bracket->context;
-    for (size_t i = 0; bracket->unchecked.by_optimizer && i < context->n_optimizers; i++) {
-        struct amp__optimizer *optimizer = &context->optimizers[i];
+    const struct amp__optimizers *optimizers = amp__optimizers_of(bracket->context);
+    for (size_t i = 0; bracket->unchecked.by_optimizer && i < optimizers->n; i++) {
+        struct amp__optimizer *optimizer = &optimizers->list[i];
         if (!bracket->unchecked.by_optimizer[i]) continue;
         bracket->unchecked.by_optimizer[i] = false;
         optimizer->delay.unchecked--;
@@ -123,7 +124,7 @@ amp_status amp__bracket_conclude(struct amp__bracket *bracket, const struct amp_
 /* What the end of a delayed bracket cannot tell the other ranks is told at the end of the one that unscales. */
 void amp__bracket_give_up(struct amp__bracket *bracket, bool agreed) {
     struct agreement agreement = { false, true, true };
-    amp__places_drop(&bracket->context->devices);
+    amp__places_drop(amp__devices_of(bracket->context));
     if (!agreed) (void)agree(bracket, &agreement);
     (void)cancel_gradients(bracket, true);
     bracket->home->forget(bracket);
@@ -159,7 +160,7 @@ amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_
     amp_context *context = bracket->context;
     const amp_record *record = &bracket->record;
     if (record->skips_in_row == SUSPICIOUS_SKIPS) look_for_the_cause(bracket);
-    const uint32_t limit = context->policy.properties.max_skips;
+    const uint32_t limit = amp__policy_of(context)->properties.max_skips;
     const bool too_many = record->skips_in_row && record->skips_in_row >= limit && limit != AMP_NEVER;
     const bool told = bracket->told.skips;
     bracket->told.skips = too_many;

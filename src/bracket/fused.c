@@ -4,13 +4,15 @@
  * can refuse comes first; then the update, which cannot fail.
  */
 #include "bracket/fused.h"
-#include "bracket/step.h"
 #include "bracket/home.h"
+#include "bracket/step.h"
 #include "bracket/wiring.h"
 #include "call/cache.h"
 #include "common/thread.h"
-#include "context/context.h"
+#include "context/devices.h"
 #include "context/optimizer.h"
+#include "context/params.h"
+#include "context/parts.h"
 #include "context/report.h"
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
@@ -32,13 +34,16 @@ amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from) {
 
 /* The bracket's end may leave to the step what only the step looks at. */
 void amp__fused_mark(amp_context *context) {
-    for (size_t i = 0; i < context->params.n; i++) context->params.list[i]->owners = 0;
-    for (size_t k = 0; k < context->n_optimizers; k++)
-        for (size_t i = 0; i < context->optimizers[k].n_params; i++) context->optimizers[k].params[i]->owners++;
-    for (size_t k = 0; k < context->n_optimizers; k++)
-        for (size_t i = 0; i < context->optimizers[k].n_params; i++)
-            context->optimizers[k].params[i]->gradient.may_be_left =
-                context->optimizers[k].optim && context->optimizers[k].params[i]->owners == 1;
+    const struct amp__params *params = amp__params_of(context);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    for (size_t i = 0; i < params->n; i++) params->list[i]->owners = 0;
+    for (size_t k = 0; k < optimizers->n; k++)
+        for (size_t i = 0; i < optimizers->list[k].n_params; i++) optimizers->list[k].params[i]->owners++;
+    for (size_t k = 0; k < optimizers->n; k++) {
+        const struct amp__optimizer *optimizer = &optimizers->list[k];
+        for (size_t i = 0; i < optimizer->n_params; i++)
+            optimizer->params[i]->gradient.may_be_left = optimizer->optim && optimizer->params[i]->owners == 1;
+    }
 }
 
 /* What is not the only one's now was its only owner's before. */
@@ -184,7 +189,7 @@ static void update_all(const struct amp__optimizer *optimizer, float norm) {
         if (optim->work[i].grad.data) amp__master_stepped(optimizer->params[i], optim->work[i].elements);
     }
     /* the elements changed, and the host's versions did not */
-    amp__cache_drop(&optimizer->context->cache, false);
+    amp__cache_drop(amp__cache_of(optimizer->context), false);
 }
 
 static amp_status step(const struct amp__optimizer *optimizer) {
@@ -241,7 +246,7 @@ AMP_API amp_status amp_fused_zero_grad(amp_optimizer *user) {
     struct amp__optimizer *optimizer = NULL;
     AMP_TRY(find_fused(user, "amp_fused_zero_grad", &optimizer));
     AMP_TRY(amp__grads_clear(optimizer->params, optimizer->n_params));
-    AMP_TRY(amp__places_flush(&optimizer->context->devices));
+    AMP_TRY(amp__places_flush(amp__devices_of(optimizer->context)));
     amp__grads_forget(optimizer->params, optimizer->n_params);
     optimizer->scans.stayed = NULL;
     amp__step_clears(optimizer);

@@ -7,8 +7,9 @@
  */
 #include "bracket/fused.h"
 #include "bracket/home.h"
-#include "context/context.h"
+#include "context/devices.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
 #include "kernels/device.h"
 
 #include <string.h>
@@ -59,19 +60,19 @@ static amp_status make_on_device(const struct amp__optimizer *optimizer, struct 
 }
 
 amp_status amp__fused_device_attach(struct amp__optimizer *optimizer) {
-    const amp_context *context = optimizer->context;
+    const struct amp__devices *devices = amp__devices_of(optimizer->context);
     struct amp__optim *optim = optimizer->optim;
     struct amp__optim_on_device *old = optim->devices, *made;
     const size_t n_old = optim->n_devices;
     size_t n_made = 0;
-    if (!context->devices.n_places) return AMP_OK;
+    if (!devices->n_places) return AMP_OK;
     AMP_TRY(amp__fused_device_steps(optimizer, false));
-    made = amp__alloc(context->devices.n_places, sizeof *made);
+    made = amp__alloc(devices->n_places, sizeof *made);
     if (!made) return amp__fail_memory();
     amp_status status = AMP_OK;
-    for (size_t i = 0; i < context->devices.n_places && status == AMP_OK; i++) {
-        const size_t n = count_at(optimizer, context->devices.places[i]);
-        if (n) status = make_on_device(optimizer, context->devices.places[i], n, &made[n_made++]);
+    for (size_t i = 0; i < devices->n_places && status == AMP_OK; i++) {
+        const size_t n = count_at(optimizer, devices->places[i]);
+        if (n) status = make_on_device(optimizer, devices->places[i], n, &made[n_made++]);
     }
     if (status == AMP_OK) {
         optim->devices = made, optim->n_devices = n_made;
@@ -163,11 +164,12 @@ static amp_status find(const struct amp__optimizer *optimizer, const struct amp_
 }
 
 amp_status amp__fused_device_find(const struct amp__optimizer *optimizer) {
+    const struct amp__devices *devices = amp__devices_of(optimizer->context);
     const struct amp__optim *optim = optimizer->optim;
     amp_status status = AMP_OK;
     for (size_t d = 0; d < optim->n_devices && status == AMP_OK; d++) status = find(optimizer, &optim->devices[d]);
-    if (status == AMP_OK) return amp__places_flush(&optimizer->context->devices);
-    amp__places_drop(&optimizer->context->devices);
+    if (status == AMP_OK) return amp__places_flush(devices);
+    amp__places_drop(devices);
     return status;
 }
 

@@ -1,18 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The scaler in a device's memory, and which home a context's scalers have (home.h). */
-#include "bracket/home.h"
 #include "bracket/bracket.h"
-#include "context/context.h"
+#include "bracket/home.h"
+#include "context/brackets.h"
+#include "context/devices.h"
 #include "context/optimizer.h"
+#include "context/params.h"
+#include "context/parts.h"
+#include "context/policy.h"
 
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
+static struct amp__place *place_of(const struct amp__bracket *bracket) {
+    return amp__devices_of(bracket->context)->places[0];
+}
+
 /* ---- who must know ---- */
 
 /* The decision is the same whatever is found. */
-static bool never_skips(const amp_context *context) { return !amp__scaler_skips(&context->policy.properties.scaler); }
+static bool never_skips(const amp_context *context) {
+    return !amp__scaler_skips(&amp__policy_of(context)->properties.scaler);
+}
 
 static bool can_decide_alone(const struct amp__bracket *bracket, bool with_loss) {
     const amp_host *host = bracket->host;
@@ -21,7 +31,7 @@ static bool can_decide_alone(const struct amp__bracket *bracket, bool with_loss)
     if (!host || (ranks && !there)) return false;
     for (size_t i = 0; i < bracket->n_optimizers; i++)
         if (!bracket->optimizers[i]->skips_on_device) return false;
-    if (!bracket->context->policy.properties.scaler.dynamic) return true;
+    if (!amp__policy_of(bracket->context)->properties.scaler.dynamic) return true;
     return (with_loss && host->scale_by) || (host->flags & AMP_HOST_SEEDS_ON_DEVICE);
 }
 
@@ -37,7 +47,7 @@ static amp_status begin(struct amp__bracket *bracket, bool with_loss) {
 
 const float *amp__home_device_scale(const struct amp__bracket *bracket) {
     if (!bracket->device.decides_alone || !bracket->host || !bracket->host->scale_by) return NULL;
-    return bracket->context->policy.properties.scaler.dynamic ? &bracket->device.scaler->state.scale : NULL;
+    return amp__policy_of(bracket->context)->properties.scaler.dynamic ? &bracket->device.scaler->state.scale : NULL;
 }
 
 amp_factor amp__home_inverse(const struct amp__bracket *bracket) {
@@ -50,7 +60,7 @@ amp_factor amp__home_inverse(const struct amp__bracket *bracket) {
 
 static amp_status arm(const struct amp__bracket *bracket) {
     struct amp__device_scaler *scaler = bracket->device.scaler;
-    struct amp__place *place = bracket->context->devices.places[0];
+    struct amp__place *place = place_of(bracket);
     struct amp__place_args *args = &place->args;
     const float inverse = amp__rule_inverse(bracket->scale);
     args->inverse = (amp_factor){ &scaler->inverse, inverse, AMP_FACTOR_AS_IT_IS };
@@ -70,7 +80,7 @@ static amp_status find(const struct amp__bracket *bracket, struct amp__grads_res
 static amp_status overflowed(const struct amp__bracket *bracket, bool *overflow) {
     float found = 0.0f;
     if (never_skips(bracket->context)) return AMP_OK;
-    AMP_TRY(amp__place_out(bracket->context->devices.places[0], &found, &bracket->device.scaler->found, sizeof found));
+    AMP_TRY(amp__place_out(place_of(bracket), &found, &bracket->device.scaler->found, sizeof found));
     *overflow = found != 0.0f;
     return AMP_OK;
 }
@@ -97,9 +107,10 @@ static amp_status keep_looked(struct amp__bracket *bracket, const struct amp__pl
 /* Which optimizers it concerns: those of the bracket, and those of brackets that delayed their check. */
 static size_t concern(struct amp__bracket *bracket) {
     const amp_context *context = bracket->context;
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
     size_t n = 0;
-    for (size_t i = 0; i < context->n_optimizers; i++) {
-        const struct amp__optimizer *optimizer = &context->optimizers[i];
+    for (size_t i = 0; i < optimizers->n; i++) {
+        const struct amp__optimizer *optimizer = &optimizers->list[i];
         bool concerned = bracket->unchecked.by_optimizer && bracket->unchecked.by_optimizer[i];
         for (size_t k = 0; k < bracket->n_optimizers; k++) concerned |= bracket->optimizers[k] == optimizer;
         if (concerned && optimizer->skips_on_device) bracket->device.which[n++] = (uint32_t)i;
@@ -110,10 +121,11 @@ static size_t concern(struct amp__bracket *bracket) {
 
 /* decides: else what was found waits for a later end. overflow: on another rank too. */
 static amp_status end_on_device(struct amp__bracket *bracket, bool decides, bool overflow) {
-    const amp_context *context = bracket->context;
-    const struct amp__place *place = context->devices.places[0];
-    struct amp__memory_call call = { .scaler = bracket->device.scaler, .settings = &context->policy.properties.scaler,
-                                     .decides = decides, .found_elsewhere = overflow, .skips = context->devices.skips,
+    const struct amp__devices *devices = amp__devices_of(bracket->context);
+    const struct amp__place *place = devices->places[0];
+    struct amp__memory_call call = { .scaler = bracket->device.scaler,
+                                     .settings = &amp__policy_of(bracket->context)->properties.scaler,
+                                     .decides = decides, .found_elsewhere = overflow, .skips = devices->skips,
                                      .which = bracket->device.which };
     AMP_TRY(keep_looked(bracket, place));
     call.n = decides ? concern(bracket) : 0;
@@ -137,13 +149,13 @@ static amp_status decide(struct amp__bracket *bracket, const struct amp__grads_r
 
 /* What this rank last told the others is no more its word. */
 static amp_status take_back(const struct amp__bracket *bracket) {
-    const struct amp__place *place = bracket->context->devices.places[0];
+    const struct amp__place *place = place_of(bracket);
     AMP_TRY(amp__place_zero(place, &bracket->device.scaler->gave_up, sizeof(float)));
     return amp__place_raise(place, &bracket->device.scaler->ended);
 }
 
 static void forget(struct amp__bracket *bracket) {
-    (void)amp__place_nothing_found(bracket->context->devices.places[0], bracket->device.scaler);
+    (void)amp__place_nothing_found(place_of(bracket), bracket->device.scaler);
     if (bracket->host && amp__home_agrees_there(bracket)) (void)take_back(bracket);
 }
 
@@ -155,7 +167,7 @@ bool amp__home_agrees_there(const struct amp__bracket *bracket) {
 
 amp_status amp__home_agree(const struct amp__bracket *bracket, bool gave_up, bool *anybody_ended) {
     struct amp__device_scaler *scaler = bracket->device.scaler;
-    const struct amp__place *place = bracket->context->devices.places[0];
+    const struct amp__place *place = place_of(bracket);
     enum { WORDS = 3 };
     float words[WORDS];
     void *stream = NULL;
@@ -176,6 +188,7 @@ amp_status amp__home_agree(const struct amp__bracket *bracket, bool gave_up, boo
 
 static void absorb(struct amp__bracket *bracket, const struct amp__device_scaler *now) {
     amp_context *context = bracket->context;
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
     amp_record *record = &bracket->record;
     const uint32_t number = now->first_nonfinite;
     const struct amp__param *first = number < bracket->device.n_looked ? bracket->device.looked[number] : NULL;
@@ -191,8 +204,8 @@ static void absorb(struct amp__bracket *bracket, const struct amp__device_scaler
     record->skipped = now->skipped;
     record->skips_in_row = now->state.skips_in_row;
     record->unskipped = now->state.unskipped;
-    for (size_t i = 0; i < context->n_optimizers; i++) {
-        amp__step_decides(&context->optimizers[i],
+    for (size_t i = 0; i < optimizers->n; i++) {
+        amp__step_decides(&optimizers->list[i],
                           bracket->device.waiting[i] && amp__rule_decided(now) == AMP_SKIP);
         bracket->device.waiting[i] = false;
     }
@@ -202,7 +215,7 @@ static void absorb(struct amp__bracket *bracket, const struct amp__device_scaler
 
 static amp_status take(struct amp__bracket *bracket) {
     struct amp__device_scaler now;
-    AMP_TRY(amp__place_fetched(bracket->context->devices.places[0], bracket->device.copy, &now, sizeof now));
+    AMP_TRY(amp__place_fetched(place_of(bracket), bracket->device.copy, &now, sizeof now));
     absorb(bracket, &now);
     if (now.given_up) amp__bracket_tell_given_up(bracket);
     else amp__bracket_tell(bracket, now.action, now.first_nonfinite != AMP__NO_TENSOR);
@@ -210,8 +223,9 @@ static amp_status take(struct amp__bracket *bracket) {
 }
 
 amp_status amp__home_wait(amp_context *context) {
-    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
-        if (context->brackets.list[i].device.last == AMP__DECISION_COPYING) AMP_TRY(take(&context->brackets.list[i]));
+    struct amp__brackets *brackets = amp__brackets_of(context);
+    for (uint32_t i = 0; i < brackets->n; i++)
+        if (brackets->list[i].device.last == AMP__DECISION_COPYING) AMP_TRY(take(&brackets->list[i]));
     return AMP_OK;
 }
 
@@ -219,7 +233,7 @@ static amp_status read(struct amp__bracket *bracket) {
     struct amp__device_scaler now;
     bool capturing = false;
     if (bracket->device.last == AMP__DECISION_COPYING) return take(bracket);
-    const struct amp__place *place = bracket->context->devices.places[0];
+    const struct amp__place *place = place_of(bracket);
     AMP_TRY(amp__place_capturing(place, &capturing));
     AMP_RETURN_IF(capturing, AMP_ERR_WRONG_STATE,
                   "the loss scale is on the device, which cannot be asked while its stream is being captured in a "
@@ -230,15 +244,16 @@ static amp_status read(struct amp__bracket *bracket) {
 }
 
 amp_status amp__home_read_all(amp_context *context) {
-    for (uint32_t i = 0; i < context->policy.properties.num_losses; i++)
-        AMP_TRY(context->brackets.list[i].home->read(&context->brackets.list[i]));
+    struct amp__brackets *brackets = amp__brackets_of(context);
+    for (uint32_t i = 0; i < brackets->n; i++)
+        AMP_TRY(brackets->list[i].home->read(&brackets->list[i]));
     return AMP_OK;
 }
 
 static amp_status write(struct amp__bracket *bracket) {
     struct amp__device_scaler now;
     amp__scaler_for_device(&now, &bracket->scaler, bracket->record.brackets, bracket->record.skipped);
-    return amp__place_in(bracket->context->devices.places[0], bracket->device.scaler, &now, sizeof now);
+    return amp__place_in(place_of(bracket), bracket->device.scaler, &now, sizeof now);
 }
 
 const struct amp__scaler_home amp__home_device = {
@@ -258,33 +273,35 @@ const struct amp__scaler_home amp__home_device = {
 /* NULL: there is none to read, for one thing where a scale that never skips has no other ranks to give up with it. */
 static float *skip_of(const struct amp__optimizer *optimizer) {
     const amp_context *context = optimizer->context;
+    const struct amp__devices *devices = amp__devices_of(context);
     const bool may_skip = !never_skips(context) || optimizer->host.reduce_on_device;
-    return context->devices.skips && optimizer->skips_on_device && may_skip
-        ? context->devices.skips + (optimizer - context->optimizers)
-        : NULL;
+    const bool reads = devices->skips && optimizer->skips_on_device && may_skip;
+    return reads ? devices->skips + amp__optimizer_number(optimizer) : NULL;
 }
 
 const float *amp__home_skip(const struct amp__optimizer *optimizer) { return skip_of(optimizer); }
 
 amp_status amp__home_stepped(struct amp__optimizer *optimizer) {
     float *skip = skip_of(optimizer);
-    return skip ? amp__place_zero(optimizer->context->devices.places[0], skip, sizeof *skip) : AMP_OK;
+    return skip ? amp__place_zero(amp__devices_of(optimizer->context)->places[0], skip, sizeof *skip) : AMP_OK;
 }
 
 /* ---- where the scalers live ---- */
 
 static bool all_on_one_device(const amp_context *context) {
-    if (context->devices.n_places != 1 || !context->n_optimizers) return false;
-    if (amp__scaling_is_trivial(&context->policy.properties)) return false;
-    for (size_t i = 0; i < context->params.n; i++)
-        if (context->params.list[i]->in_optimizer && !context->params.list[i]->on_device) return false;
+    const struct amp__params *params = amp__params_of(context);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    if (amp__devices_of(context)->n_places != 1 || !optimizers->n) return false;
+    if (amp__scaling_is_trivial(&amp__policy_of(context)->properties)) return false;
+    for (size_t i = 0; i < params->n; i++)
+        if (params->list[i]->in_optimizer && !params->list[i]->on_device) return false;
     return true;
 }
 
-static amp_status move_to_device(amp_context *context, struct amp__bracket *bracket,
+static amp_status move_to_device(size_t n_optimizers, struct amp__bracket *bracket,
                                  struct amp__device_scaler *scaler) {
-    bracket->device.waiting = amp__alloc(context->n_optimizers, sizeof *bracket->device.waiting);
-    bracket->device.which = amp__alloc(context->n_optimizers, sizeof *bracket->device.which);
+    bracket->device.waiting = amp__alloc(n_optimizers, sizeof *bracket->device.waiting);
+    bracket->device.which = amp__alloc(n_optimizers, sizeof *bracket->device.which);
     if (!bracket->device.waiting || !bracket->device.which) return amp__fail_memory();
     bracket->home = &amp__home_device;
     bracket->device.scaler = scaler;
@@ -295,10 +312,12 @@ static amp_status move_to_device(amp_context *context, struct amp__bracket *brac
 
 /* What the host would have to be asked for has its hook there. */
 static amp_status need_reduce(const amp_context *context) {
-    const bool there = all_on_one_device(context), trivial = amp__scaling_is_trivial(&context->policy.properties);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    const bool trivial = amp__scaling_is_trivial(&amp__policy_of(context)->properties);
+    const bool there = all_on_one_device(context);
     char who[48];
-    for (size_t i = 0; i < context->n_optimizers; i++) {
-        const struct amp__optimizer *optimizer = &context->optimizers[i];
+    for (size_t i = 0; i < optimizers->n; i++) {
+        const struct amp__optimizer *optimizer = &optimizers->list[i];
         const amp_host *host = &optimizer->host;
         snprintf(who, sizeof who, "optimizer %zu:", i);
         if (!host->reduce_on_device || host->reduce) continue;
@@ -312,37 +331,40 @@ static amp_status need_reduce(const amp_context *context) {
 }
 
 amp_status amp__home_start(amp_context *context) {
-    const size_t losses = context->policy.properties.num_losses;
-    const size_t scalers = losses * sizeof(struct amp__device_scaler),
-                 bytes = scalers + context->n_optimizers * sizeof(float);
+    struct amp__devices *devices = amp__devices_of(context);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    const struct amp__brackets *brackets = amp__brackets_of(context);
+    const size_t scalers = brackets->n * sizeof(struct amp__device_scaler),
+                 bytes = scalers + optimizers->n * sizeof(float);
     void *block = NULL;
     AMP_TRY(need_reduce(context));
     if (!all_on_one_device(context)) {
-        for (size_t i = 0; i < context->n_optimizers; i++) context->optimizers[i].skips_on_device = false;
-        for (size_t i = 0; i < context->devices.n_places; i++) {
-            AMP_TRY(amp__place_alloc(context->devices.places[i], sizeof(struct amp__device_scaler), &block));
-            context->devices.places[i]->words = block;
+        for (size_t i = 0; i < optimizers->n; i++) optimizers->list[i].skips_on_device = false;
+        for (size_t i = 0; i < devices->n_places; i++) {
+            AMP_TRY(amp__place_alloc(devices->places[i], sizeof(struct amp__device_scaler), &block));
+            devices->places[i]->words = block;
         }
         return AMP_OK;
     }
-    const struct amp__place *place = context->devices.places[0];
+    const struct amp__place *place = devices->places[0];
     AMP_TRY(amp__place_alloc(place, bytes, &block));
-    context->devices.scalers = block;
-    context->devices.skips = (float *)(void *)((char *)block + scalers);
-    AMP_TRY(amp__place_zero(place, context->devices.skips, context->n_optimizers * sizeof(float)));
-    for (uint32_t i = 0; i < losses; i++)
-        AMP_TRY(move_to_device(context, &context->brackets.list[i], &context->devices.scalers[i]));
+    devices->scalers = block;
+    devices->skips = (float *)(void *)((char *)block + scalers);
+    AMP_TRY(amp__place_zero(place, devices->skips, optimizers->n * sizeof(float)));
+    for (uint32_t i = 0; i < brackets->n; i++)
+        AMP_TRY(move_to_device(optimizers->n, &brackets->list[i], &devices->scalers[i]));
     return AMP_OK;
 }
 
 void amp__home_end(amp_context *context) {
-    const uint32_t n = context->brackets.list && context->devices.n_places ? context->policy.properties.num_losses : 0;
-    for (uint32_t i = 0; i < n; i++) {
-        struct amp__bracket *bracket = &context->brackets.list[i];
-        amp__place_fetch_free(context->devices.places[0], bracket->device.copy);
+    struct amp__brackets *brackets = amp__brackets_of(context);
+    struct amp__devices *devices = amp__devices_of(context);
+    for (uint32_t i = 0; i < brackets->n && devices->n_places; i++) {
+        struct amp__bracket *bracket = &brackets->list[i];
+        amp__place_fetch_free(devices->places[0], bracket->device.copy);
         amp__free(bracket->device.waiting);
         amp__free(bracket->device.which);
         amp__free(bracket->device.looked);
     }
-    if (context->devices.scalers) amp__place_free(context->devices.places[0], context->devices.scalers);
+    if (devices->scalers) amp__place_free(devices->places[0], devices->scalers);
 }

@@ -2,12 +2,16 @@
 /* The scaler on the host. Gradients may be on devices all the same: then a bracket's end waits for one word
  * from each. */
 #include "bracket/home.h"
+#include "context/devices.h"
+#include "context/parts.h"
+#include "context/policy.h"
 #include "kernels/place.h"
 
 amp_status amp__home_refuse_capture(const amp_context *context, const char *function, const char *needs) {
+    struct amp__devices *devices = amp__devices_of(context);
     bool capturing = false;
-    for (size_t i = 0; i < context->devices.n_places && !capturing; i++)
-        AMP_TRY(amp__place_capturing(context->devices.places[i], &capturing));
+    for (size_t i = 0; i < devices->n_places && !capturing; i++)
+        AMP_TRY(amp__place_capturing(devices->places[i], &capturing));
     AMP_RETURN_IF(capturing, AMP_ERR_WRONG_STATE,
                   "%s while the stream is being captured: a graph cannot ask the host. %s", function, needs);
     return AMP_OK;
@@ -15,7 +19,7 @@ amp_status amp__home_refuse_capture(const amp_context *context, const char *func
 
 static amp_status begin(struct amp__bracket *bracket, bool with_loss) {
     (void)with_loss;
-    if (amp__scaling_is_trivial(&bracket->context->policy.properties)) return AMP_OK;
+    if (amp__scaling_is_trivial(&amp__policy_of(bracket->context)->properties)) return AMP_OK;
     return amp__home_refuse_capture(bracket->context, AMP__BRACKET_IN_CAPTURE);
 }
 
@@ -32,15 +36,15 @@ static amp_status arm_place(const struct amp__bracket *bracket, struct amp__plac
 }
 
 static amp_status arm(const struct amp__bracket *bracket) {
-    const amp_context *context = bracket->context;
-    for (size_t i = 0; i < context->devices.n_places; i++) AMP_TRY(arm_place(bracket, context->devices.places[i]));
+    const struct amp__devices *devices = amp__devices_of(bracket->context);
+    for (size_t i = 0; i < devices->n_places; i++) AMP_TRY(arm_place(bracket, devices->places[i]));
     return AMP_OK;
 }
 
 static amp_status find(const struct amp__bracket *bracket, struct amp__grads_result *result) {
-    const amp_context *context = bracket->context;
-    for (size_t i = 0; i < context->devices.n_places; i++) {
-        const struct amp__place *place = context->devices.places[i];
+    const struct amp__devices *devices = amp__devices_of(bracket->context);
+    for (size_t i = 0; i < devices->n_places; i++) {
+        const struct amp__place *place = devices->places[i];
         struct amp__device_scaler words;
         if (!place->n_inspected) continue;
         AMP_TRY(amp__place_out(place, &words, place->words, sizeof words));
@@ -54,7 +58,7 @@ static amp_status find(const struct amp__bracket *bracket, struct amp__grads_res
 
 static amp_status decide(struct amp__bracket *bracket, const struct amp__grads_result *result, bool overflow,
                          amp_action *action) {
-    const struct amp__properties *properties = &bracket->context->policy.properties;
+    const struct amp__properties *properties = &amp__policy_of(bracket->context)->properties;
     amp_record *record = &bracket->record;
     /* where nothing is scaled nothing is counted either: Apex's way out (apex/amp/handle.py) */
     *action = amp__scaling_is_trivial(properties) ? AMP_STEP

@@ -4,8 +4,11 @@
 #include "bracket/bracket.h"
 #include "bracket/home.h"
 #include "bracket/step.h"
-#include "context/context.h"
+#include "context/addresses.h"
+#include "context/brackets.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
+#include "context/policy.h"
 
 amp_status amp__brackets_make(amp_context *context, struct amp__brackets *brackets,
                               const struct amp__properties *properties) {
@@ -26,21 +29,22 @@ amp_status amp__brackets_make(amp_context *context, struct amp__brackets *bracke
 }
 
 amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t flags, struct amp__bracket **out) {
-    AMP_RETURN_IF(loss_id >= context->policy.properties.num_losses, AMP_ERR_INVALID_ARGUMENT,
+    struct amp__brackets *brackets = amp__brackets_of(context);
+    AMP_RETURN_IF(loss_id >= brackets->n, AMP_ERR_INVALID_ARGUMENT,
                   "amp_scale_loss_begin: loss_id %u is out of range: amp_config.num_losses is %u", (unsigned)loss_id,
-                  (unsigned)context->policy.properties.num_losses);
-    AMP_RETURN_IF(context->addresses.released, AMP_ERR_WRONG_STATE, "amp_scale_loss_begin: weights are released: call "
-                  "amp_weights_restore first");
+                  (unsigned)brackets->n);
+    AMP_RETURN_IF(amp__addresses_of(context)->released, AMP_ERR_WRONG_STATE,
+                  "amp_scale_loss_begin: weights are released: call amp_weights_restore first");
     AMP_RETURN_IF(flags & ~(uint32_t)(AMP_DELAY_UNSCALE | AMP_DELAY_OVERFLOW_CHECK), AMP_ERR_INVALID_ARGUMENT,
                   "amp_scale_loss_begin: unknown flags 0x%x", (unsigned)flags);
-    AMP_RETURN_IF(amp__bracket_is_open(&context->brackets.list[loss_id]), AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(amp__bracket_is_open(&brackets->list[loss_id]), AMP_ERR_WRONG_STATE,
                   "amp_scale_loss_begin: the bracket of loss_id %u is open already: end it first, or give each loss "
                   "its own loss_id (amp_config.num_losses)", (unsigned)loss_id);
-    for (uint32_t i = 0; context->policy.seeds && i < context->policy.properties.num_losses; i++)
-        AMP_RETURN_IF(amp__bracket_is_open(&context->brackets.list[i]), AMP_ERR_WRONG_STATE,
+    for (uint32_t i = 0; amp__policy_of(context)->seeds && i < brackets->n; i++)
+        AMP_RETURN_IF(amp__bracket_is_open(&brackets->list[i]), AMP_ERR_WRONG_STATE,
                       "amp_scale_loss_begin: the bracket of loss_id %u is open, and a seed in an op's arguments cannot "
                       "tell whose it is: end that one first", (unsigned)i);
-    *out = &context->brackets.list[loss_id];
+    *out = &brackets->list[loss_id];
     return AMP_OK;
 }
 
@@ -48,7 +52,7 @@ amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t fl
  * though it be equal now: the overflow that those gradients hide would be decided on by the wrong scaler. */
 static bool is_foreign(const struct amp__bracket *bracket, uint32_t loss_id, float scale) {
     return loss_id != bracket->loss_id &&
-           (bracket->context->policy.properties.scaler.dynamic || scale != bracket->scaler.scale);
+           (amp__policy_of(bracket->context)->properties.scaler.dynamic || scale != bracket->scaler.scale);
 }
 
 #define WAY_OUT "end the last bracket of that loss without the flag, or give both losses one loss_id"
@@ -85,7 +89,8 @@ static amp_status carry(struct amp__bracket *bracket, float scale, const char *w
 
 /* What it shares with optimizers of other brackets: a gradient carries the scale of one loss. */
 static amp_status check_shared(struct amp__bracket *bracket, const struct amp__optimizer *optimizer) {
-    for (size_t i = 0; i < optimizer->n_params && optimizer->context->n_optimizers > 1; i++) {
+    const bool alone = amp__optimizers_of(optimizer->context)->n == 1;
+    for (size_t i = 0; i < optimizer->n_params && !alone; i++) {
         const struct amp__param *param = optimizer->params[i];
         if (!amp__in_bracket(param)) continue;
         AMP_RETURN_IF(amp__in_open_bracket(param), AMP_ERR_WRONG_STATE,

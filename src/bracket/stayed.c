@@ -5,9 +5,10 @@
  * first few steps alone. What is found at begin is told at the end: zero_grad may come between begin and backward.
  */
 #include "bracket/wiring.h"
-#include "context/context.h"
 #include "context/findings.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
+#include "context/progress.h"
 
 #include <stdio.h>
 
@@ -38,7 +39,8 @@ static uint64_t sum_of(amp_context *context, const struct amp__param *param) {
 }
 
 void amp__wiring_note_step(struct amp__optimizer *optimizer) {
-    if (optimizer->grads_stay || optimizer->scans.steps >= LOOKS || optimizer->context->progress.verifying) return;
+    if (optimizer->grads_stay || optimizer->scans.steps >= LOOKS) return;
+    if (amp__progress_of(optimizer->context)->verifying) return;
     for (size_t i = 0; i < optimizer->n_params; i++)
         optimizer->params[i]->looked.sum = sum_of(optimizer->context, optimizer->params[i]);
     optimizer->scans.step_noted = true;
@@ -59,7 +61,7 @@ void amp__wiring_look_for_stayed(struct amp__optimizer *optimizer) {
 void amp__wiring_tell_stayed(struct amp__optimizer *optimizer) {
     struct amp__scans *scans = &optimizer->scans;
     amp_context *context = optimizer->context;
-    const size_t number = (size_t)(optimizer - context->optimizers);
+    const size_t number = amp__optimizer_number(optimizer);
     char subject[32];
     if (!scans->stayed) return;
     snprintf(subject, sizeof subject, "optimizer %zu", number);

@@ -4,17 +4,21 @@
  * parameters' own handles while it runs. zero_grad: the masters' gradients go with the host's.
  */
 #include "amp_call.h"
-#include "bracket/step.h"
 #include "bracket/bracket.h"
 #include "bracket/home.h"
+#include "bracket/step.h"
 #include "bracket/wiring.h"
 #include "call/cache.h"
 #include "call/tape.h"
 #include "common/thread.h"
-#include "context/context.h"
+#include "context/brackets.h"
+#include "context/devices.h"
 #include "context/findings.h"
 #include "context/op.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
+#include "context/policy.h"
+#include "context/progress.h"
 #include "context/report.h"
 
 #include <stdio.h>
@@ -23,7 +27,7 @@
 
 /* At some levels no parameter is anything but FP32. */
 static bool has_masters(const struct amp__optimizer *optimizer) {
-    return amp__may_be_low(&optimizer->context->policy.properties);
+    return amp__may_be_low(&amp__policy_of(optimizer->context)->properties);
 }
 
 static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
@@ -33,7 +37,7 @@ static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
         const amp_status one = amp__master_swap_out(optimizer->params[i]);
         if (one != AMP_OK) status = one;
     }
-    const amp_status launched = amp__places_flush(&optimizer->context->devices);
+    const amp_status launched = amp__places_flush(amp__devices_of(optimizer->context));
     for (size_t i = 0; i < n; i++) amp__master_release(optimizer->params[i]);
     return status == AMP_OK ? launched : status;
 }
@@ -41,9 +45,10 @@ static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
 /* No step has seen what was lent. What was reconciled is launched all the same, or a change of the host's would be
  * forgotten. */
 static void undo_swap_in(struct amp__optimizer *optimizer, size_t n) {
-    (void)amp__places_flush(&optimizer->context->devices);
+    struct amp__devices *devices = amp__devices_of(optimizer->context);
+    (void)amp__places_flush(devices);
     for (size_t i = n; i--;) amp__master_swap_undo(optimizer->params[i]);
-    (void)amp__places_flush(&optimizer->context->devices);
+    (void)amp__places_flush(devices);
     while (n--) amp__master_release(optimizer->params[n]);
 }
 
@@ -54,7 +59,7 @@ static amp_status swap_in(struct amp__optimizer *optimizer) {
         status = amp__master_swap_in(optimizer->params[n]);
         n += status == AMP_OK;
     }
-    if (status == AMP_OK) status = amp__places_flush(&optimizer->context->devices);
+    if (status == AMP_OK) status = amp__places_flush(amp__devices_of(optimizer->context));
     if (status != AMP_OK) undo_swap_in(optimizer, n);
     return status;
 }
@@ -62,7 +67,9 @@ static amp_status swap_in(struct amp__optimizer *optimizer) {
 /* ---- what the brackets decided ---- */
 
 /* An optimizer on its own need not look at each parameter: what the others could have done to them, it has not. */
-static bool shares(const struct amp__optimizer *optimizer) { return optimizer->context->n_optimizers > 1; }
+static bool shares(const struct amp__optimizer *optimizer) {
+    return amp__optimizers_of(optimizer->context)->n > 1;
+}
 
 bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer) {
     if (!shares(optimizer)) return amp__step_is_running(optimizer);
@@ -78,7 +85,7 @@ const struct amp__param *amp__optimizer_scaled_elsewhere(const struct amp__optim
 }
 
 amp_status amp__step_check(const struct amp__optimizer *optimizer) {
-    AMP_RETURN_IF(optimizer->context->progress.verifying, AMP_ERR_WRONG_STATE,
+    AMP_RETURN_IF(amp__progress_of(optimizer->context)->verifying, AMP_ERR_WRONG_STATE,
                   "step inside amp_verify_step: its run is forward and backward alone");
     AMP_RETURN_IF(amp__step_in_bracket(optimizer), AMP_ERR_WRONG_STATE,
                   "step inside the bracket: call amp_scale_loss_end before the optimizer's step");
@@ -98,12 +105,13 @@ amp_status amp__step_check(const struct amp__optimizer *optimizer) {
 /* Told at its third step: a first one or two may come from before the loop. */
 static void check_brackets(const struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
+    const struct amp__policy *policy = amp__policy_of(context);
     char subject[32];
-    if (optimizer->decision.bracketed || context->progress.scaled_by_hand || optimizer->decision.taken != 3) return;
-    if (!amp__scales(&context->policy.properties.scaler)) return;
-    snprintf(subject, sizeof subject, "optimizer %zu", (size_t)(optimizer - context->optimizers));
+    if (optimizer->decision.bracketed || optimizer->decision.taken != 3) return;
+    if (amp__progress_of(context)->scaled_by_hand || !amp__scales(&policy->properties.scaler)) return;
+    snprintf(subject, sizeof subject, "optimizer %zu", amp__optimizer_number(optimizer));
     amp__find(context, AMP__BRACKET_MISSING, subject, "%s has stepped three times at level %s, and no bracket has "
-              "named it", subject, amp__level_name(context->policy.properties.level));
+              "named it", subject, amp__level_name(policy->properties.level));
 }
 
 void amp__decision_used(struct amp__optimizer *optimizer) {
@@ -113,8 +121,8 @@ void amp__decision_used(struct amp__optimizer *optimizer) {
     check_brackets(optimizer);
     optimizer->decision.skip = AMP__SKIP_NO;
     if (optimizer->state == AMP__STEP_DECIDED) amp__step_goes(optimizer, AMP__STEP_IDLE);
-    optimizer->decision.last_step = ++context->progress.n_steps;
-    amp__cache_retire(&context->cache, false); /* the weights moved; not every host's version tells */
+    optimizer->decision.last_step = ++amp__progress_of(context)->n_steps;
+    amp__cache_retire(amp__cache_of(context), false); /* the weights moved; not every host's version tells */
     amp__tape_release(context, false);
 }
 
@@ -129,11 +137,11 @@ static amp_status begin(struct amp__optimizer *optimizer, amp_action *action) {
 }
 
 amp_status amp__step_over(struct amp__optimizer *optimizer, amp_action action) {
-    const amp_context *context = optimizer->context;
-    for (size_t i = 0; i < context->devices.n_places; i++)
-        context->devices.places[i]->args.restore_if = action == AMP_STEP_ON_DEVICE ? amp__home_skip(optimizer) : NULL;
+    const struct amp__devices *devices = amp__devices_of(optimizer->context);
+    for (size_t i = 0; i < devices->n_places; i++)
+        devices->places[i]->args.restore_if = action == AMP_STEP_ON_DEVICE ? amp__home_skip(optimizer) : NULL;
     amp__grads_stepped(optimizer->params, optimizer->n_params, action != AMP_STEP);
-    AMP_TRY(amp__places_flush(&context->devices));
+    AMP_TRY(amp__places_flush(devices));
     return amp__home_stepped(optimizer);
 }
 
@@ -141,7 +149,7 @@ static amp_status end(struct amp__optimizer *optimizer, amp_action action) {
     if (!--optimizer->slots.running) amp__step_goes(optimizer, AMP__STEP_DECIDED);
     amp_status status = action != AMP_SKIP ? swap_out(optimizer, optimizer->n_params) : AMP_OK;
     /* not only the last of several slots moves */
-    if (action != AMP_SKIP) amp__cache_retire(&optimizer->context->cache, false);
+    if (action != AMP_SKIP) amp__cache_retire(amp__cache_of(optimizer->context), false);
     const bool is_last = optimizer->slots.called + 1 >= optimizer->slots.expected;
     if (action == AMP_SKIP || is_last) {
         const amp_status stepped = amp__step_over(optimizer, action);
@@ -206,9 +214,10 @@ amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out)
     AMP_TRY(amp__check_struct(user->struct_size, sizeof *user, "amp_optimizer"));
     AMP_RETURN_IF(!user->amp, AMP_ERR_WRONG_STATE,
                   "the optimizer is not initialised: call amp_initialize with it first");
-    for (size_t i = 0; i < user->amp->n_optimizers; i++)
-        if (user->amp->optimizers[i].user == user) {
-            *out = &user->amp->optimizers[i];
+    const struct amp__optimizers *optimizers = amp__optimizers_of(user->amp);
+    for (size_t i = 0; i < optimizers->n; i++)
+        if (optimizers->list[i].user == user) {
+            *out = &optimizers->list[i];
             return AMP_OK;
         }
     return amp__fail(AMP_ERR_WRONG_STATE, "the optimizer's amp field names a context that it is no part of");
@@ -219,12 +228,12 @@ static void tell_old_skip(struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     char line[320];
     if (optimizer->decision.skip != AMP__SKIP_OLD || optimizer->decision.told_of_old) return;
-    if (context->brackets.list[optimizer->decision.loss].found_inf != 0.0f) return;
+    if (amp__brackets_of(context)->list[optimizer->decision.loss].found_inf != 0.0f) return;
     optimizer->decision.told_of_old = true;
     snprintf(line, sizeof line,
              "optimizer %zu: this step is skipped because of an overflow in an earlier bracket that no step followed. "
              "Nothing is wrong where several brackets make one step; else call amp_step_begin and amp_step_end also "
-             "where the action is AMP_SKIP", (size_t)(optimizer - context->optimizers));
+             "where the action is AMP_SKIP", amp__optimizer_number(optimizer));
     amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
 
@@ -250,12 +259,12 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
     optimizer->by_hand.action = action;
     optimizer->by_hand.begun = true;
     filled.action = action;
-    filled.found_inf = &optimizer->context->brackets.list[optimizer->decision.loss].found_inf;
+    filled.found_inf = &amp__brackets_of(optimizer->context)->list[optimizer->decision.loss].found_inf;
     filled.grad_scale = 1.0f;
     filled.device = (amp_device){ 1, 0 };
     if (action == AMP_STEP_ON_DEVICE) {
         filled.found_inf = amp__home_skip(optimizer);
-        filled.device = optimizer->context->devices.places[0]->device;
+        filled.device = amp__devices_of(optimizer->context)->places[0]->device;
     }
     return amp__fill_struct(info, info->struct_size, sizeof filled, &filled, sizeof filled, "amp_step_info");
 }

@@ -6,9 +6,10 @@
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "bracket/wiring.h"
-#include "context/context.h"
 #include "context/findings.h"
+#include "context/parts.h"
 #include "context/report.h"
+#include "context/reporting.h"
 #include "observe/observe.h"
 
 #include <stdio.h>
@@ -50,7 +51,7 @@ static void tell_skip(struct amp__bracket *bracket, amp_event *event, bool here)
                       here ? "in " : "on another rank", !here ? "" : record->first_nonfinite ? record->first_nonfinite :
                       "a gradient", (unsigned)bracket->loss_id,
                       (double)record->scale_before, (double)record->scale_after,
-                      once(&bracket->context->reporting.explained_skip,
+                      once(&amp__reporting_of(bracket->context)->explained_skip,
                            " This is normal: dynamic loss scaling finds the largest scale that fits by trying; only "
                            "many skips in a row are a problem."));
         announce(&text, record->skipped, "skips");
@@ -71,7 +72,7 @@ static void tell_change(struct amp__bracket *bracket, amp_event *event) {
                       (double)record->scale_before, (double)record->scale_after);
         if (record->scale_after > record->scale_before)
             amp__text_add(&text, "%s",
-                          once(&bracket->context->reporting.explained_growth,
+                          once(&amp__reporting_of(bracket->context)->explained_growth,
                                ". This is normal: after a window of clean iterations a larger scale is tried"));
         announce(&text, bracket->told.changes, "changes");
         left_out(&text, since, "more changes");

@@ -5,11 +5,12 @@
  */
 #include "bracket/bracket.h"
 #include "bracket/home.h"
-#include "context/context.h"
+#include "context/devices.h"
+#include "context/parts.h"
 #include "kernels/device.h"
 
 static amp_status find_place(const amp_context *context, amp_device device, struct amp__place **out) {
-    *out = amp__place_on(&context->devices, device);
+    *out = amp__place_on(amp__devices_of(context), device);
     AMP_RETURN_IF(!*out, AMP_ERR_UNSUPPORTED,
                   "amp_unscale: the tensors are in the memory of %s %d, where no parameter was at "
                   "amp_initialize: use amp_device_scale, with AMP_FACTOR_INVERSE of the scale that "
@@ -41,7 +42,7 @@ amp_status amp__unscale_on_device(const struct amp__bracket *bracket, amp_device
     amp_device where;
     void *stream = NULL;
     AMP_TRY(find_place(bracket->context, device, &place));
-    AMP_TRY(amp__places_where(&bracket->context->devices, found_inf, &where));
+    AMP_TRY(amp__places_where(amp__devices_of(bracket->context), found_inf, &where));
     AMP_TRY(amp__place_stream(place, &stream));
     amp_device_list **list = &place->queues[AMP__WORK_SCALE].measured; /* not needed otherwise */
     if (!*list) AMP_TRY(amp_device_list_open(place->device, list));

@@ -9,9 +9,10 @@
 #include "amp_diagnostics.h"
 #include "bracket/step.h"
 #include "bracket/wiring.h"
-#include "context/context.h"
 #include "context/findings.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
+#include "context/progress.h"
 #include "context/report.h"
 
 #include <stdio.h>
@@ -47,8 +48,9 @@ static amp_status sum_of(const struct amp__optimizer *optimizer, uint64_t *out) 
 }
 
 void amp__unseen_steps_forget(amp_context *context) {
-    for (size_t i = 0; i < context->n_optimizers; i++) {
-        struct amp__unseen *unseen = &context->optimizers[i].unseen;
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    for (size_t i = 0; i < optimizers->n; i++) {
+        struct amp__unseen *unseen = &optimizers->list[i].unseen;
         unseen->noted = AMP__NOTED_NOTHING;
         unseen->changes = unseen->changes_inside = 0;
     }
@@ -65,7 +67,7 @@ static void tell_others(const struct amp__optimizer *optimizer) {
              "optimizer %zu: %zu of its %zu step slots saw no call in the first step: %s; nothing "
              "is wrong where those layers are frozen, else the host calls a copy of the pointer from before "
              "amp_initialize",
-             (size_t)(optimizer - context->optimizers), n, optimizer->slots.n_steps, names);
+             amp__optimizer_number(optimizer), n, optimizer->slots.n_steps, names);
     amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
 
@@ -78,7 +80,7 @@ static const struct amp__op *missed_self(const struct amp__optimizer *optimizer,
 
 static void tell(const struct amp__optimizer *optimizer, const char *seen) {
     amp_context *context = optimizer->context;
-    const size_t number = (size_t)(optimizer - context->optimizers);
+    const size_t number = amp__optimizer_number(optimizer);
     char names[256] = "", subject[32];
     amp__text text = { names, sizeof names, 0 };
     snprintf(subject, sizeof subject, "optimizer %zu", number);
@@ -94,7 +96,7 @@ static void tell(const struct amp__optimizer *optimizer, const char *seen) {
 }
 
 static void tell_never(const struct amp__optimizer *optimizer) {
-    const size_t number = (size_t)(optimizer - optimizer->context->optimizers);
+    const size_t number = amp__optimizer_number(optimizer);
     char subject[32];
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     amp__find(optimizer->context, AMP__NEVER_STEPPED, subject, "optimizer %zu: %d brackets were decided, and it has "
@@ -118,6 +120,7 @@ static const char *evidence(const struct amp__optimizer *optimizer, bool changed
 
 amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
     const amp_context *context = optimizer->context;
+    struct amp__progress *progress = amp__progress_of(context);
     struct amp__unseen *unseen = &optimizer->unseen;
     uint64_t sum;
     if (unseen->noted) unseen->noted = AMP__NOTED_EARLIER;
@@ -133,11 +136,11 @@ amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
     if (n >= EACH && n & (n - 1)) return AMP_OK;
     AMP_TRY(sum_of(optimizer, &sum));
     /* steps of other optimizers change what is shared */
-    const bool changed = unseen->noted && unseen->steps == context->progress.n_steps && unseen->sum != sum;
+    const bool changed = unseen->noted && unseen->steps == progress->n_steps && unseen->sum != sum;
     unseen->changes += changed;
     unseen->noted = AMP__NOTED_AT_BEGIN;
     unseen->sum = sum;
-    unseen->steps = context->progress.n_steps;
+    unseen->steps = progress->n_steps;
     const char *seen = evidence(optimizer, changed);
     if (!seen) return AMP_OK;
     unseen->told = true;
@@ -148,11 +151,11 @@ amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
 amp_status amp__report_changes_inside(struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     struct amp__unseen *unseen = &optimizer->unseen;
-    const size_t number = (size_t)(optimizer - context->optimizers);
+    const size_t number = amp__optimizer_number(optimizer);
     char subject[32];
     uint64_t sum;
     const bool stepped = optimizer->decision.last_step || optimizer->slots.called ||
-        unseen->steps != context->progress.n_steps;
+        unseen->steps != amp__progress_of(context)->n_steps;
     if (unseen->noted != AMP__NOTED_AT_BEGIN || unseen->told || stepped) return AMP_OK;
     AMP_TRY(sum_of(optimizer, &sum));
     if (unseen->sum == sum) return AMP_OK;

@@ -7,9 +7,13 @@
  */
 #include "bracket/wiring.h"
 #include "common/thread.h"
-#include "context/context.h"
 #include "context/findings.h"
+#include "context/op.h"
 #include "context/optimizer.h"
+#include "context/params.h"
+#include "context/parts.h"
+#include "context/policy.h"
+#include "context/progress.h"
 #include "context/report.h"
 #include "raw/raw.h"
 
@@ -71,10 +75,11 @@ static bool is_closing(const struct amp__bracket *bracket) {
 }
 
 static void name_seeds(const amp_context *context, amp__text *text, uint64_t *calls) {
+    const struct amp__models *models = amp__models_of(context);
     size_t n = 0;
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++) {
-            const struct amp__op *op = &context->models[i].ops[j];
+    for (size_t i = 0; i < models->n; i++)
+        for (size_t j = 0; j < models->list[i].n_ops; j++) {
+            const struct amp__op *op = &models->list[i].ops[j];
             if (!op->seeds) continue;
             if (n++ < NAMES) amp__text_add(text, n > 1 ? ", %s" : "%s", op->name);
             *calls += amp__op_calls(op);
@@ -93,11 +98,12 @@ static amp_status fail_seeds(amp_context *context) {
 
 amp_status amp__wiring_check_scale(const struct amp__bracket *bracket) {
     amp_context *context = bracket->context;
-    const struct amp__scaler_settings *scaler = &context->policy.properties.scaler;
+    const struct amp__scaler_settings *scaler = &amp__policy_of(context)->properties.scaler;
     const struct amp__opening *opening = &bracket->opening;
     if (opening->carrier == AMP__CARRIER_LOSS || opening->carrier == AMP__CARRIER_HOST) return AMP_OK;
     if ((scaler->dynamic ? bracket->scale : scaler->init_scale) == 1.0f || is_closing(bracket)) return AMP_OK;
-    if (opening->carrier == AMP__CARRIER_SEEDS && context->progress.seeds_shown != opening->seeds_before) return AMP_OK;
+    if (opening->carrier == AMP__CARRIER_SEEDS && amp__progress_of(context)->seeds_shown != opening->seeds_before)
+        return AMP_OK;
     if (bracket->host && bracket->host->flags & AMP_HOST_SEEDS_ON_DEVICE) return AMP_OK;
     bool any = false;
     AMP_TRY(look_for_any_of(bracket, &any));
@@ -124,7 +130,8 @@ static bool read_scalar(const struct amp__bracket *bracket, void *loss, float *v
 
 void amp__wiring_check_loss(const struct amp__bracket *bracket, void *loss, void *scaled) {
     float before, after;
-    if (bracket->context->progress.looks >= AMP__LOOKS || bracket->scale == 1.0f || !bracket->host->view) return;
+    if (bracket->scale == 1.0f || !bracket->host->view) return;
+    if (amp__progress_of(bracket->context)->looks >= AMP__LOOKS) return;
     if (!read_scalar(bracket, loss, &before) || !read_scalar(bracket, scaled, &after)) return;
     if (before == 0.0f || !(before - before == 0.0f) || before != after) return; /* not infinity, nor a NaN */
     amp__find(bracket->context, AMP__SCALE_UNTAKEN, "scale",
@@ -136,25 +143,26 @@ void amp__wiring_check_loss(const struct amp__bracket *bracket, void *loss, void
 
 /* Where a host's ops are not described nobody knows. */
 static bool computes_in_fp16(const amp_context *context) {
-    const struct amp__properties *properties = &context->policy.properties;
+    const struct amp__models *models = amp__models_of(context);
+    const struct amp__properties *properties = &amp__policy_of(context)->properties;
     bool described = false, lowered = false;
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++) {
+    for (size_t i = 0; i < models->n; i++)
+        for (size_t j = 0; j < models->list[i].n_ops; j++) {
             described = true;
-            lowered |= context->models[i].ops[j].last_target == AMP_FLOAT16;
+            lowered |= models->list[i].ops[j].last_target == AMP_FLOAT16;
         }
     return properties->low == AMP_FLOAT16 && (amp__retypes(properties) ||
                                               (properties->patch_ops && (lowered || !described)));
 }
 
 static void find_missing(const struct amp__optimizer *optimizer, size_t missing, const char *names) {
-    const struct amp__properties *properties = &optimizer->context->policy.properties;
+    const struct amp__properties *properties = &amp__policy_of(optimizer->context)->properties;
     const bool unscaled = !properties->scaler.dynamic && properties->scaler.init_scale == 1.0f;
     const bool zeros = optimizer->scans.brackets && (missing == optimizer->n_params || unscaled); /* and not NULL */
     const bool underflow = zeros && computes_in_fp16(optimizer->context);
     char subject[32];
     if (!missing) return;
-    const size_t number = (size_t)(optimizer - optimizer->context->optimizers);
+    const size_t number = amp__optimizer_number(optimizer);
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     amp__find(optimizer->context, AMP__NO_GRADIENT, subject,
               "optimizer %zu: %zu of its %zu parameters got no gradient in its first %s: %s%s%s", number, missing,
@@ -166,9 +174,9 @@ static void find_missing(const struct amp__optimizer *optimizer, size_t missing,
 
 /* In the second bracket: parameters may come late. Of sharded ones another rank may have them all. */
 static void find_none(const struct amp__bracket *bracket, const struct amp__optimizer *optimizer) {
-    const size_t number = (size_t)(optimizer - optimizer->context->optimizers);
+    const size_t number = amp__optimizer_number(optimizer);
     char subject[32];
-    if (optimizer->n_params || optimizer->sharded || optimizer->context->progress.scaled_by_hand) return;
+    if (optimizer->n_params || optimizer->sharded || amp__progress_of(optimizer->context)->scaled_by_hand) return;
     if (bracket->scale == 1.0f || optimizer->scans.brackets != 1) return;
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     amp__find(optimizer->context, AMP__NO_PARAMETERS, subject, "optimizer %zu lists no parameter, and the loss was "
@@ -180,11 +188,12 @@ static amp_status look_at_listed(struct amp__optimizer *optimizer) {
     amp__text text = { names, sizeof names, 0 };
     size_t missing = 0;
     optimizer->scans.missing = 0;
+    const bool trivial = amp__scaling_is_trivial(&amp__policy_of(optimizer->context)->properties);
     for (size_t i = 0; i < optimizer->n_params; i++) {
         struct amp__param *param = optimizer->params[i];
         enum seen seen;
         const amp_status status = look(param, &seen);
-        if (status != AMP_OK && !amp__scaling_is_trivial(&optimizer->context->policy.properties)) return status;
+        if (status != AMP_OK && !trivial) return status;
         if (status != AMP_OK) amp__wiring_tell_failure(optimizer->context);
         optimizer->scans.missing += seen != SOME;
         const bool is_missing = optimizer->scans.brackets ? seen == ZEROS && param->looked.zeros : seen == NONE;
@@ -212,12 +221,14 @@ static bool opens_a_pair(uint32_t n) { return n >= 8 && !(n & (n - 1)); }
 
 /* Of a sharded optimizer the others' parameters are another rank's. */
 static void look_at_unlisted(amp_context *context) {
-    const uint32_t n = context->progress.looks;
+    struct amp__params *params = amp__params_of(context);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    const uint32_t n = amp__progress_of(context)->looks;
     if (n >= AMP__LOOKS && !opens_a_pair(n) && !opens_a_pair(n - 1)) return;
-    for (size_t i = 0; i < context->n_optimizers; i++)
-        if (context->optimizers[i].sharded) return;
-    for (size_t i = 0; i < context->params.n; i++) {
-        struct amp__param *param = context->params.list[i];
+    for (size_t i = 0; i < optimizers->n; i++)
+        if (optimizers->list[i].sharded) return;
+    for (size_t i = 0; i < params->n; i++) {
+        struct amp__param *param = params->list[i];
         enum seen seen;
         if (param->in_optimizer || param->on_device || !param->host->view || !param->host->grad) continue;
         if (opens_a_pair(n)) param->looked.sum = 0; /* older than the bracket before */
@@ -233,12 +244,14 @@ static amp_status look_after_clearing(struct amp__optimizer *optimizer) {
     if (!any)
         amp__find(optimizer->context, AMP__CLEARED_INSIDE, "",
                   "optimizer %zu: zero_grad was called inside the bracket, and no gradient is left at its end",
-                  (size_t)(optimizer - optimizer->context->optimizers));
+                  amp__optimizer_number(optimizer));
     return AMP_OK;
 }
 
 amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket) {
     amp_context *context = bracket->context;
+    struct amp__progress *progress = amp__progress_of(context);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
     const bool closing = is_closing(bracket); /* the backward was before */
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
         struct amp__optimizer *optimizer = bracket->optimizers[i];
@@ -250,8 +263,8 @@ amp_status amp__wiring_check_gradients(const struct amp__bracket *bracket) {
         if (scans->brackets < AMP__LOOKS && !closing) scans->brackets++;
     }
     if (closing) return AMP_OK;
-    if (context->n_optimizers) look_at_unlisted(context);
-    if (context->progress.looks < UINT32_MAX) context->progress.looks++;
+    if (optimizers->n) look_at_unlisted(context);
+    if (progress->looks < UINT32_MAX) progress->looks++;
     return AMP_OK;
 }
 
@@ -260,19 +273,19 @@ void amp__wiring_check_clearing(struct amp__optimizer *optimizer) {
     bool any = false;
     optimizer->scans.cleared_inside = true;
     /* older ones are set aside, where anything is: backward made these */
-    if (!optimizer->host.set_grad || amp__scaling_is_trivial(&optimizer->context->policy.properties)) return;
+    if (!optimizer->host.set_grad || amp__scaling_is_trivial(&amp__policy_of(optimizer->context)->properties)) return;
     if (look_for_any(optimizer, &any) != AMP_OK) amp__wiring_tell_failure(optimizer->context);
     else if (any)
         amp__find(optimizer->context, AMP__CLEARED_INSIDE, "",
                   "optimizer %zu: zero_grad was called between backward and amp_scale_loss_end",
-                  (size_t)(optimizer - optimizer->context->optimizers));
+                  amp__optimizer_number(optimizer));
 }
 
 /* ---- ops ---- */
 
-static void check_forward(amp_context *context, size_t number) {
-    const struct amp__op *forward = &context->models[number].forward;
-    if (!context->models[number].has_forward) return;
+static void check_forward(amp_context *context, const struct amp__model *model, size_t number) {
+    const struct amp__op *forward = &model->forward;
+    if (!model->has_forward) return;
     if (amp__op_strangers(forward))
         amp__find(context, AMP__SELF_UNMET, forward->name,
                   "the forward slot of model %zu was called in the first bracket, but never for its amp_model.self",
@@ -283,10 +296,11 @@ static void check_forward(amp_context *context, size_t number) {
 }
 
 static void check_scope(amp_context *context) {
+    const struct amp__models *models = amp__models_of(context);
     uint64_t calls = 0, passed = 0;
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++) {
-            const struct amp__op *op = &context->models[i].ops[j];
+    for (size_t i = 0; i < models->n; i++)
+        for (size_t j = 0; j < models->list[i].n_ops; j++) {
+            const struct amp__op *op = &models->list[i].ops[j];
             if (!op->wrapped || op->only_watched) continue;
             calls += amp__op_calls(op->shares ? op->shares : op);
             passed += amp__op_passed(op->shares ? op->shares : op);
@@ -330,19 +344,21 @@ static size_t name_missed(amp__text *names, const struct amp__model *model, size
 }
 
 static void check_slot(const struct amp__op *op) {
-    if (op->added && amp__patch_taken(op->context->wiring.patch, op->wrap))
+    if (op->added && amp__patch_taken(amp__wiring_of(op->context)->patch, op->wrap))
         amp__find(op->context, AMP__SLOT_TAKEN, op->name, "the slot of %s holds another function since amp_initialize",
                   op->name);
 }
 
 static void check_slots(const amp_context *context) {
-    for (size_t i = 0; i < context->n_models; i++) {
-        const struct amp__model *model = &context->models[i];
+    const struct amp__models *models = amp__models_of(context);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    for (size_t i = 0; i < models->n; i++) {
+        const struct amp__model *model = &models->list[i];
         for (size_t j = 0; j < model->n_ops; j++) check_slot(&model->ops[j]);
         if (model->has_forward) check_slot(&model->forward);
     }
-    for (size_t i = 0; i < context->n_optimizers; i++) {
-        const struct amp__slots *slots = &context->optimizers[i].slots;
+    for (size_t i = 0; i < optimizers->n; i++) {
+        const struct amp__slots *slots = &optimizers->list[i].slots;
         for (size_t j = 0; j < slots->n_steps; j++) check_slot(&slots->steps[j]);
     }
 }
@@ -354,18 +370,21 @@ static bool saw_an_empty_batch(const struct amp__optimizer *optimizer) {
 }
 
 void amp__wiring_check_ops(amp_context *context) {
+    struct amp__progress *progress = amp__progress_of(context);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    const struct amp__models *models = amp__models_of(context);
     char names[512] = "";
-    if (context->policy.verify) check_slots(context), amp__strays_judge(context);
+    if (amp__policy_of(context)->verify) check_slots(context), amp__strays_judge(context);
     amp__text text = { names, sizeof names, 0 };
     size_t found = 0;
-    if (context->progress.ops_checked) return;
-    for (size_t i = 0; i < context->n_optimizers; i++) /* another one's model may run in another bracket */
-        if (!context->optimizers[i].scans.brackets || saw_an_empty_batch(&context->optimizers[i])) return;
-    context->progress.ops_checked = true;
-    for (size_t i = 0; i < context->n_models; i++) {
-        const struct amp__model *model = &context->models[i];
+    if (progress->ops_checked) return;
+    for (size_t i = 0; i < optimizers->n; i++) /* another one's model may run in another bracket */
+        if (!optimizers->list[i].scans.brackets || saw_an_empty_batch(&optimizers->list[i])) return;
+    progress->ops_checked = true;
+    for (size_t i = 0; i < models->n; i++) {
+        const struct amp__model *model = &models->list[i];
         found = name_missed(&text, model, found);
-        check_forward(context, i);
+        check_forward(context, model, i);
     }
     check_scope(context);
     amp__norm_check(context);
@@ -396,7 +415,7 @@ static const struct amp__param *nonfinite_gradient(const struct amp__bracket *br
 }
 
 bool amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__grads_result *result) {
-    const struct amp__properties *properties = &bracket->context->policy.properties;
+    const struct amp__properties *properties = &amp__policy_of(bracket->context)->properties;
     const struct amp__param *param = result->found_inf ? result->first_nonfinite : NULL;
     if (amp__scaler_skips(&properties->scaler)) return false;
     if (amp__scaling_is_trivial(properties)) { /* nobody looks at gradients: every now and then somebody does */
@@ -409,8 +428,9 @@ bool amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__gr
 }
 
 const struct amp__param *amp__wiring_nonfinite_param(const amp_context *context) {
-    for (size_t i = 0; i < context->params.n; i++) {
-        const struct amp__param *param = context->params.list[i];
+    struct amp__params *params = amp__params_of(context);
+    for (size_t i = 0; i < params->n; i++) {
+        const struct amp__param *param = params->list[i];
         if (param->in_optimizer && !amp__param_is_finite(param)) return param;
     }
     return NULL;

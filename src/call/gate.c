@@ -65,9 +65,9 @@ void amp__gate_init(struct amp__op *op) {
 
 amp_switch amp__gate_pays(const amp_context *context, amp_dtype low) {
     const char *who, *unit;
-    for (size_t i = 0; i < context->n_models && low == context->policy.properties.low; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++) {
-            const struct amp__op *op = &context->models[i].ops[j];
+    for (size_t i = 0; i < context->models.n && low == context->policy.properties.low; i++)
+        for (size_t j = 0; j < context->models.list[i].n_ops; j++) {
+            const struct amp__op *op = &context->models.list[i].ops[j];
             if (op->gate_looks && op->gate_source >= AMP__GATE_MEASURED)
                 return op->gate_least == AMP_GATE_NEVER ? AMP_OFF : AMP_ON;
         }

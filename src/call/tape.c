@@ -53,9 +53,10 @@ void amp__tape_add(amp_context *context, const amp_host *host, void *handle, uin
 /* The step that every optimizer has passed: casts made before it belong to tapes that are over. */
 static uint64_t oldest_step(const amp_context *context) {
     uint64_t oldest = UINT64_MAX;
-    for (size_t i = 0; i < context->n_optimizers; i++)
-        if (context->optimizers[i].decision.last_step < oldest) oldest = context->optimizers[i].decision.last_step;
-    return context->n_optimizers ? oldest : 0;
+    const struct amp__optimizers *optimizers = &context->optimizers;
+    for (size_t i = 0; i < optimizers->n; i++)
+        if (optimizers->list[i].decision.last_step < oldest) oldest = optimizers->list[i].decision.last_step;
+    return optimizers->n ? oldest : 0;
 }
 
 /* Once a release, not once a batch. */

@@ -220,8 +220,8 @@ static void remove_tied(amp_context *context) {
 }
 
 static amp_status resolve_ties(amp_context *context) {
-    for (size_t k = 0; k < context->n_optimizers; k++) {
-        struct amp__optimizer *optimizer = &context->optimizers[k];
+    for (size_t k = 0; k < context->optimizers.n; k++) {
+        struct amp__optimizer *optimizer = &context->optimizers.list[k];
         for (size_t i = 0; i < optimizer->n_params; i++) {
             struct amp__param *param = optimizer->params[i];
             if (!param->tied_to) continue;
@@ -266,7 +266,7 @@ static amp_status make_master(struct amp__param *param, bool split, bool fused);
 static amp_status split_all(const amp_context *context, size_t first);
 
 static amp_status add_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i) {
-    const size_t number = (size_t)(optimizer - context->optimizers) + 1;
+    const size_t number = amp__optimizer_number(optimizer) + 1;
     amp_param given;
     AMP_RETURN_IF(nth(params, i)->struct_size != params->struct_size, AMP_ERR_ABI_MISMATCH,
                   "amp_add_params: params[%zu].struct_size differs from params[0]'s", i);
@@ -296,7 +296,7 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
 
 /* listed_by tells whether this optimizer has a parameter. It is right already where the last to grow was the same. */
 static void mark_listed(amp_context *context, const struct amp__optimizer *optimizer) {
-    const size_t number = (size_t)(optimizer - context->optimizers) + 1;
+    const size_t number = amp__optimizer_number(optimizer) + 1;
     if (context->params.listed_for == number) return;
     for (size_t i = 0; i < context->params.n; i++) context->params.list[i]->listed_by = 0;
     for (size_t i = 0; i < optimizer->n_params; i++) optimizer->params[i]->listed_by = number;

@@ -12,6 +12,8 @@
 #include "context/addresses.h"
 #include "context/brackets.h"
 #include "context/devices.h"
+#include "context/op.h"
+#include "context/optimizer.h"
 #include "context/params.h"
 #include "context/policy.h"
 #include "context/progress.h"
@@ -25,10 +27,8 @@ struct amp_context {
     amp_context *next_live; /* live.c */
     struct amp__policy policy;
     struct amp__progress progress;
-    struct amp__model *models;
-    size_t n_models;
-    struct amp__optimizer *optimizers;
-    size_t n_optimizers;
+    struct amp__models models;
+    struct amp__optimizers optimizers;
     struct amp__params params;
     struct amp__addresses addresses;
     struct amp__wiring wiring;

@@ -37,10 +37,9 @@ static const struct {
 /* No machine with several GPUs has run libamp so far. */
 static void check_untried(amp_context *context) {
     struct amp__devices *devices = amp__devices_of(context);
-    size_t n_optimizers;
-    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
     size_t decide = 0;
-    for (size_t i = 0; i < n_optimizers; i++) decide += optimizers[i].host.reduce_on_device != NULL;
+    for (size_t i = 0; i < optimizers->n; i++) decide += optimizers->list[i].host.reduce_on_device != NULL;
     if (devices->n_places > 1)
         (void)amp__warn(context, "experimental: parameters on %zu GPUs, which no machine has tried with libamp: "
                         "compare a short training with one on a single GPU", devices->n_places);

@@ -25,10 +25,9 @@ static amp_status add_op(struct amp__names *names, struct amp__op *op) {
 }
 
 static amp_status fill(const amp_context *context, struct amp__names *names) {
-    size_t n_models;
-    struct amp__model *models = amp__models_of(context, &n_models);
-    for (size_t i = 0; i < n_models; i++)
-        for (size_t j = 0; j < models[i].n_ops; j++) AMP_TRY(add_op(names, &models[i].ops[j]));
+    const struct amp__models *models = amp__models_of(context);
+    for (size_t i = 0; i < models->n; i++)
+        for (size_t j = 0; j < models->list[i].n_ops; j++) AMP_TRY(add_op(names, &models->list[i].ops[j]));
     return amp__names_sort(names);
 }
 
@@ -79,12 +78,11 @@ static bool runs_norm(const struct amp__op *listed) {
 }
 
 void amp__norm_check(amp_context *context) {
-    size_t n_models;
-    struct amp__model *models = amp__models_of(context, &n_models);
+    const struct amp__models *models = amp__models_of(context);
     const bool missing = amp__norm_is_missing(context);
-    for (size_t i = 0; i < n_models && missing; i++)
-        for (size_t j = 0; j < models[i].n_ops; j++) {
-            const struct amp__op *op = &models[i].ops[j];
+    for (size_t i = 0; i < models->n && missing; i++)
+        for (size_t j = 0; j < models->list[i].n_ops; j++) {
+            const struct amp__op *op = &models->list[i].ops[j];
             if (!runs_norm(op)) continue;
             amp__find(context, AMP__NORM_UNSAID, op->name, "level %s: op %s was called, and none of %zu parameters is "
                       "said to be batch norm's", amp__level_name(amp__policy_of(context)->properties.level), op->name,

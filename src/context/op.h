@@ -101,6 +101,12 @@ struct amp__model {
     bool whole_table; /* AMP_MODEL_WHOLE_TABLE */
 };
 
+/* The models of a context. */
+struct amp__models {
+    struct amp__model *list;
+    size_t n;
+};
+
 /* By its name, batch norm's forward or backward? */
 bool amp__op_is_norm(const struct amp__op *op);
 /* Does the level keep batch norm in FP32, and is no parameter said to be batch norm's? */

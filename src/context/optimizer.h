@@ -141,6 +141,12 @@ static inline void amp__step_drops_delay(struct amp__optimizer *optimizer) {
     else if (optimizer->state == AMP__STEP_DELAYED) amp__step_goes(optimizer, AMP__STEP_DECIDED);
 }
 
+/* The optimizers of a context. */
+struct amp__optimizers {
+    struct amp__optimizer *list;
+    size_t n;
+};
+
 /* Its number in messages: from 0, in the order of amp_initialize. */
 size_t amp__optimizer_number(const struct amp__optimizer *optimizer);
 

@@ -18,18 +18,10 @@ struct amp__reporting *amp__reporting_of(const amp_context *context) { return &w
 struct amp__cache *amp__cache_of(const amp_context *context) { return &whole(context)->cache; }
 struct amp__spares *amp__spares_of(const amp_context *context) { return &whole(context)->spares; }
 pthread_mutex_t *amp__lock_of(const amp_context *context) { return &whole(context)->lock; }
+const struct amp__models *amp__models_of(const amp_context *context) { return &context->models; }
+const struct amp__optimizers *amp__optimizers_of(const amp_context *context) { return &context->optimizers; }
 struct amp__observer *amp__observer_of(const amp_context *context) { return context->observer; }
 
-struct amp__model *amp__models_of(const amp_context *context, size_t *n) {
-    *n = context->n_models;
-    return context->models;
-}
-
-struct amp__optimizer *amp__optimizers_of(const amp_context *context, size_t *n) {
-    *n = context->n_optimizers;
-    return context->optimizers;
-}
-
 size_t amp__optimizer_number(const struct amp__optimizer *optimizer) {
-    return (size_t)(optimizer - optimizer->context->optimizers);
+    return (size_t)(optimizer - optimizer->context->optimizers.list);
 }

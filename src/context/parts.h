@@ -15,9 +15,9 @@ struct amp__addresses;
 struct amp__brackets;
 struct amp__cache;
 struct amp__devices;
-struct amp__model;
+struct amp__models;
 struct amp__observer;
-struct amp__optimizer;
+struct amp__optimizers;
 struct amp__params;
 struct amp__policy;
 struct amp__progress;
@@ -39,7 +39,7 @@ struct amp__cache *amp__cache_of(const amp_context *context);
 struct amp__spares *amp__spares_of(const amp_context *context);
 pthread_mutex_t *amp__lock_of(const amp_context *context);
 struct amp__observer *amp__observer_of(const amp_context *context); /* NULL: not asked for */
-struct amp__model *amp__models_of(const amp_context *context, size_t *n);
-struct amp__optimizer *amp__optimizers_of(const amp_context *context, size_t *n);
+const struct amp__models *amp__models_of(const amp_context *context);
+const struct amp__optimizers *amp__optimizers_of(const amp_context *context);
 
 #endif

@@ -31,8 +31,8 @@ void amp__event(amp_context *context, const amp_host *host, const amp_event *eve
 }
 
 const amp_host *amp__any_host(const amp_context *context) {
-    if (context->n_models) return &context->models[0].host;
-    return context->n_optimizers ? &context->optimizers[0].host : NULL;
+    if (context->models.n) return &context->models.list[0].host;
+    return context->optimizers.n ? &context->optimizers.list[0].host : NULL;
 }
 
 void amp__keep_error(amp_context *context, amp_status status) {

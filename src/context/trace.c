@@ -9,6 +9,7 @@
 #include "common/fork.h"
 #include "context/log.h"
 #include "context/op.h"
+#include "context/optimizer.h"
 #include "context/params.h"
 #include "context/parts.h"
 #include "context/policy.h"
@@ -259,9 +260,7 @@ amp_status amp__trace_open(amp_context *context, struct amp__trace **out) {
 
 void amp__trace_wired(amp_context *context) {
     struct amp__params *params = amp__params_of(context);
-    size_t n_models, n_optimizers;
-    const struct amp__model *models = amp__models_of(context, &n_models);
-    (void)amp__optimizers_of(context, &n_optimizers);
+    const struct amp__models *models = amp__models_of(context);
     struct amp__trace *trace = amp__reporting_of(context)->trace;
     uint64_t elements = 0, low = 0, masters = 0, trained = 0, ops = 0;
     if (!trace) return;
@@ -272,11 +271,11 @@ void amp__trace_wired(amp_context *context) {
         low += amp__is_low(param->dtype) ? param->size : 0;
         masters += param->has_master ? param->size : 0;
     }
-    for (size_t i = 0; i < n_models; i++) ops += models[i].n_ops;
+    for (size_t i = 0; i < models->n; i++) ops += models->list[i].n_ops;
     AMP__LINE(line);
     begin_line(&line, "wired", trace);
-    amp__line_number(&line, "models", n_models);
-    amp__line_number(&line, "optimizers", n_optimizers);
+    amp__line_number(&line, "models", models->n);
+    amp__line_number(&line, "optimizers", amp__optimizers_of(context)->n);
     amp__line_number(&line, "ops", ops);
     amp__line_number(&line, "params", params->n);
     amp__line_number(&line, "elements", elements);
@@ -376,11 +375,10 @@ static void write_op(struct amp__trace *trace, size_t model, const struct amp__o
 
 void amp__trace_ops(amp_context *context) {
     struct amp__reporting *reporting = amp__reporting_of(context);
-    size_t n_models;
-    struct amp__model *models = amp__models_of(context, &n_models);
-    for (size_t i = 0; reporting->trace && i < n_models; i++)
-        for (size_t j = 0; j < models[i].n_ops; j++)
-            if (models[i].ops[j].wrapped) write_op(reporting->trace, i, &models[i].ops[j]);
+    const struct amp__models *models = amp__models_of(context);
+    for (size_t i = 0; reporting->trace && i < models->n; i++)
+        for (size_t j = 0; j < models->list[i].n_ops; j++)
+            if (models->list[i].ops[j].wrapped) write_op(reporting->trace, i, &models->list[i].ops[j]);
 }
 
 void amp__trace_close(amp_context *context) {

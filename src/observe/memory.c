@@ -5,8 +5,8 @@
 #include "observe/observe.h"
 
 static void count_moments(const amp_context *context, amp_memory *out) {
-    for (size_t i = 0; i < context->n_optimizers; i++) {
-        const struct amp__optim *optim = context->optimizers[i].optim;
+    for (size_t i = 0; i < context->optimizers.n; i++) {
+        const struct amp__optim *optim = context->optimizers.list[i].optim;
         for (size_t j = 0; optim && j < optim->n; j++)
             for (int k = 0; k < AMP__MOMENTS; k++)
                 if (optim->states[j].moments[k])

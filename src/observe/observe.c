@@ -11,9 +11,9 @@
 void amp__observe_set(amp_context *context, bool observing) {
     if (amp__observing(context) == observing) return;
     atomic_store_explicit(&context->progress.observing, observing, memory_order_relaxed);
-    for (size_t i = 0; i < context->n_models; i++)
-        for (size_t j = 0; j < context->models[i].n_ops; j++) {
-            struct amp__op *op = &context->models[i].ops[j];
+    for (size_t i = 0; i < context->models.n; i++)
+        for (size_t j = 0; j < context->models.list[i].n_ops; j++) {
+            struct amp__op *op = &context->models.list[i].ops[j];
             atomic_store_explicit(&op->by_types, op->has_types && !observing, memory_order_relaxed);
         }
 }

@@ -139,7 +139,7 @@ static bool may_be_backward(const amp_context *context) {
 
 struct amp__param *amp__gradient_known(amp_context *context, const void *address, uint64_t *rest) {
     uint64_t offset;
-    if (!context->n_optimizers) return NULL;
+    if (!context->optimizers.n) return NULL;
     pthread_mutex_lock(&context->lock);
     struct amp__param *param = amp__range_find(context->addresses.grads, context->addresses.n_grads, address, &offset);
     if (param) *rest = (param->grad_end - (uintptr_t)address) / sizeof(float);
@@ -158,7 +158,7 @@ amp_status amp__gradient_at(amp_context *context, const void *address, bool asks
     struct amp__range now;
     bool absent;
     *out = amp__gradient_known(context, address, rest);
-    if (!context->n_optimizers) return AMP_OK;
+    if (!context->optimizers.n) return AMP_OK;
     if (*out && ask(context, *out, &now, &absent) == AMP_OK && is_known(*out, &now)) return AMP_OK;
     if (!*out && (!asks || !may_be_backward(context))) return AMP_OK;
     const struct amp__addresses *addresses = &context->addresses;

@@ -165,9 +165,9 @@ void amp__reference_health(const amp_context *context, amp__text *text) {
     void (*const tellers[])(const struct amp__op *, amp__text *, bool *) = { tell_compared, tell_not_compared };
     for (size_t t = 0; t < AMP_COUNT(tellers); t++) {
         bool any = false;
-        for (size_t i = 0; i < context->n_models; i++)
-            for (size_t j = 0; j < context->models[i].n_ops; j++) {
-                const struct amp__op *op = &context->models[i].ops[j];
+        for (size_t i = 0; i < context->models.n; i++)
+            for (size_t j = 0; j < context->models.list[i].n_ops; j++) {
+                const struct amp__op *op = &context->models.list[i].ops[j];
                 if (op->wrapped && !op->shares && amp__op_low(op) && runs_low(op)) tellers[t](op, text, &any);
             }
         if (any) amp__text_add(text, "\n");

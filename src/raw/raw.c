@@ -33,9 +33,9 @@ static bool changes_in_steps(const struct amp__casting *casting, const struct am
     if (!context->policy.properties.cache || casting->host->version || casting->thread->scope.set ||
         !param->in_optimizer)
         return false;
-    for (size_t i = 0; i < context->n_optimizers; i++)
-        if (!context->optimizers[i].decision.last_step) return false;
-    return context->n_optimizers != 0;
+    for (size_t i = 0; i < context->optimizers.n; i++)
+        if (!context->optimizers.list[i].decision.last_step) return false;
+    return context->optimizers.n != 0;
 }
 
 /* A version for the time between two steps: what the host writes itself there (a file that it loads, an average that it

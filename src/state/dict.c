@@ -15,15 +15,14 @@
 static amp_status check_idle(const amp_context *context, const char *who) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "%s: context is NULL", who);
     struct amp__brackets *brackets = amp__brackets_of(context);
-    size_t n_optimizers;
-    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     for (uint32_t i = 0; i < brackets->n; i++)
         AMP_RETURN_IF(amp__bracket_is_open(&brackets->list[i]), AMP_ERR_WRONG_STATE,
                       "%s inside a bracket (loss_id %u): call it after amp_scale_loss_end, best after the step", who,
                       (unsigned)i);
-    for (size_t i = 0; i < n_optimizers; i++) {
-        const struct amp__optimizer *optimizer = &optimizers[i];
+    for (size_t i = 0; i < optimizers->n; i++) {
+        const struct amp__optimizer *optimizer = &optimizers->list[i];
         AMP_RETURN_IF(amp__step_is_running(optimizer), AMP_ERR_WRONG_STATE, "%s inside a step of optimizer %zu",
                       who, i);
         AMP_RETURN_IF(amp__step_is_delayed(optimizer), AMP_ERR_WRONG_STATE,

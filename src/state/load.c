@@ -221,11 +221,10 @@ static amp_status copy_all_to_devices(const struct load *load) {
 /* After a load: devices take over what was set. Nothing but a device that is lost can make this fail. */
 static amp_status tell_devices(const struct load *load) {
     amp_context *context = load->context;
-    size_t n_optimizers;
-    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
     AMP_TRY(amp__places_flush(load->devices));
-    for (size_t i = 0; i < n_optimizers; i++)
-        if (optimizers[i].optim) AMP_TRY(amp__fused_device_steps(&optimizers[i], true));
+    for (size_t i = 0; i < optimizers->n; i++)
+        if (optimizers->list[i].optim) AMP_TRY(amp__fused_device_steps(&optimizers->list[i], true));
     for (uint32_t i = 0; load->devices->skips && i < load->brackets->n; i++)
         AMP_TRY(load->brackets->list[i].home->write(&load->brackets->list[i]));
     return AMP_OK;
@@ -251,10 +250,9 @@ static void set_parameter(const struct target *target) {
 }
 
 static bool is_sharded(const amp_context *context) {
-    size_t n_optimizers;
-    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
-    for (size_t i = 0; i < n_optimizers; i++)
-        if (optimizers[i].sharded) return true;
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    for (size_t i = 0; i < optimizers->n; i++)
+        if (optimizers->list[i].sharded) return true;
     return false;
 }
 

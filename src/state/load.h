@@ -3,6 +3,8 @@
 #ifndef AMP_STATE_LOAD_H
 #define AMP_STATE_LOAD_H
 
+#include "context/devices.h"
+#include "context/params.h"
 #include "state/dict.h"
 
 /* A parameter, or a moment of one, and where its new value lies in the data. */

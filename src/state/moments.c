@@ -18,12 +18,11 @@ static char *join_text(const char *a, const char *b) {
 
 static size_t count_moments(const amp_context *context) {
     struct amp__params *params = amp__params_of(context);
-    size_t n_optimizers;
-    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
     size_t n = 0;
     for (size_t i = 0; i < params->n; i++) params->list[i]->named = 0;
-    for (size_t i = 0; i < n_optimizers; i++)
-        if (optimizers[i].optim) n += optimizers[i].optim->n;
+    for (size_t i = 0; i < optimizers->n; i++)
+        if (optimizers->list[i].optim) n += optimizers->list[i].optim->n;
     return n;
 }
 
@@ -34,14 +33,13 @@ static char *name_of(const struct amp__param *param, size_t optimizer) {
 }
 
 amp_status amp__state_owns(const amp_context *context, struct amp__state_own **out, size_t *out_n) {
-    size_t n_optimizers;
-    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
     const size_t capacity = count_moments(context);
     size_t n = 0;
     struct amp__state_own *owns = amp__alloc(capacity, sizeof *owns);
     if (!owns) return amp__fail_memory();
-    for (size_t k = 0; k < n_optimizers; k++) {
-        const struct amp__optimizer *optimizer = &optimizers[k];
+    for (size_t k = 0; k < optimizers->n; k++) {
+        const struct amp__optimizer *optimizer = &optimizers->list[k];
         for (size_t i = 0; optimizer->optim && i < optimizer->optim->n; i++) {
             struct amp__param *param = optimizer->params[i];
             struct amp__state_own own = { name_of(param, k), param, &optimizer->optim->states[i],

@@ -94,13 +94,12 @@ static amp_status add_moments(const struct amp__state_own *own, struct amp__head
 static amp_status add_tensors(amp_context *context, struct amp__header *header, struct amp__image *image) {
     struct amp__params *params = amp__params_of(context);
     struct amp__devices *devices = amp__devices_of(context);
-    size_t n_optimizers;
-    struct amp__optimizer *optimizers = amp__optimizers_of(context, &n_optimizers);
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
     struct amp__state_own *owns;
     size_t n;
     AMP_TRY(check_names(params));
-    for (size_t i = 0; i < n_optimizers; i++)
-        if (optimizers[i].optim) AMP_TRY(amp__fused_device_steps(&optimizers[i], false));
+    for (size_t i = 0; i < optimizers->n; i++)
+        if (optimizers->list[i].optim) AMP_TRY(amp__fused_device_steps(&optimizers->list[i], false));
     AMP_TRY(amp__state_owns(context, &owns, &n));
     image->tensors = amp__alloc(params->n + AMP__MOMENTS * n, sizeof *image->tensors);
     amp_status status = image->tensors ? AMP_OK : amp__fail_memory();
