@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import _core
 from .torch import amp
 from .torch.amp import checkpoint, frontend
 
@@ -28,7 +29,8 @@ class Amp:
         """Where Lightning hands over a model on its device, and its optimizers."""
         module: Any = getattr(model, "module", model)
         models = list(boundaries(module))
-        if module is not model and self._settings["opt_level"] not in ("O0", "O1", "O4"):
+        low = _core.resolve(self._settings["opt_level"], {})["cast_model_type"] in ("float16", "bfloat16")
+        if module is not model and low:
             raise RuntimeError(
                 f"opt_level {self._settings['opt_level']} changes the types of parameters that {type(model).__name__} "
                 "has already taken: use O1 or O4 with this strategy"

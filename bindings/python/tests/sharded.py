@@ -12,6 +12,7 @@ import libamp
 import pytest
 import torch
 import torch.distributed as dist
+from levels import PATCHES, WITH_MASTERS
 from libamp.torch import amp
 from libamp.torch.contrib.optimizers import _buckets
 from libamp.torch.contrib.optimizers.distributed_fused_adam import DistributedFusedAdam
@@ -290,7 +291,7 @@ def beside_amp(rank, world):
     """(steps and the scale, are ranks alike, is it what whole gradients give) of O1 and O4; nothing is found amiss."""
     warnings.simplefilter("error", libamp.FindingWarning)
     found = []
-    for level in ("O1", "O4"):
+    for level in PATCHES:
         nets = []
         for kind in (FusedAdam, DistributedFusedAdam):
             torch.manual_seed(0)
@@ -324,7 +325,7 @@ def beside_amp(rank, world):
 
 def amp_refusals(rank, world):
     words = []
-    for level in ("O2", "O5"):
+    for level in WITH_MASTERS:
         net = nn.Linear(4, 4)
         with pytest.raises(RuntimeError) as error:
             amp.initialize(net, DistributedFusedAdam(net.parameters()), opt_level=level, verbosity=0)

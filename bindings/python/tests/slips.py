@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import LEVELS  # noqa: E402
 from libamp import FindingWarning  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 
@@ -36,7 +37,7 @@ for step in range(10):
 BRACKET = "    with amp.scale_loss(loss, optimizer) as scaled_loss:\n        scaled_loss.backward()\n"
 CLIP = "torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)"
 TWIN = "nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))"
-ANY = ["O0", "O1", "O2", "O3", "O4", "O5"]
+ANY = LEVELS
 LAYER = "model.append(nn.Linear(4, 4).to(model[0].weight))"
 FIRST, TEN, AT_INITIALIZE = "first bracket", "10 steps", "initialize"
 

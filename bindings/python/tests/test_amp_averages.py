@@ -9,11 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import WITH_MASTERS  # noqa: E402
 from libamp import _findings  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from libamp.torch.amp import averages  # noqa: E402
 from torch.optim import swa_utils  # noqa: E402
-from training import WITH_MASTERS, batches, far, net  # noqa: E402
+from training import batches, far, net  # noqa: E402
 
 DECAY, STEPS = 0.999, 12
 MODES = [("O2", {}), ("O5", {}), ("O5", {"master_weights": "split"})]

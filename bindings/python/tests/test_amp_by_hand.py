@@ -7,10 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import DYNAMIC, IN_BF16, LEVELS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 
 F = torch.nn.functional
-LEVELS = ["O0", "O1", "O2", "O3", "O4", "O5"]
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def make(level, **options):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    if level not in ("O4", "O5"):
+    if level not in IN_BF16:
         options.setdefault("loss_scale", "dynamic")
     model, optimizer = amp.initialize(model, optimizer, opt_level=level, num_losses=2, verbosity=0, **options)
     amp._amp_state.loss_scalers[0]._loss_scale = 1024.0
@@ -66,7 +66,7 @@ def test_the_halves_by_hand_are_scale_loss(level, loss_ids):
 
 
 @pytest.mark.parametrize("asked", [True, False])
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_the_scaler_decides_or_else_the_step(level, asked):
     model, optimizer, (scaler, _) = make(level)
     before = [param.detach().clone() for param in model.parameters()]
@@ -85,7 +85,7 @@ def test_the_scaler_decides_or_else_the_step(level, asked):
     assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_without_the_first_half_all_gradients_are_new(level):
     """After brackets with delay_unscale the gradients that are there are scaled still."""
     model, optimizer, (scaler, _) = make(level)

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import DYNAMIC, IN_BF16, LEVELS, PATCHES  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 
 F = torch.nn.functional
@@ -16,7 +17,6 @@ if tuple(int(number) for number in torch.__version__.split(".")[:2]) < (2, 5):
     pytest.skip("torch before 2.5 breaks more graphs by itself", allow_module_level=True)
 
 SLOW = os.environ.get("AMP_SLOW") == "true"  # tools/test --slow
-LEVELS = ["O0", "O1", "O2", "O3", "O4", "O5"]
 importlib.import_module("torch._dynamo")  # torch imports it when something is compiled
 importlib.import_module("torch._inductor.config")
 QUICK = {"cpp.vec_isa_ok": False}  # inductor compiles programs to see which instructions there are, and headers
@@ -127,7 +127,7 @@ def of_torch():
 def test_modules_of_torchs_own(module):
     """Whose forward torch.compile does not take for the first frame of a graph. Several models, each with graphs of its
     own."""
-    for level in ("O1", "O2"):
+    for level in DYNAMIC:
         model, _ = made(level, module)
         torch._dynamo.utils.counters.clear()
         assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(X), model(X))
@@ -197,7 +197,7 @@ class Spared(torch.nn.Module):
         return low, full, self.layer(x)
 
 
-@pytest.mark.parametrize("level", ["O1", "O4"])
+@pytest.mark.parametrize("level", PATCHES)
 def test_disable_casts_is_in_the_graph(level):
     model, _ = made(level, Spared)
     found, wanted = torch.compile(model, backend="aot_eager", fullgraph=True)(X), model(X)
@@ -213,7 +213,7 @@ def test_disable_casts_is_in_the_graph(level):
     assert product.dtype is torch.float32
 
 
-@pytest.mark.parametrize("level", ["O4", "O5"])
+@pytest.mark.parametrize("level", IN_BF16)
 def test_attention_in_one_graph(level):
     """torch asks whether its fast path may be taken, and that is patched."""
     model, _ = made(level, lambda: torch.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True))

@@ -15,6 +15,7 @@ from unittest import mock
 import fakegpu
 import pytest
 import torch
+from levels import DYNAMIC
 from libamp.torch import amp, optimizers
 from libamp.torch.amp import packed
 from torch import nn
@@ -184,7 +185,7 @@ def on_gpu_captures(gpu):
     """The first iterations one by one, the others in a graph. After one alone mistakes are looked for still."""
     found = {}
     for make, warm in (("_adamw", 4), ("_sgd", 4), ("_fused_adam", 1), ("_own_adam", 4)):
-        for level in ("O1", "O2"):
+        for level in DYNAMIC:
             model, optimizer = _start(make, level)
             inputs, stepped = _inputs(), []
             for x in inputs[:warm]:
@@ -230,7 +231,7 @@ def on_gpu_refusals(gpu):
 
 def on_gpu_graphed_callables(gpu):
     found = {}
-    for level in ("O1", "O2"):
+    for level in DYNAMIC:
         model, optimizer = _start("_adamw", level)
         launches = gpu.fake.launches
         torch.cuda.make_graphed_callables(model, (torch.zeros(4, 8),))
@@ -423,7 +424,7 @@ def test_trainings_are_the_cpus(gpu, make, level):
 
 
 @pytest.mark.parametrize("make", ["_adamw", "_sgd", "_fused_adam", "_own_adam"])
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_an_iteration_in_a_graph_is_one_without(gpu, make, level):
     assert gpu("captures")[f"{make} {level}"] == _train(make, level)[0]
 
@@ -449,7 +450,7 @@ def test_what_a_capture_cannot_have_is_refused_in_words(gpu):
     assert all(found[name + " after"] for name in ("waits", "cold", "momentum"))
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_graphed_callables_train_as_the_model_does(gpu, level):
     found = gpu("graphed_callables")
     assert found[level] == _train("_adamw", level)[0][:2]

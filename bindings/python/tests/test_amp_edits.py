@@ -8,10 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import WITH_MASTERS  # noqa: E402
 from libamp import _findings  # noqa: E402
 from libamp.torch import amp, optimizers  # noqa: E402
 from libamp.torch.amp import session  # noqa: E402
-from training import WITH_MASTERS, backward, batches, far, fp32_weights, net  # noqa: E402
+from training import backward, batches, far, fp32_weights, net  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,9 @@ import threading
 
 import pytest
 import torch
+from levels import LEVELS
 from libamp.torch import amp
 from torch import nn
-
-LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 
 
 class Model(nn.Module):

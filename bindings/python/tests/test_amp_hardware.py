@@ -19,6 +19,7 @@ if not torch.cuda.is_available():
     pytest.skip("torch sees no GPU here", allow_module_level=True)
 
 import test_amp_cuda as same  # noqa: E402
+from levels import DYNAMIC  # noqa: E402
 from libamp import kernels  # noqa: E402
 from libamp.torch import _devices, amp  # noqa: E402
 from torch import nn  # noqa: E402
@@ -169,7 +170,7 @@ def _train_side(make, level):
     return _train("_adamw" if make == "_adamw_capturable" else make, level, "cuda")
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_graphed_callables_train_as_the_model_does(level):
     expected, expected_state, _ = _train("_adamw", level, "cuda")
     amp.shutdown()

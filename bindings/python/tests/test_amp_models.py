@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import CASTS_MODEL, DYNAMIC, WITH_MASTERS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from libamp.torch.amp import _amp_state  # noqa: E402
 from torch import nn  # noqa: E402
@@ -225,7 +226,7 @@ def test_models_are_copied_and_saved_whole(level, how):
     assert other(x).dtype is (torch.float32 if level != "O1" else other(x).dtype)
 
 
-@pytest.mark.parametrize("level", ("O1", "O2"))
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_replicas_have_their_own_parameters(level):
     """What DataParallel does (apex#227: replicas ran the first one's forward)."""
     model = Net().eval()
@@ -241,7 +242,7 @@ def test_replicas_have_their_own_parameters(level):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 1, reason="no GPU")
-@pytest.mark.parametrize("level", ("O1", "O2"))
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_data_parallel(level):
     model = Net().cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -294,7 +295,7 @@ def test_parameters_with_gaps_are_packed():
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 @pytest.mark.plain_half
-@pytest.mark.parametrize("level", ["O2", "O5"])
+@pytest.mark.parametrize("level", WITH_MASTERS)
 def test_script_modules(level):
     model = torch.jit.script(nn.Linear(2, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -318,7 +319,7 @@ def test_state_dicts_need_no_second_model():
         assert value.data_ptr() == master.data_ptr()
 
 
-@pytest.mark.parametrize("level", ("O2", "O5"))
+@pytest.mark.parametrize("level", WITH_MASTERS)
 def test_recurrent_and_tied_weights(level):
     class Tied(nn.Module):
         def __init__(self):
@@ -378,7 +379,7 @@ def test_what_is_written_to_parameters_that_are_not_trained_stays(level, how):
     assert {value.item() for param in model.slow.parameters() for value in param.flatten()} == {3.0}
 
 
-@pytest.mark.parametrize("level", ("O2", "O3", "O5"))
+@pytest.mark.parametrize("level", CASTS_MODEL)
 def test_parameters_without_elements_have_the_models_type(level):
     model = nn.Sequential(nn.Linear(4, 0, bias=False), nn.Linear(0, 3))
     model = amp.initialize(model, opt_level=level, verbosity=0)

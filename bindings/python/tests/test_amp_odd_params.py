@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import LEVELS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from libamp.torch.amp.scaler import LossScaler  # noqa: E402
 from torch import nn  # noqa: E402
@@ -45,7 +46,7 @@ def _backward(model, optimizer, factor=1.0):
 
 
 @pytest.mark.plain_half  # modes of torch 2.0 take numbers for tensors where they are complex
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O4", "O5"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("joins_late", [False, True])
 def test_complex_gradients_are_unscaled_added_and_checked(level, joins_late):
     torch.manual_seed(0)

@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
+from levels import WITH_MASTERS  # noqa: E402
 from libamp.torch import amp, parallel  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from torch import nn  # noqa: E402
@@ -68,7 +69,7 @@ def _masters(rank, world, wrap, level):
     return masters, rounded, moved
 
 
-@pytest.mark.parametrize("level", ("O2", "O5"))
+@pytest.mark.parametrize("level", WITH_MASTERS)
 @pytest.mark.parametrize("wrap", (wrap_apex, wrap_torch, wrap_reducer, wrap_state_dict))
 def test_masters_are_the_same_on_every_rank(wrap, level):
     if wrap is wrap_torch and level == "O5" and torch.__version__.startswith("2.0."):

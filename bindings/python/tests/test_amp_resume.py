@@ -8,9 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import DYNAMIC, LEVELS, WITH_MASTERS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
-
-LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 
 
 @pytest.fixture(autouse=True)
@@ -87,14 +86,14 @@ def test_resume_is_bit_exact(level, order):
         elif what == "amp":
             amp.load_state_dict(saved["amp"])
     _train(model, optimizer, range(6, 10))
-    if level in ("O1", "O2"):
+    if level in DYNAMIC:
         assert amp.state_dict() == scales
     for found, wanted in zip(_values(model, optimizer), expected, strict=True):
         assert found.dtype is wanted.dtype
         assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("level", ("O2", "O5"))
+@pytest.mark.parametrize("level", WITH_MASTERS)
 def test_a_model_loaded_mid_run_reaches_the_masters(level):
     """In Apex the next step writes the old masters over it."""
     model = _model()

@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import DYNAMIC, LEVELS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from libamp.torch.amp import _amp_state  # noqa: E402
 
-LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")))
 
 
@@ -100,7 +100,7 @@ def test_two_models_two_losses_one_optimizer(device, level, inject, where, how, 
         assert (master.dtype is torch.float32) == (level == "O2" or param.dtype is torch.float32)
 
 
-@pytest.mark.parametrize("level", ("O1", "O2"))
+@pytest.mark.parametrize("level", DYNAMIC)
 @pytest.mark.parametrize("inject", (0, 1, 2))
 def test_three_losses_two_optimizers_skip_apart(level, inject):
     """Loss 0 is optimizer 0's, loss 1 is both's, loss 2 is optimizer 1's."""
@@ -244,7 +244,7 @@ def test_errors():
 # ---- the step ----
 
 
-@pytest.mark.parametrize("level", ("O1", "O2"))
+@pytest.mark.parametrize("level", DYNAMIC)
 @pytest.mark.parametrize("when", ("before", "after"))
 def test_schedulers_never_warn(level, when):
     model = torch.nn.Linear(2, 2)

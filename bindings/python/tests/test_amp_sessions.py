@@ -8,13 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import DYNAMIC, LEVELS, PATCHES  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from libamp.torch.amp import _amp_state  # noqa: E402
 from libamp.torch.amp.session import live  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint as run_checkpointed  # noqa: E402
-
-LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +83,7 @@ def test_shutdown_restores_everything(level):
     optimizer.step()
 
 
-@pytest.mark.parametrize("level", ("O1", "O2"))
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_again_and_again(level):
     """Cross validation, searches: each fold initialises (apex#439, #626, #815)."""
     model, optimizer = _pair()
@@ -113,7 +112,7 @@ def test_nothing_is_left_of_a_model_that_is_dropped(level, shut):
     assert list(live()) == []
 
 
-@pytest.mark.parametrize("level", ("O1", "O2"))
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_threads_have_their_own_scopes(level):
     model, optimizer = _pair()
     amp.initialize(model, optimizer, opt_level=level, verbosity=0)
@@ -185,7 +184,7 @@ def test_gradient_penalty(level):
     optimizer.step()
 
 
-@pytest.mark.parametrize("level", ("O1", "O2"))
+@pytest.mark.parametrize("level", DYNAMIC)
 @pytest.mark.parametrize("reentrant", (True, False))
 def test_checkpointing_recomputes_with_the_same_casts(level, reentrant):
     torch.manual_seed(0)
@@ -220,7 +219,7 @@ def test_checkpointing_recomputes_with_the_same_casts(level, reentrant):
         assert torch.equal(plain, recomputed)
 
 
-@pytest.mark.parametrize("level", ("O1", "O2"))
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_a_gan_with_three_losses(level):
     torch.manual_seed(0)
     generator, discriminator = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -304,7 +303,7 @@ def test_init_and_its_handle():
         assert same is x
 
 
-@pytest.mark.parametrize("level", ["O1", "O4"])
+@pytest.mark.parametrize("level", PATCHES)
 def test_a_model_that_is_called_where_casts_are_disabled_casts_nothing(level):
     """An evaluation or a teacher in FP32: whatever disables, and whoever calls."""
     model, optimizer = _pair()

@@ -5,14 +5,13 @@ import warnings
 
 import pytest
 import torch
+from levels import LEVELS
 from libamp.torch import amp, parallel
 from libamp.torch import optimizers as fused
 from libamp.torch.fp16_utils import FP16_Optimizer
 from libamp.torch.parallel.LARC import LARC
 from ranks import on_ranks
 from torch import nn
-
-LEVELS = ["O0", "O1", "O2", "O3", "O4", "O5"]
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import CASTS_MODEL, LEVELS, WITH_MASTERS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
-from training import LEVELS, WITH_MASTERS, backward, batches, far, fp32_weights, net  # noqa: E402
+from training import backward, batches, far, fp32_weights, net  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -340,7 +341,7 @@ def test_a_layout_that_changes_under_gradients_stays(level, how, moment):
     assert far(weights, plain) < 1e-2  # convolutions add in another order
 
 
-@pytest.mark.parametrize("level", ["O2", "O3", "O5"])
+@pytest.mark.parametrize("level", CASTS_MODEL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_shutdown_ends_what_a_script_gave_another_type(level, dtype):
     model = net()

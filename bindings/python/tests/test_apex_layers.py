@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
+from levels import LEVELS  # noqa: E402
 from libamp.torch import amp, fused_layer_norm_cuda, normalization  # noqa: E402
 from libamp.torch.contrib.group_norm import GroupNorm  # noqa: E402
 from libamp.torch.contrib.layer_norm import FastLayerNorm, layer_norm  # noqa: E402
@@ -258,7 +259,7 @@ def tower():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O4", "O5"])
+@pytest.mark.parametrize("level", LEVELS)
 def test_they_train_at_every_level(level):
     torch.manual_seed(2)
     model = tower()

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 import libamp  # noqa: E402
+from levels import LEVELS  # noqa: E402
 from libamp import apex_shim  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from libamp.torch.amp import _amp_state, _initialize, frontend  # noqa: E402
@@ -186,7 +187,7 @@ def test_bfloat16_function():
 # ---- frontend, _initialize, utils ----
 
 
-@pytest.mark.parametrize("level", ("O0", "O1", "O2", "O3", "O4", "O5"))
+@pytest.mark.parametrize("level", LEVELS)
 def test_levels_fill_properties_as_initialize_does(level):
     from libamp.torch.amp import frontend
 

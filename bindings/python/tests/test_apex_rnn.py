@@ -5,6 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import LEVELS  # noqa: E402
 from libamp.torch import RNN, amp  # noqa: E402
 from libamp.torch.RNN.models import RNNCell, bidirectionalRNN, stackedRNN  # noqa: E402
 
@@ -114,7 +115,7 @@ def test_mistakes_are_said():
         stackedRNN([RNNCell(1, 2, 2, lambda: None, 1)], 2)
 
 
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O4", "O5"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "mLSTM"])
 def test_they_train_at_every_level(name, level):
     model = getattr(RNN, name)(WIDTH, HIDDEN, LAYERS)

@@ -7,6 +7,7 @@ import re
 
 import forks
 import pytest
+from levels import DYNAMIC
 
 torch = pytest.importorskip("torch")
 
@@ -67,7 +68,7 @@ def test_imagenet_learns_at_each_level(level, tmp_path):
     state = load(saved)
     assert {tensor.dtype for tensor in state["state_dict"].values()} == {torch.float32, torch.int64}
     scaler = state["amp"]["loss_scaler0"]
-    dynamic = level in ("O1", "O2")
+    dynamic = level in DYNAMIC
     assert (scaler["loss_scale"], scaler["unskipped"]) == ((65536.0, 36) if dynamic else (1.0, 0))
 
 
@@ -91,7 +92,7 @@ def test_imagenet_on_two_ranks_with_synchronized_batch_norm(tmp_path):
     assert all(name.startswith("module.") for name in load(saved)["state_dict"])
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_dcgan_has_three_scalers(level):
     out = run("dcgan.py", "--opt_level", level, "--niter", 1)
     losses = numbers(r"Loss_D: ([\d.]+)", out)

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import IN_BF16  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from libamp.torch.amp import attention  # noqa: E402
 
@@ -193,7 +194,7 @@ def test_a_session_that_was_collected_serves_nobody(counted):
     assert not counted
 
 
-@pytest.mark.parametrize("level", ["O4", "O5"])
+@pytest.mark.parametrize("level", IN_BF16)
 def test_a_transformer_trains_with_it(level, counted):
     torch.manual_seed(0)
     model = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)

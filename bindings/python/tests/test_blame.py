@@ -10,12 +10,11 @@ from half import LACKS_HALF  # noqa: E402
 if LACKS_HALF:
     pytest.skip("observing is a mode, and so is what computes half for this torch here", allow_module_level=True)
 
+from levels import DYNAMIC, LEVELS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from torch import nn  # noqa: E402
-from training import LEVELS  # noqa: E402
 
 INF, NAN = float("inf"), float("nan")
-SKIPS = ("O1", "O2")  # the others step on, at a loss scale that is always 1
 FP16 = ("O1", "O2", "O3")
 
 
@@ -121,7 +120,7 @@ def test_the_guilty_is_named(breaks, bad, level, every):
         assert found is None
         return
     assert found is not None
-    if every == 20 and level not in SKIPS:  # the first such step broke the weights
+    if every == 20 and level not in DYNAMIC:  # the first such step broke the weights
         assert (found.bracket, found.cause) == (21, "weight")
         assert found.since_least <= (3 if breaks == "weight" else 4) <= found.since <= 5
         return

@@ -6,6 +6,7 @@ import contextlib
 import casting
 import pytest
 from casting import LOW, Logged, Maker, by_hand, cast, function, policy, words
+from levels import PATCHES
 
 torch = casting.torch
 TYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -91,7 +92,7 @@ def check(where, name, make, dtypes, target, level):
     return got
 
 
-@pytest.mark.parametrize("level", ["O1", "O4"])
+@pytest.mark.parametrize("level", PATCHES)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize(("where", "name", "make"), named(LOWER))
 def test_lower(contexts, where, name, make, dtype, level):

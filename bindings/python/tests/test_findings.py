@@ -12,9 +12,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import libamp  # noqa: E402
+from levels import LEVELS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from torch import nn  # noqa: E402
-from training import LEVELS, backward, batches, net  # noqa: E402
+from training import backward, batches, net  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import IN_BF16  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from libamp.torch.amp import fused_steps  # noqa: E402
 
@@ -68,7 +69,7 @@ def run(model, optimizer, steps):
 
 
 @needs_fused
-@pytest.mark.parametrize("level", ["O4", "O5"])
+@pytest.mark.parametrize("level", IN_BF16)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_default_optimizer_is_fused(kind, level, seen):
     model, _ = train(level, KINDS[kind])

@@ -7,6 +7,7 @@ import contextlib
 import pytest
 import torch
 import torch.distributed as dist
+from levels import PATCHES, WITH_MASTERS
 from libamp.torch import amp
 from torch import nn
 
@@ -113,12 +114,12 @@ def test_flat_buffers_stay_the_gradients(scale):
     assert all(map(torch.equal, train_flat("O0", scale, fails=True), wanted))
 
 
-@pytest.mark.parametrize("level", ("O1", "O4"))
+@pytest.mark.parametrize("level", PATCHES)
 def test_flat_buffers_with_casts(level):
     assert all(map(torch.equal, train_flat(level, 1024.0), train_flat(level, 512.0)))
 
 
-@pytest.mark.parametrize("level", ("O2", "O5"))
+@pytest.mark.parametrize("level", WITH_MASTERS)
 def test_zero_grad_clears_views_at_levels_with_masters(level):
     model, optimizer = make(level, 128.0)
     flat = torch.ones(18, dtype=model.weight.dtype)

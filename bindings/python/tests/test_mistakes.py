@@ -4,11 +4,11 @@
 import re
 
 import pytest
+from levels import DYNAMIC, WITH_MASTERS
 from libamp import _findings
 from slips import ANY, AT_INITIALIZE, BRACKET, CLIP, FIRST, LAYER, TEN, TWIN, run
 
-O1, O2, BOTH, ALL = ["O1"], ["O2"], ["O1", "O2"], ["O0", "O1", "O2"]
-WITH_MASTERS = ["O2", "O5"]
+O1, O2, BOTH, ALL = ["O1"], ["O2"], DYNAMIC, ["O0", "O1", "O2"]
 AT_END = "with amp.scale_loss"
 
 # name: (what is there, what is put there, code, the levels where it is a mistake, how soon, what the line has)

@@ -13,6 +13,7 @@ import pytest
 mx = pytest.importorskip("mlx.core", reason="mlx is not installed")
 import mlx.nn as nn  # noqa: E402
 import mlx.optimizers as optim  # noqa: E402
+from levels import DYNAMIC, LEVELS, WITH_MASTERS  # noqa: E402
 from libamp.mlx import amp  # noqa: E402
 from mlx.utils import tree_flatten, tree_map, tree_unflatten  # noqa: E402
 from mlxnet import (  # noqa: E402, F401
@@ -31,7 +32,6 @@ from mlxnet import (  # noqa: E402, F401
     unfused,
 )
 
-LEVELS = ["O0", "O1", "O2", "O3", "O4", "O5"]
 STEPS = 60
 
 
@@ -93,7 +93,7 @@ def test_types_of_a_model_in_16_bits(level, low):
     assert moments == ({low} if level == "O3" else {mx.float32})
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_batch_norm_computes_in_fp32_and_returns_what_came(level):
     found = Training(level).model.norm(mx.full((64, 4, 4, 8), 1000.0, dtype=mx.float16))
     assert found.dtype == mx.float16 and (found == 0).all().item()  # a sum in fp16 overflows
@@ -113,7 +113,7 @@ def test_masters_begin_with_the_bits_that_16_lose_and_end_in_the_model():
     assert same(arrays(training.model.parameters()), masters)
 
 
-@pytest.mark.parametrize("level", ["O2", "O5"])
+@pytest.mark.parametrize("level", WITH_MASTERS)
 def test_masters_have_what_is_written_into_weights(level):
     training = Training(level)
     training.run(*data(), 2)
@@ -143,7 +143,7 @@ def everything(training):
     return arrays(training.model.parameters(), states, amp.master_params(training.model))
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_an_overflow_changes_nothing_but_the_scale(level, scheduled):
     optimizer = optim.AdamW(optim.cosine_decay(1e-3, 9)) if scheduled else None
@@ -291,7 +291,7 @@ def losses_and_masters(level, compiled):
     return {str(i): loss for i, loss in enumerate(losses)}, arrays(amp.master_params(training.model))
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_compiled_it_is_the_same_to_the_bit(level):
     """Nothing in the bracket looks at a value: what is compiled cannot."""
     if not compile_mode(NO_FUSE):
@@ -301,7 +301,7 @@ def test_compiled_it_is_the_same_to_the_bit(level):
 
 
 @pytest.mark.skipif(os.environ.get("AMP_SLOW") != "true", reason="a minute of the C++ compiler: --slow")
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_compiled_into_kernels_it_is_the_same_but_for_roundings(level):
     compile_mode(ENABLED)
     _, plain = losses_and_masters(level, False)

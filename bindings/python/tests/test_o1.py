@@ -5,6 +5,7 @@ import pytest
 
 torch = casting.torch
 F = torch.nn.functional
+from levels import PATCHES  # noqa: E402
 from libamp import _core  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 
@@ -349,11 +350,10 @@ def test_models_of_several_levels_in_one_process():
 
 def test_dataparallel_without_devices_runs_the_module():
     model, _ = start(Twice())
-    parallel = torch.nn.DataParallel(model)
-    assert parallel(torch.ones(2, 4)).dtype == HALF
+    assert torch.nn.DataParallel(model)(torch.ones(2, 4)).dtype == HALF
 
 
-@pytest.mark.parametrize("level", ("O1", "O4"))
+@pytest.mark.parametrize("level", PATCHES)
 @pytest.mark.parametrize("lists", ("apex", "torch"))
 def test_functions_with_two_names_are_cast_by_both(level, lists):
     low = torch.float16 if level == "O1" else torch.bfloat16
@@ -370,7 +370,7 @@ def test_functions_with_two_names_are_cast_by_both(level, lists):
 
 
 @pytest.mark.skipif(not hasattr(torch.backends, "mha"), reason="this torch cannot leave its fast path")
-@pytest.mark.parametrize("level", ("O1", "O4"))
+@pytest.mark.parametrize("level", PATCHES)
 @pytest.mark.parametrize("lists", ("apex", "torch"))
 def test_transformers_in_eval_mode(level, lists):
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -385,7 +385,7 @@ def test_transformers_in_eval_mode(level, lists):
 
 
 @pytest.mark.parametrize("lists", ("apex", "torch"))
-@pytest.mark.parametrize("level", ("O1", "O4"))
+@pytest.mark.parametrize("level", PATCHES)
 def test_ops_that_are_younger_than_the_lists(level, lists):
     """Types, bits and the types of gradients."""
     low = torch.float16 if level == "O1" else torch.bfloat16
@@ -428,7 +428,7 @@ def test_ops_that_are_younger_than_the_lists(level, lists):
         assert q.dtype is r.dtype is SINGLE
 
 
-@pytest.mark.parametrize("level", ("O1", "O4"))
+@pytest.mark.parametrize("level", PATCHES)
 def test_spectral_norm(level):
     """It multiplies a vector in FP32 with a product in 16 bits, by torch.vdot."""
     model = torch.nn.Sequential(
@@ -492,7 +492,7 @@ class Young(torch.nn.Module):
         return torch.linalg.matmul(y, x) + torch.linalg.vector_norm(y) + torch.fft.rfft(y).abs().sum()
 
 
-@pytest.mark.parametrize("level", ("O1", "O4"))
+@pytest.mark.parametrize("level", PATCHES)
 def test_compiled_code_casts_what_it_calls_by_another_name(level):
     """torch.functional.einsum, torch._C._linalg.linalg_matmul, torch._C._fft.fft_rfft."""
     model = amp.initialize(Young(), opt_level=level, verbosity=0)

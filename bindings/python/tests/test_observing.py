@@ -15,11 +15,10 @@ from half import LACKS_HALF  # noqa: E402
 if LACKS_HALF:
     pytest.skip("observing is a mode, and so is what computes half for this torch here", allow_module_level=True)
 
+from levels import DYNAMIC, LEVELS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-
-LEVELS = ["O0", "O1", "O2", "O3", "O4", "O5"]
 
 
 class Block(nn.Module):
@@ -153,7 +152,7 @@ def test_an_evaluation_after_a_forward_that_came_to_nothing():
     step(model, optimizer)
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_the_first_gradient_is_that_of_backward(level):
     """Not parameter 0: all of them overflow, and backward comes to the last layer first."""
     model, optimizer = training(level, every=1)

@@ -10,12 +10,13 @@ from casting import LOW, by_hand, policy, words
 from public import NAMESPACES, NEWEST, OTHER, Maker
 
 torch = casting.torch
+from levels import PATCHES  # noqa: E402
 from libamp import _core  # noqa: E402
 
 SINGLE = torch.float32
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 # torch.autocast on CPUs has fp16 since 2.4; older torches have few of its kernels.
-LEVELS = ("O1", "O4") if VERSION >= (2, 4) else ("O4",)
+LEVELS = PATCHES if VERSION >= (2, 4) else ("O4",)
 PREFIX = {"torch.linalg": "linalg_", "torch.fft": "fft_"}
 # The rows of docs/internals/apex-differences.md, "beside torch.autocast", that fail here and not there.
 REFUSED = {("torch.nn.functional", "binary_cross_entropy")}

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import libamp  # noqa: E402
+from levels import DYNAMIC  # noqa: E402
 from libamp import apex_shim  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
@@ -265,7 +266,7 @@ def test_fairseqs_norm_by_amp_c(amp):
     torch.testing.assert_close(norm.double().squeeze(), wanted, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_a_gradient_penalty(amp, level):
     """Wasserstein GANs: the gradient of the critic with respect to its input is itself differentiated."""
     torch.manual_seed(0)

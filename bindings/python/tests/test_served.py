@@ -10,11 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from levels import LEVELS, WITH_MASTERS  # noqa: E402
 from libamp import kernels  # noqa: E402
 from libamp.torch import _devices, _served, amp, optimizers  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 OUT, FETCHED = 4, 7  # amp_served_memory.kind: those that wait
 
 
@@ -159,7 +159,7 @@ class Asks(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("level", ("O2", "O5"))
+@pytest.mark.parametrize("level", WITH_MASTERS)
 @pytest.mark.parametrize("name", ("FusedAdam", "FusedSGD", "FusedLAMB", "FusedNovoGrad", "FusedAdagrad"))
 def test_fused_optimizers(level, name):
     """torch's square root on a CPU is MKL's, within an ulp, and norms are added in another order: 2^-24 each, which six

@@ -5,6 +5,7 @@ import pytest
 
 torch = casting.torch
 nn = torch.nn
+from levels import DYNAMIC, PATCHES, WITH_MASTERS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 
 OPTIMIZERS = {
@@ -71,7 +72,7 @@ def train(level, make="SGD", model=None, batches=BATCHES, each=1, **how):
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
-@pytest.mark.parametrize("level", ["O1", "O4"])
+@pytest.mark.parametrize("level", PATCHES)
 def test_they_step_as_fp32_does(level, make):
     for each, bag, scale in [(1, False, 1024.0), (2, True, "dynamic"), (2, False, 1.0)]:
         expected = train(None, make, Table(bag=bag), each=each)
@@ -79,7 +80,7 @@ def test_they_step_as_fp32_does(level, make):
 
 
 @pytest.mark.parametrize("each", [1, 2])
-@pytest.mark.parametrize("level", ["O2", "O5"])
+@pytest.mark.parametrize("level", WITH_MASTERS)
 def test_masters_step_as_with_dense_gradients(level, each):
     expected = train(level, model=Table(sparse=False), batches=UNIQUE, each=each)
     sparse = train(level, batches=UNIQUE, each=each)
@@ -111,7 +112,7 @@ def test_an_overflow_of_another_parameter_skips_them_too():
     assert amp.stepped(optimizer) is False and torch.equal(model[0].rows.weight, before)
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_gradients_are_unscaled_for_clipping_and_reading(level):
     model, optimizer = start(level)
     backward(optimizer, loss_of(model, BATCHES[0]))
@@ -130,7 +131,7 @@ def test_gradients_are_unscaled_for_clipping_and_reading(level):
         assert torch.equal(model.rows.weight, plain.rows.weight)
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_brackets_that_delay_and_brackets_that_fail(level):
     expected = train(level, each=3)
     model, optimizer = start(level)

@@ -8,10 +8,11 @@ import casting
 import pytest
 
 torch = casting.torch
+from levels import PATCHES  # noqa: E402
 from libamp.torch import amp, optimizers  # noqa: E402
 from torch import nn  # noqa: E402
 
-LEVELS = ["O1", "O4"]
+LEVELS = PATCHES
 
 
 @pytest.fixture(autouse=True)

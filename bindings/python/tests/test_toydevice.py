@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 import extras  # noqa: E402
 import toydevice  # noqa: E402
 import training  # noqa: E402
+from levels import DYNAMIC, LEVELS  # noqa: E402
 from libamp.torch import _torch_ops as ops  # noqa: E402
 from libamp.torch import amp, amp_C, optimizers  # noqa: E402
 from libamp.torch.parallel.LARC import LARC  # noqa: E402
@@ -65,7 +66,6 @@ def test_unscaling_looks_once_a_list():
 
 # ---- training ----
 
-DYNAMIC = ["O1", "O2"]
 DATA = training.batches(8)
 
 
@@ -145,7 +145,7 @@ def assert_trains_as_on_the_cpu(level, make, **settings):
     assert (scales[3] == scales[2] / 2) == (level in DYNAMIC)
 
 
-@pytest.mark.parametrize("level", training.LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 @on_toy
 def test_levels_train_as_on_the_cpu(level):
     for make in (momentum, FUSED["adam"]):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from levels import DYNAMIC
 from libamp import apex_shim
 from torch import nn
 from torch.nn import functional as F
@@ -38,7 +39,7 @@ def parts(amp: Any, level: str) -> tuple[nn.Module, Any, list[Any]]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    settings = {"init_scale": 1024.0} if level in ("O1", "O2") else {}
+    settings = {"init_scale": 1024.0} if level in DYNAMIC else {}
     model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0, **settings)
     return model, optimizer, [(torch.randn(4, 8), torch.randint(4, (4,))) for _ in range(4)] * 3
 

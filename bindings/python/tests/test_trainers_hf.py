@@ -17,9 +17,8 @@ accelerate = pytest.importorskip("accelerate", reason="accelerate is not install
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 import libamp.accelerate  # noqa: E402
+from levels import DYNAMIC, LEVELS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
-
-LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +93,7 @@ def by_hand(level: str, **settings: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_script_is_the_plain_loop(level: str) -> None:
-    settings = {"init_scale": 1024.0} if level in ("O1", "O2") else {}
+    settings = {"init_scale": 1024.0} if level in DYNAMIC else {}
     with warnings.catch_warnings():
         warnings.simplefilter("error", libamp.FindingWarning)
         found = Script(level, **settings).run(range(6))
@@ -203,7 +202,7 @@ def losses(made: Any) -> list[float]:
 def test_trainer_trains(level: str, tmp_path: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", libamp.FindingWarning)
-        made = trainer(tmp_path, level, settings={"init_scale": 1024.0} if level in ("O1", "O2") else None)
+        made = trainer(tmp_path, level, settings={"init_scale": 1024.0} if level in DYNAMIC else None)
         before = made.evaluate()["eval_loss"]
         made.train()
     seen = losses(made)
@@ -276,7 +275,7 @@ def test_trainer_recovers_from_an_overflow(tmp_path: Any) -> None:
     assert all(value.isfinite().all() for value in made.model.state_dict().values())
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_trainer_resumes(level: str, tmp_path: Any) -> None:
     settings = {"init_scale": 1024.0, "window": 3}
     kept: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}

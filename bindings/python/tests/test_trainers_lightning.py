@@ -15,11 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 pl = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
 
 import libamp  # noqa: E402
+from levels import DYNAMIC, LEVELS  # noqa: E402
 from libamp.lightning import AmpPrecision  # noqa: E402
 from libamp.torch import amp  # noqa: E402
-
-LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
-SCALED = ("O1", "O2")
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +123,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_fit_is_the_plain_loop(level: str, tmp_path: Any) -> None:
-    settings = {"init_scale": 1024.0} if level in SCALED else {}
+    settings = {"init_scale": 1024.0} if level in DYNAMIC else {}
     model = Net()
     made = trainer(tmp_path, level, settings, max_epochs=2, accumulate_grad_batches=2, gradient_clip_val=0.1)
     with warnings.catch_warnings():
@@ -140,7 +138,7 @@ def test_a_module_without_forward(level: str, tmp_path: Any) -> None:
     model = Parts()
     model.wanted = {"O1": torch.float16, "O4": torch.bfloat16}.get(level, torch.float32)
     before = [value.clone() for value in model.state_dict().values()]
-    trainer(tmp_path, level, {"init_scale": 1024.0} if level in SCALED else None).fit(model, batches())
+    trainer(tmp_path, level, {"init_scale": 1024.0} if level in DYNAMIC else None).fit(model, batches())
     assert not same(before, model.state_dict().values())
     assert all(value.isfinite().all() for value in model.state_dict().values())
 
@@ -175,7 +173,7 @@ def test_an_overflow_is_skipped(tmp_path: Any) -> None:
     assert all(value.isfinite().all() for value in model.state_dict().values())
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("level", DYNAMIC)
 def test_resume(level: str, tmp_path: Any) -> None:
     settings = {"init_scale": 1024.0, "window": 3}
     made = trainer(tmp_path, level, settings, max_epochs=1)
@@ -214,7 +212,7 @@ class Manual(Net):
 @pytest.mark.parametrize("level", ["O1", "O2", "O5"])
 def test_manual_optimization(level: str, tmp_path: Any) -> None:
     model = Manual()
-    trainer(tmp_path, level, {"init_scale": 1024.0} if level in SCALED else None, max_epochs=4).fit(model, batches())
+    trainer(tmp_path, level, {"init_scale": 1024.0} if level in DYNAMIC else None, max_epochs=4).fit(model, batches())
     assert len(model.losses) == 32 and sum(model.losses[-8:]) < sum(model.losses[:8])
 
 

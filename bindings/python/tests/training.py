@@ -6,9 +6,6 @@ import torch
 from libamp.torch import amp
 from torch import nn
 
-LEVELS = ["O0", "O1", "O2", "O3", "O4", "O5"]
-WITH_MASTERS = ["O2", "O5"]
-
 
 def net():
     torch.manual_seed(0)
