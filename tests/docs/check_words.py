@@ -13,7 +13,7 @@ import sys
 GOALS = {"what": 3, "who, whose": 2, "semicolons": 5}
 LIMITS = {  # per 1,000 words: what; who, whose; semicolons. Lower them with every rewrite, down to GOALS
     "README.md": (3, 2, 5),
-    "docs": (3.7, 2, 6.1),
+    "docs": (3, 2, 5.1),
     "include": (10.6, 2.6, 24),
     "src": (14.7, 2.8, 14.6),
 }
