@@ -5,10 +5,10 @@
 #ifndef AMP_SCALER_H
 #define AMP_SCALER_H
 
-/* Whose rule for the dynamic loss scale, tick by tick; docs/guide/loss-scaling.md has the rules. One list: the
- * constant, its value, words; the mode's name and whose rule it has; what these members of amp_config are in it where
- * they are 0: init_scale, min_scale, max_scale, growth, backoff (0: by 1 / growth), window, hysteresis,
- * consecutive_hysteresis (1: on); and 1 if it multiplies in FP32, by the float that is nearest to the factor. */
+/* Modes of dynamic loss scaling; docs/guide/loss-scaling.md has their rules. X(constant, value, description, name, the
+ * mode with the same rule, defaults of these members of amp_config: init_scale, min_scale, max_scale, growth, backoff
+ * (0: 1 / growth), window, hysteresis, consecutive_hysteresis (1: on); and 1 if it multiplies in FP32, by the float
+ * nearest to the factor). */
 #define AMP_SCALER_MAP(X)                                                                                              \
     X(AMP_SCALER_APEX, 1, "ceiling 2^24. Source: apex/amp/scaler.py",                                                  \
       apex, apex, 0x1p16f, 0x1p-126f, 0x1p24f, 2.0, 0.5, 2000, 1, 1, 0)                                                \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What some training loops need beside amp.h: several losses and optimizers, micro-batches, the scale on tensors of the
- * host's choice, parameters that come late or are written between steps, optimizers that hold the masters.
+ * For training loops that need more than amp.h: several losses and optimizers, micro-batches, the loss scale on other
+ * tensors, parameters that are added or written between steps, optimizers that own the masters.
  */
 #ifndef AMP_TRAIN_H
 #define AMP_TRAIN_H
@@ -16,67 +16,63 @@ extern "C" {
 
 /* Flags of a bracket. */
 enum {
-    /* Leave the gradients scaled for a later bracket with the same loss_id to unscale (Apex: delay_unscale). There they
-     * stay where they are: backward adds to them, and what you do to gradients inside that bracket, as reducing them
-     * over ranks, is done to the sum. It has the scale that they carry, should the scale of the loss have changed
-     * since; AMP_ERR_CONFLICT: those of its optimizers carry different ones. (Where the scaler lives on a device the
-     * scale is the present one.) */
+    /* Leaves the gradients scaled; a later bracket with the same loss_id unscales them (Apex: delay_unscale). In that
+     * bracket they are not set aside: backward accumulates into them, and a reduction over ranks inside it reduces the
+     * sum. That bracket uses the scale of these gradients, even if the scale of the loss has changed (if the scaler is
+     * on a device: the present scale). AMP_ERR_CONFLICT: gradients of its optimizers have different scales. */
     AMP_DELAY_UNSCALE = 1u << 0,
-    /* Unscale, but leave it to the next bracket with the same loss_id and without this flag to update the scale and to
-     * decide (Apex: delay_overflow_check): over the gradients of all these brackets, for all their optimizers, over all
-     * ranks. Such a bracket counts as one. It may have no backward at all; until it has ended, those optimizers do not
-     * step. One scale change and at most one skip for a step of several brackets, and one exchange between ranks. */
+    /* Unscales the gradients, and leaves the scale update and the decision to the next bracket with the same loss_id
+     * and without this flag (Apex: delay_overflow_check). That bracket decides over the gradients of all these
+     * brackets, for all their optimizers and ranks: one scale change, at most one skip, one reduction between ranks. It
+     * may contain no backward. Until it ends, those optimizers do not step. */
     AMP_DELAY_OVERFLOW_CHECK = 1u << 1
 };
 
-/* The same for several optimizers and several losses. context may be NULL if n_optimizers > 0. Brackets may overlap if
- * no optimizer is in two of them and none shares a parameter with one in another: AMP_ERR_WRONG_STATE.
- * AMP_ERR_CONFLICT: a gradient still carries the scale of another loss (AMP_DELAY_UNSCALE), and it is not one static
- * scale for both. */
+/* amp_scale_loss_begin for several optimizers and losses. loss_id: from 0, below amp_config.num_losses. flags:
+ * AMP_DELAY_*. context may be NULL if n_optimizers > 0. Brackets may overlap if they share no optimizer and no
+ * parameter (else AMP_ERR_WRONG_STATE). AMP_ERR_CONFLICT: a gradient still has the scale of another loss
+ * (AMP_DELAY_UNSCALE), and the two are not one static scale. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin_many(amp_context *context, amp_optimizer *const *optimizers,
                                                             size_t n_optimizers, uint32_t loss_id, uint32_t flags,
                                                             void *loss, amp_scaled_loss *scaled);
 
 /* ---- The scale on other tensors ---------------------------------------------------------------------------------- */
 
-/* The scale on tensors of the host's choice, for gradient penalties and several backward passes. amp_scale multiplies
- * on the tape (*out moves to the caller, who ends it as any tensor of the host's); amp_unscale divides the elements in
- * place, unseen by any tape, and sets *found_inf (may be NULL) to 1.0f if one is not finite afterwards. Both use the
- * present scale of loss_id; inside a bracket that is the bracket's. On a device: the tensors of a call of amp_unscale
- * are in one memory, of a device that has parameters; nothing waits if found_inf is NULL or in that memory too (else it
- * does, for that one word), and amp_scale does not if the host has scale_by: then its tensor is on the device of the
- * parameters, as a loss is. AMP_ERR_CONFLICT: tensors in two memories. */
+/* The loss scale on other tensors, for gradient penalties and several backward passes. amp_scale multiplies a tensor
+ * and records it on the tape; *out moves to the caller. amp_unscale divides elements in place, without the tape, and
+ * sets *found_inf (may be NULL) to 1.0f if a result is infinite or NaN. Both use the present scale of loss_id: in a
+ * bracket, that of the bracket. On a device, all tensors of one amp_unscale must be on one device that has parameters
+ * (AMP_ERR_CONFLICT); it waits for the device only if found_inf is in host memory. amp_scale waits unless the host has
+ * scale_by; its tensor must then be on the device of the parameters. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale(amp_context *context, uint32_t loss_id, void *tensor, void **out);
 AMP_API AMP_MUST_CHECK amp_status amp_unscale(amp_context *context, uint32_t loss_id, void *const *tensors, size_t n,
                                               float *found_inf);
 
 /* ---- Parameters and masters between steps ------------------------------------------------------------------------ */
 
-/* More parameters for an optimizer, mid-run (torch: add_param_group): parameters of its model that were frozen, or new
- * ones in FP32, which get the level's type and a master as at initialize. The host's optimizer must know them already.
- * Outside brackets and steps, while no other thread runs this context's ops. All or nothing. */
+/* Adds parameters to an optimizer (torch: add_param_group): frozen parameters of its model, or new ones in FP32, which
+ * are cast and get masters as in amp_initialize. The optimizer of the host must have them already. Outside brackets and
+ * steps, while no other thread runs ops of this context. On an error nothing has changed. */
 AMP_API AMP_MUST_CHECK amp_status amp_add_params(amp_optimizer *optimizer, const amp_param *params, size_t n);
 
-/* Tell libamp that parameters changed outside its step, for hosts without `version`: elementwise, master := parameter
- * wherever the parameter is not the rounded master. With `version` this happens by itself before each step. At every
- * level, what is kept of parameters (casts, packed raw buffers: docs/reference/buffers.md) is let go. */
+/* Call this after parameters changed outside a step, on hosts without `version`: copies each element of a parameter
+ * that differs from the rounded master into the master. With `version` each step does this by itself. At every level it
+ * also drops cached casts and packed raw buffers (docs/reference/buffers.md) of parameters. */
 AMP_API AMP_MUST_CHECK amp_status amp_masters_reconcile(amp_context *context);
 
-/* The other way, for who wrote masters between steps (an average of weights swapped in, sharpness-aware minimisation):
- * parameter := master, rounded, so that a forward before the next step computes with it. What changed in a parameter
- * since they last agreed, as `version` tells, goes into its master first. Parameters whose step is running are left to
- * it. */
+/* Call this after writing masters between steps (averaged weights, sharpness-aware minimization): rounds each master
+ * into its parameter, so that a forward before the next step uses it. Changes of a parameter that `version` reports go
+ * into its master first. Parameters of a running step are left to it. */
 AMP_API AMP_MUST_CHECK amp_status amp_masters_write_back(amp_context *context);
 
 /* ---- Optimizers that hold the masters ---------------------------------------------------------------------------- */
 
 /*
- * AMP_OPTIMIZER_HOLDS_MASTERS: the host's optimizer updates the masters themselves (amp_master_params: data), which it
- * was given as tensors of its own: nothing is exchanged around a step, and amp_step_end rounds the masters into the
- * parameters. The FP32 gradient of a bracket is in amp_master.grad, one block as long as the parameter lives. The hook
- * grad tells of that block, once a bracket has ended, as of a gradient of the parameter: a handle whose view is the
- * block, or NULL where the host has cleared it. The 16-bit gradient that backward made is left as it is, scaled: while
- * amp_scale_loss_end runs, the hook grad tells of it. Needs set_grad, which takes either kind, and NULL for both.
+ * AMP_OPTIMIZER_HOLDS_MASTERS: the masters (amp_master_params: data) are tensors of the optimizer of the host, which
+ * updates them. A step exchanges no storage; amp_step_end rounds the masters into the parameters. amp_master.grad is
+ * the FP32 gradient, one block for the life of the parameter. After a bracket the hook grad returns a handle on that
+ * block, or NULL if the host has cleared it. During amp_scale_loss_end it returns the 16-bit gradient of backward,
+ * which stays scaled. The hook set_grad is needed; it takes gradients of either type, and NULL.
  */
 
 #ifdef __cplusplus

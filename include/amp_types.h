@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all of libamp's headers share: statuses, the types of elements, tensors and blocks of memory. amp.h includes it.
+ * Shared by all headers of libamp: statuses, element types, tensors and blocks of memory. amp.h includes it.
  */
 #ifndef AMP_TYPES_H
 #define AMP_TYPES_H
@@ -12,21 +12,21 @@
 extern "C" {
 #endif
 
-/* What libamp exports. Define AMP_STATIC before including the header to link the static library. */
+/* Marks exported functions. Define AMP_STATIC before including the header to link the static library. */
 #if defined(AMP_STATIC) || !defined(__GNUC__)
 #define AMP_API
 #else
 #define AMP_API __attribute__((visibility("default")))
 #endif
 
-/* The returned status must not be ignored. */
+/* Marks functions whose status must not be ignored. */
 #if defined(__GNUC__)
 #define AMP_MUST_CHECK __attribute__((warn_unused_result))
 #else
 #define AMP_MUST_CHECK
 #endif
 
-/* What the _INIT macros are made of: struct_size set, all else 0. */
+/* For the _INIT macros: sets struct_size, and all other members to 0. */
 #ifdef __cplusplus
 extern "C++" {
 template <class Structure> inline Structure amp_sized_() {
@@ -42,10 +42,10 @@ template <class Structure> inline Structure amp_sized_() {
 
 /* ---- Statuses ---------------------------------------------------------------------------------------------------- */
 
-/* What a call that can fail returns: AMP_OK, or a negative value. Hooks of the host may use any negative value. */
+/* Result of a call that can fail: AMP_OK, or a negative value. Hooks of the host may return any negative value. */
 typedef int32_t amp_status;
 
-/* One list: the constants, amp_status_name and amp_status_text all come from it. Values are fixed for ever. */
+/* X(constant, value, text): the list behind amp_status_name and amp_status_text. Values never change. */
 #define AMP_STATUS_MAP(X)                                                                                              \
     X(AMP_OK, 0, "success")                                                                                            \
     X(AMP_ERR_INVALID_ARGUMENT, -1, "an argument is invalid")                                                          \
@@ -73,117 +73,115 @@ enum {
 #define AMP_STATUS_CONSTANT(name, value, text) name = value,
     AMP_STATUS_MAP(AMP_STATUS_CONSTANT)
 #undef AMP_STATUS_CONSTANT
-    AMP_STATUS_LAST_ = -19 /* the least of them; not a status of its own */
+    AMP_STATUS_LAST_ = -19 /* the least value; no status of its own */
 };
 
-/* "AMP_ERR_NO_MEMORY" and "out of memory"; never NULL, also for unknown values. */
+/* The name and the text of a status: "AMP_ERR_NO_MEMORY", "out of memory". Never NULL, also for unknown values. */
 AMP_API const char *amp_status_name(amp_status status);
 AMP_API const char *amp_status_text(amp_status status);
 
-/* This thread's last error in words: what was wrong, where, what to do. "" if there was none. The text is the
- * thread's own and holds until its next failing call. */
+/* Describes the last error of this thread: the fault, its place and the remedy. "" if there was none. The text is valid
+ * until the next failing call of the thread. */
 AMP_API const char *amp_last_error(void);
 
-/* The library's version: "0.1.0". */
+/* The version of the library: "0.1.0". */
 AMP_API const char *amp_version(void);
 
 /* ---- Types and settings ------------------------------------------------------------------------------------------ */
 
-/* A function pointer of the host of whatever type; cast it back to its real type before calling. */
+/* A function pointer of any type. Cast it to its real type before calling. */
 typedef void (*amp_fn)(void);
 
-/* All state lives in a context, made by one initialize and ended by amp_shutdown. */
+/* All state of one amp_initialize, until amp_shutdown. */
 typedef struct amp_context amp_context;
 
 /* The type of a tensor's elements. */
 typedef int32_t amp_dtype;
 enum {
-    AMP_DTYPE_DEFAULT = 0,   /* none: the default, or the present type stays */
+    AMP_DTYPE_DEFAULT = 0,   /* no type: the default, or no change of type */
     AMP_FLOAT32 = 1,         /* IEEE binary32 */
     AMP_FLOAT16 = 2,         /* IEEE binary16 */
     AMP_BFLOAT16 = 3,        /* the upper half of a binary32 */
     AMP_FLOAT64 = 4,         /* IEEE binary64 */
-    AMP_DTYPE_OTHER = 5,     /* integers, booleans, anything that libamp leaves alone */
-    AMP_DTYPE_UNCHANGED = 6  /* cast_model_type only: do not touch the model (Apex: cast_model_type=False) */
+    AMP_DTYPE_OTHER = 5,     /* integers, booleans and other types that libamp does not cast */
+    AMP_DTYPE_UNCHANGED = 6  /* cast_model_type only: parameters keep their types (Apex: cast_model_type=False) */
 };
 
-/* A setting that is on, off, or not given. */
+/* A setting with a default. */
 typedef int32_t amp_switch;
 enum {
-    AMP_DEFAULT = 0, /* the level's property, or the default stated with the setting */
+    AMP_DEFAULT = 0, /* the property of the level, or the default stated with the setting */
     AMP_OFF = 1,     /* off */
     AMP_ON = 2,      /* on */
-    AMP_SPLIT = 3    /* amp_config.master_weights alone: on, as bfloat16 parameters and 16-bit remainders */
+    AMP_SPLIT = 3    /* master_weights only: a master is the bfloat16 parameter and 16 further bits */
 };
 
-/* What the policy does with an op. */
+/* The casts of an op. */
 typedef int32_t amp_class;
 enum {
-    AMP_BY_LIST = 0,          /* whatever the named cast list says about the op's name */
-    AMP_LOWER = 1,            /* floating arguments become the level's 16-bit type */
-    AMP_FP32 = 2,             /* floating arguments become FP32 */
-    AMP_PROMOTE = 3,          /* floating arguments become the widest type among them */
-    AMP_PROMOTE_SEQUENCE = 4, /* the tensors of the list arguments become their widest type */
-    AMP_BANNED = 5,           /* refuses 16-bit arguments, saying what to use instead */
-    AMP_LEAVE = 6             /* runs as it comes */
+    AMP_BY_LIST = 0,          /* the class that the cast list has for the name */
+    AMP_LOWER = 1,            /* floating arguments to the 16-bit type of the level */
+    AMP_FP32 = 2,             /* floating arguments to FP32 */
+    AMP_PROMOTE = 3,          /* floating arguments to the widest type among them */
+    AMP_PROMOTE_SEQUENCE = 4, /* tensors of list arguments to the widest type among them */
+    AMP_BANNED = 5,           /* an error for 16-bit arguments, which names an alternative */
+    AMP_LEAVE = 6             /* no casts */
 };
 
-/* What a bracket decided for the step that follows. An overflow is a decision, not an error. */
+/* The decision of a bracket for the next step. An overflow is no error. */
 typedef int32_t amp_action;
 enum {
     AMP_STEP = 0,          /* the optimizer steps */
-    AMP_SKIP = 1,          /* it does not: a gradient was not finite */
-    AMP_STEP_ON_DEVICE = 2 /* the flag is in device memory */
+    AMP_SKIP = 1,          /* the optimizer does not step: a gradient has an infinity or a NaN */
+    AMP_STEP_ON_DEVICE = 2 /* the optimizer steps if found_inf, in device memory, is 0 */
 };
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
-/* Numbers of DLPack's DLDeviceType: 1 CPU, 2 CUDA, ... */
+/* A device, numbered as in DLPack: 1 CPU, 2 CUDA, ... */
 typedef struct amp_device {
     int32_t type; /* DLDeviceType */
-    int32_t id;   /* which of them */
+    int32_t id;   /* its number among devices of that type */
 } amp_device;
 
-/* A borrowed description of a handle's elements, never stored. Same layout and codes as DLPack's DLTensor: a host may
- * pass a DLTensor. strides in elements; NULL means compact row-major. code 0 int, 1 uint, 2 float, 4 bfloat. */
+/* The elements of a tensor; borrowed. Layout and codes are those of DLTensor in DLPack, so a host may pass one. */
 typedef struct amp_tensor_view {
-    void *data;        /* the block that byte_offset counts from */
-    amp_device device; /* where the elements are */
-    int32_t ndim;      /* dimensions; 0: one element */
+    void *data;        /* start of the block */
+    amp_device device; /* device of the elements */
+    int32_t ndim;      /* number of dimensions; 0: one element */
     struct {
-        uint8_t code;   /* kind of number */
-        uint8_t bits;   /* of one lane */
+        uint8_t code;   /* 0 int, 1 uint, 2 float, 4 bfloat */
+        uint8_t bits;   /* bits of one lane */
         uint16_t lanes; /* 1 */
     } dtype;              /* the type of the elements */
     int64_t *shape;       /* ndim extents */
-    int64_t *strides;     /* ndim strides in elements, or NULL */
+    int64_t *strides;     /* ndim strides in elements; NULL: compact row-major */
     uint64_t byte_offset; /* from data to the first element */
 } amp_tensor_view;
 
-/* A block of elements that can be put under a handle (see swap_data). `owner` is the host's own word for the block
- * and is only carried along. A block made by the host's alloc is freed by whoever holds it, with the host's free.
- * Without alloc, blocks come from libamp's allocator and the host must never free one: libamp takes it back. So a host
- * whose step drops its gradients, which free their blocks, needs alloc and free. */
+/* A block of elements for the hook swap_data. With the hook alloc, its present holder (host or libamp) frees it by the
+ * hook free. Without alloc, blocks come from libamp, and the host must not free them; a host that frees blocks when its
+ * gradients are dropped therefore needs alloc and free. */
 typedef struct amp_storage {
     void *data;       /* the elements */
-    void *owner;      /* the host's own word */
-    uint64_t bytes;   /* at data */
-    amp_dtype dtype;  /* what they hold */
+    void *owner;      /* private to the host; libamp only returns it */
+    uint64_t bytes;   /* size of the block */
+    amp_dtype dtype;  /* type of the elements */
     int32_t reserved; /* 0 */
 } amp_storage;
 
-/* What an allocation is for; hosts may use it for accounting. */
+/* The purpose of an allocation, for accounting by the host. */
 typedef int32_t amp_purpose;
 enum {
-    AMP_FOR_PARAMETER = 1, /* a parameter's 16-bit elements */
-    AMP_FOR_MASTER = 2,    /* its FP32 master, or the remainder of one that is split */
+    AMP_FOR_PARAMETER = 1, /* 16-bit elements of a parameter */
+    AMP_FOR_MASTER = 2,    /* an FP32 master, or the remainder of a split one */
     AMP_FOR_GRADIENT = 3   /* a gradient */
 };
 
-/* How values of several ranks become one; see the hook reduce. */
+/* An operation over ranks, for the hook reduce. */
 typedef int32_t amp_reduction;
 enum {
-    AMP_REDUCE_MAX = 1, /* the greatest */
+    AMP_REDUCE_MAX = 1, /* the largest value */
     AMP_REDUCE_SUM = 2  /* the sum */
 };
 
