@@ -3,8 +3,8 @@
 """Which lines and branches of src/ the tests ran: coverage.py BUILD [--list FILE...]
 
 BUILD was configured with -Db_coverage=true and gcc, and its tests have run; under sanitizers, without those checks that
-gcov takes for branches (tools/test). Prints one line with both figures and the files below a bar; fails where the whole is
-below another. --list prints the lines and branches of these files that nothing ran.
+gcov takes for branches (tools/test). Prints one line with both figures and the files below a bar; fails where the whole
+is below another. --list prints the lines and branches of these files that nothing ran.
 
 Not counted: src/kernels/cuda/, the branches of calls that may throw, and those of assert().
 """
@@ -48,8 +48,9 @@ def measure(build, root):
     sources = {}
     notes = sorted((build / "src").rglob("*.gcda"))
     for at in range(0, len(notes), 20):
-        output = subprocess.run(["gcov", "--json-format", "--stdout", "--branch-probabilities", *notes[at:at + 20]], cwd=build,
-                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
+        output = subprocess.run(["gcov", "--json-format", "--stdout", "--branch-probabilities", *notes[at:at + 20]],
+                                cwd=build, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                check=True).stdout
         for document in filter(None, output.splitlines()):
             for part in json.loads(document)["files"]:
                 path = (build / part["file"]).resolve()
@@ -75,7 +76,8 @@ def told(counts):
 
 def listing(source):
     for number in sorted(source.lines):
-        untaken = [str(index) for (line, index), count in sorted(source.branches.items()) if line == number and not count]
+        untaken = [str(index) for (line, index), count in sorted(source.branches.items()) if line == number
+                   and not count]
         if not source.lines[number] or untaken:
             what = "branch " + ",".join(untaken) if source.lines[number] else "not run"
             print(f"{number:5} {what:14} {source.text[number - 1].strip()}")

@@ -8,7 +8,8 @@ constant one larger, a call or an assignment left out. All of them are compiled 
 environment gives (AMP_MUTANT), so that the programs are built once; then the suites run for each until one fails.
 Prints those that lived: a place that no test looks at, or where the wrong is as good as the right.
 
---tests REVISION takes tests/ from there: the same mutants (same seed) against older tests. Needs clang, and libclang (PyPI) of its version.
+--tests REVISION takes tests/ from there: the same mutants (same seed) against older tests. Needs clang, and libclang
+(PyPI) of its version.
 """
 import argparse
 import collections
@@ -67,7 +68,8 @@ class Finder:
         self.found.append(Mutant(self.path, begin, end, cursor.location.line, what, text))
 
     def choice(self, cursor, what, wrong):
-        self.add(cursor, what, "(" + CHOOSES.format(number="{number}", wrong=wrong, right=self.text(*offsets(cursor))) + ")")
+        self.add(cursor, what, "(" + CHOOSES.format(number="{number}", wrong=wrong,
+                                                    right=self.text(*offsets(cursor))) + ")")
 
     def visit(self, cursor):
         for child in cursor.get_children():
@@ -91,13 +93,15 @@ class Finder:
         if cursor.kind == Kind.BINARY_OPERATOR and len(children) == 2:
             left, right = offsets(children[0]), offsets(children[1])
             operator = self.text(left[1], right[0]).strip()
-            numbers = all(child.type.kind != clang.cindex.TypeKind.POINTER for child in children) or operator not in "+-"
+            numbers = all(child.type.kind != clang.cindex.TypeKind.POINTER
+                          for child in children) or operator not in "+-"
             if (left[0], right[1]) == (begin, end) and left[1] < right[0] and numbers:
                 for other in OTHER.get(operator, ()):
                     wrong = f"{self.text(*left)} {other} {self.text(*right)}"
                     self.choice(cursor, f"{operator} is {other}", wrong)
         if cursor.kind == Kind.INTEGER_LITERAL and self.text(begin, end).isdigit():
-            self.choice(cursor, f"{self.text(begin, end)} is {int(self.text(begin, end)) + 1}", f"{self.text(begin, end)} + 1")
+            self.choice(cursor, f"{self.text(begin, end)} is {int(self.text(begin, end)) + 1}",
+                        f"{self.text(begin, end)} + 1")
         if cursor.kind == Kind.IF_STMT and children:
             self.choice(children[0], "if (!...)", f"!({self.text(*offsets(children[0]))})")
         is_statement = parent.kind == Kind.COMPOUND_STMT and self.text(end, end + 1) == ";"
@@ -107,9 +111,11 @@ class Finder:
 
 def find(folders):
     index, found = clang.cindex.Index.create(), []
-    builtin = subprocess.run(["clang", "-print-resource-dir"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    builtin = subprocess.run(["clang", "-print-resource-dir"], stdout=subprocess.PIPE, text=True,
+                             check=True).stdout.strip()
     options = ["-std=gnu11", f"-I{ROOT}/include", f"-I{ROOT}/src", "-isystem", builtin + "/include"]
-    for path in sorted(file for folder in folders for file in (ROOT / folder).rglob("*.c") if "device" not in file.name):
+    for path in sorted(file for folder in folders for file in (ROOT / folder).rglob("*.c")
+                       if "device" not in file.name):
         unit = index.parse(str(path), args=options)
         errors = [str(problem) for problem in unit.diagnostics if problem.severity >= clang.cindex.Diagnostic.Error]
         if errors:
@@ -125,7 +131,8 @@ def sample(found, count, seed):
     for mutant in found:
         if len(chosen) == count:
             break
-        if not any(mutant.path == other.path and mutant.begin < other.end and other.begin < mutant.end for other in chosen):
+        if not any(mutant.path == other.path and mutant.begin < other.end and other.begin < mutant.end
+                   for other in chosen):
             chosen.append(mutant)
     return chosen
 
@@ -147,14 +154,16 @@ def copy(tree, tests):
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir(parents=True)
     for revision, paths in ((("HEAD", ["."]),) if not tests else (("HEAD", [".", ":!tests"]), (tests, ["tests"]))):
-        archive = subprocess.run(["git", "archive", revision, *paths], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+        archive = subprocess.run(["git", "archive", revision, *paths], cwd=ROOT, stdout=subprocess.PIPE,
+                                 check=True).stdout
         subprocess.run(["tar", "-x", "-C", str(tree)], input=archive, check=True)
 
 
 def run(command, tree, log, number=0):
     environment = {**os.environ, "AMP_MUTANT": str(number)}
     with open(log, "w", encoding="utf-8") as output:
-        return subprocess.run(command, cwd=tree, stdout=output, stderr=subprocess.STDOUT, env=environment, check=False).returncode
+        return subprocess.run(command, cwd=tree, stdout=output, stderr=subprocess.STDOUT, env=environment,
+                              check=False).returncode
 
 
 def first_failure(log):
@@ -178,7 +187,8 @@ def main():
     log = tree / "log"
     if run(["meson", "setup", "build", *CONFIGURED], tree, log) or run(["ninja", "-C", "build"], tree, log):
         sys.exit(f"mutants.py: it does not build: {log}")
-    test = ["meson", "test", "-C", "build", "--no-rebuild", "--maxfail", "1", *(f"--no-suite={suite}" for suite in SLOW)]
+    test = ["meson", "test", "-C", "build", "--no-rebuild", "--maxfail", "1",
+            *(f"--no-suite={suite}" for suite in SLOW)]
     if run(test, tree, log):
         sys.exit(f"mutants.py: the tests fail where nothing is wrong: {log}")
     lived = 0

@@ -47,7 +47,8 @@ def rows(root):
         figures = {}
         for level, peer in LEVELS.items():
             ours, theirs = find(h100, model, level), find(h100, model, peer)
-            figures[level] = (number(theirs, "GPU ms") / number(ours, "GPU ms"), number(ours, "MiB") / number(theirs, "MiB"))
+            figures[level] = (number(theirs, "GPU ms") / number(ours, "GPU ms"),
+                              number(ours, "MiB") / number(theirs, "MiB"))
         yield size, "H100", "autocast", TRAIN, "", figures
     steps = re.findall(r"^step +training step, (O\d) .*? ms +([\d.]+) .*the same host in FP32$", h100, re.MULTILINE)
     yield ("4 linear layers of 4096", "H100", "itself in FP32", "tools/gpu pack", "",
@@ -57,7 +58,8 @@ def rows(root):
         last = found[max(found)]
         yield (name, "CPU", "itself in FP32", command, f"{last['accuracy']}, alone {last['accuracy alone']}",
                {level: (number(row, "seconds alone") / number(row, "seconds"),
-                        None if row["activations"] == "-" else number(row, "activations")) for level, row in found.items()})
+                        None if row["activations"] == "-" else number(row, "activations"))
+                for level, row in found.items()})
 
 
 def block(root):

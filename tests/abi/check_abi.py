@@ -4,8 +4,8 @@
 
 Compares the library with the stored baseline tests/abi/libamp.abi: functions, their types and every structure they
 reach. Additions are reported and pass: functions, and members at the end of a structure that begins with struct_size,
-which old programs cannot see (docs/reference/abi.md). What is gone or changed fails. --update replaces the baseline instead
-(`ninja abi-baseline`). Prints TAP. Needs abidiff and abidw, and a library with debug information.
+which old programs cannot see (docs/reference/abi.md). What is gone or changed fails. --update replaces the baseline
+instead (`ninja abi-baseline`). Prints TAP. Needs abidiff and abidw, and a library with debug information.
 """
 import pathlib
 import platform
@@ -97,8 +97,8 @@ def checks(root, library, scratch):
         planted = scratch / "planted.abi"
         planted.write_text(text.replace(old, new), encoding="utf-8")
         status, said = compare(planted, trimmed, "--no-added-syms")
-        yield f"{what} is found out", [] if text != planted.read_text(encoding="utf-8") and status & CHANGED else said or [
-            "silence"]
+        found = text != planted.read_text(encoding="utf-8") and status & CHANGED
+        yield f"{what} is found out", [] if found else said or ["silence"]
 
 
 def main():

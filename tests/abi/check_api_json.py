@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """amp_api.json is what the compiler and the library say: check_api_json.py JSON INCLUDE_DIR LIBRARY CC... Prints TAP.
 
-Writes a C program that asserts every size, offset, value and prototype of the description over the headers, and compares
-its functions and enumerators with those that the library exports and the compiler sees.
+Writes a C program that asserts every size, offset, value and prototype of the description over the headers, and
+compares its functions and enumerators with those that the library exports and the compiler sees.
 """
 import json
 import pathlib
@@ -35,7 +35,8 @@ def spelled(kind, name):
     if "function" in kind:
         return prototype(kind["function"], f"(*{name})")
     if "struct" in kind:
-        return "struct {" + " ".join(spelled(field["type"], field["name"]) + ";" for field in kind["struct"]) + f"}} {name}"
+        return "struct {" + " ".join(spelled(field["type"], field["name"]) + ";"
+                                     for field in kind["struct"]) + f"}} {name}"
     return f"{kind['name']}{const} {name}"
 
 
@@ -89,7 +90,8 @@ def beginnings(api):
     for struct in api["structs"]:
         if "init" in struct:
             name = struct["name"]
-            yield f"{{ static const {name} made = {name.upper()}_INIT; {name} wanted; memset(&wanted, 0, sizeof wanted);"
+            yield f"{{ static const {name} made = {name.upper()}_INIT; {name} wanted;"
+            yield "memset(&wanted, 0, sizeof wanted);"
             yield f"wanted.struct_size = {struct['size']};"
             yield from (f"wanted.{member} = {value};" for member, value in struct["init"].items())
             yield f'if (memcmp(&made, &wanted, sizeof made)) puts("{name}"); }}'
@@ -99,15 +101,15 @@ def beginnings(api):
 def begin_otherwise(api, include, compiler):
     with tempfile.TemporaryDirectory() as scratch:
         binary = pathlib.Path(scratch) / "beginnings"
-        subprocess.run([*compiler, f"-I{include}", "-x", "c", "-", "-o", binary], input="\n".join(beginnings(api)), text=True,
-                       check=True)
+        subprocess.run([*compiler, f"-I{include}", "-x", "c", "-", "-o", binary], input="\n".join(beginnings(api)),
+                       text=True, check=True)
         return subprocess.run([binary], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
 
 
 def enumerators(include, compiler):
     """All that the compiler sees."""
-    text = subprocess.run([*compiler, "-E", "-P", f"-I{include}", include / "amp_all.h"], stdout=subprocess.PIPE, text=True,
-                          check=True).stdout
+    text = subprocess.run([*compiler, "-E", "-P", f"-I{include}", include / "amp_all.h"], stdout=subprocess.PIPE,
+                          text=True, check=True).stdout
     return set(re.findall(r"\b(AMP_\w+) = ", " ".join(re.findall(r"enum \{(.*?)\}", text, re.DOTALL))))
 
 
@@ -151,7 +153,8 @@ def checks(api, include, library, compiler):
         yield f"{what} that is wrong is found out", [] if found else ["silence"]
     yield "structures begin as it says", begin_otherwise(api, include, compiler)
     yield "everything has its words", undocumented(api)
-    yield "the types that it does not describe are explained", unexplained(api, include.parent / "bindings" / "README.md")
+    page = include.parent / "bindings" / "README.md"
+    yield "the types that it does not describe are explained", unexplained(api, page)
 
 
 def main():

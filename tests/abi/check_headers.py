@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Each public header compiles alone, twice included, in the first and the last C from C99 and C++ from C++11 on (those of
-C++ from C++17), with gcc and clang where they are, without a warning, and so does each of its _INIT macros and templates;
-what brings the others along does in every C and C++: check_headers.py INCLUDE_DIR CC... Prints TAP."""
+"""Each public header compiles alone, twice included, in the first and the last C from C99 and C++ from C++11 on (those
+of C++ from C++17), with gcc and clang where they are, without a warning, and so does each of its _INIT macros and
+templates; what brings the others along does in every C and C++: check_headers.py INCLUDE_DIR CC... Prints TAP."""
 import functools
 import pathlib
 import platform
@@ -13,7 +13,8 @@ from compilers import c_compilers, compiles, cxx_compilers, mpi_arguments
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wundef", "-Werror"]
 # What a header's macros make, and where a header is not for every machine.
-USES = {"amp_symbol.h": ["AMP_SYMBOL(a_slot, a, original_a);", "AMP_SYMBOL_WRAP(b_slot, b);", "AMP_SYMBOL_NEXT(c_slot, c);"]}
+USES = {"amp_symbol.h": ["AMP_SYMBOL(a_slot, a, original_a);", "AMP_SYMBOL_WRAP(b_slot, b);",
+                         "AMP_SYMBOL_NEXT(c_slot, c);"]}
 MACHINES = {"amp_symbol.h": {"x86_64", "aarch64"}}
 # Each standard with the names that compilers have had for it, and what else must not matter.
 C_STANDARDS = [["c99"], ["c11"], ["c17", "c18"], ["c23", "c2x"]]

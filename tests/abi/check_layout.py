@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every member of every public structure is where layout.txt says: check_layout.py INCLUDE_DIR CC... [--update]
 
-The table is of 64-bit systems with 8-byte pointers and naturally aligned members. It is compared for each compiler, in C
-and C++, with and without -fshort-enums. Structures, and members at the end of those that begin with struct_size, may be
-added; nothing else moves. --update writes it anew, which while the soname is 0 a release may do
+The table is of 64-bit systems with 8-byte pointers and naturally aligned members. It is compared for each compiler, in
+C and C++, with and without -fshort-enums. Structures, and members at the end of those that begin with struct_size, may
+be added; nothing else moves. --update writes it anew, which while the soname is 0 a release may do
 (`ninja abi-baseline`). Prints TAP.
 """
 import pathlib
@@ -64,7 +64,8 @@ def program(include):
     lines += ["#include <stddef.h>", "#include <stdio.h>", "int main(void) {"]
     for name, names in structures(include):
         lines.append(f"{{ {name} x; (void)x;")
-        lines += [f'printf("{name}.{member} %u %u\\n", (unsigned)offsetof({name}, {member}), (unsigned)sizeof x.{member});'
+        lines += [f'printf("{name}.{member} %u %u\\n", (unsigned)offsetof({name}, {member}), (unsigned)sizeof '
+                  f'x.{member});'
                   for member in names]
         lines.append(f'printf("{name} 0 %u\\n", (unsigned)sizeof x); }}')
     return "\n".join([*lines, "return 0; }"])

@@ -16,8 +16,8 @@ def mpi_arguments():
     """Where Open MPI's mpi.h is, for amp_mpi.h; None: nowhere."""
     if not shutil.which("pkg-config"):
         return None
-    result = subprocess.run(["pkg-config", "--cflags-only-I", "ompi-c"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                            text=True, check=False)
+    result = subprocess.run(["pkg-config", "--cflags-only-I", "ompi-c"], stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL, text=True, check=False)
     return None if result.returncode else [flag.replace("-I", "-isystem", 1) for flag in result.stdout.split()]
 
 

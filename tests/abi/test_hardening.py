@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the library is built for somebody else's process: test_hardening.py SHARED STATIC FLAGS CC... Prints TAP.
 
-FLAGS are those that this compiler took. What they promise is looked up in the files: a canary, checked copies, and the marks of
-landing pads, which one object without them, assembly for one, takes from the whole library. So the objects are linked once
-more without what the system's compiler adds, which may have none.
+FLAGS are those that this compiler took. What they promise is looked up in the files: a canary, checked copies, and the
+marks of landing pads, which one object without them, assembly for one, takes from the whole library. So the objects are
+linked once more without what the system's compiler adds, which may have none.
 """
 import os
 import re
@@ -39,7 +39,8 @@ def marked(flag):
             tool(*compiler, "-shared", "-nostdlib", "-Wl,--whole-archive", static, "-Wl,--no-whole-archive",
                  "-Wl,--unresolved-symbols=ignore-all", "-o", made)
             properties = " ".join(re.findall(r"feature: *(.*)", tool("readelf", "-n", made)))
-        return all(mark in properties for mark in MARKS[flag]), f"an object has not the marks {MARKS[flag]}: {properties!r}"
+        return all(mark in properties
+                   for mark in MARKS[flag]), f"an object has not the marks {MARKS[flag]}: {properties!r}"
     return check
 
 
@@ -65,7 +66,8 @@ def main():
     print(f"1..{len(cases)}")
     missing = [name for name in ("nm", "ar", "readelf", "objdump") if not shutil.which(name)]
     for number, (name, case, flag) in enumerate(cases, 1):
-        why = f"this build has not {flag}" if flag not in flags else f"{', '.join(missing)} not installed" if missing else None
+        absent = f"{', '.join(missing)} not installed" if missing else None
+        why = f"this build has not {flag}" if flag not in flags else absent
         if why:
             print(f"ok {number} - {name} # SKIP {why}")
             continue

@@ -46,8 +46,8 @@ class Place:
         self.write(name, text)
 
     def compile(self, program, *arguments):
-        run(*self.compiler, *WARNINGS, "-o", program, *arguments, f"-I{self.source}/include", f"-L{self.library.parent}",
-            "-lamp", "-lm", cwd=self.folder)
+        run(*self.compiler, *WARNINGS, "-o", program, *arguments, f"-I{self.source}/include",
+            f"-L{self.library.parent}", "-lamp", "-lm", cwd=self.folder)
 
     def run(self, program, *arguments, status=0, **environment):
         paths = {"LD_LIBRARY_PATH": f"{self.library.parent}:{self.folder}"}
@@ -55,8 +55,8 @@ class Place:
 
     def knows(self, header):
         """Does the compiler find <header>?"""
-        tried = subprocess.run([*self.compiler, "-fsyntax-only", "-x", "c", "-"], input=f"#include <{header}>\n", text=True,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        tried = subprocess.run([*self.compiler, "-fsyntax-only", "-x", "c", "-"], input=f"#include <{header}>\n",
+                               text=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         return tried.returncode == 0
 
 

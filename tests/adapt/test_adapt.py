@@ -77,8 +77,9 @@ def functions(place):
     expect("AMP-M11 op nn_gemm" not in said, f"gemm is known by its arguments:\n{said}")
     text = place.read("raw.c")
     finds(text, r'"float \*weight, " +/\* AMP_ADAPT: float weight\[\.\.\.\] \*/', r"AMP_ADAPT: float\(a!\) dweight\[",
-          r"AMP_ADAPT: float\(seed\) dlosses\[", r"float A\[TA\?K:M, TA\?M:K : lda\]", r'backward_of = "nn_dense_forward"',
-          r"offsetof\(struct layer, nweights\)", r'members = "float scale, float shift, int n"', r"AMP_LEAVE")
+          r"AMP_ADAPT: float\(seed\) dlosses\[", r"float A\[TA\?K:M, TA\?M:K : lda\]",
+          r'backward_of = "nn_dense_forward"', r"offsetof\(struct layer, nweights\)",
+          r'members = "float scale, float shift, int n"', r"AMP_LEAVE")
     expect("TRAMPOLINE(nn_step)" not in text, "an update of one buffer is no step slot")
 
 
@@ -88,7 +89,8 @@ def layers(place):
     finds(tried(place, "layers", levels=("O1", "O2")), NO_PARAMS, r"AMP_ADAPT layers.c:\d+: visit")
     finds(place.read("layers.c"), r'\[CONNECTED\] = \{ "linear", AMP_BY_LIST \}', r'\[COST\] = \{ "cost", AMP_LEAVE \}',
           r"FIELD\(l->weights, 0, READ, READ\); /\* l->nweights\? \*/", r"FIELD\(n->workspace, 0, SCRATCH, SCRATCH\)",
-          r"param\(numbered\(i, \"biases\"\), x->biases, x->bias_updates, 0 /\* x->nbiases\? \*/", r"steps\[n_steps\+\+\]")
+          r"param\(numbered\(i, \"biases\"\), x->biases, x->bias_updates, 0 /\* x->nbiases\? \*/",
+          r"steps\[n_steps\+\+\]")
 
 
 def pairs(place):
@@ -97,8 +99,8 @@ def pairs(place):
     place.adapt(duet / "duet.h", "--table", "layer", "-o", "pairs.c")
     finds(place.read("pairs.c"), rf"cc -DADAPTER_TRY pairs\.c -I{duet} ")
     place.answered("pairs.c", (HERE / "duet.diff").read_text(encoding="utf-8"))
-    place.compile("pairs", "-ffp-contract=off", "pairs.c", HERE / "duet_main.c", f"-I{duet}", f"-I{common}", common / "math.c",
-                  *(duet / f"{name}.c" for name in ("duet", "layers", "blas")), "-pthread")
+    place.compile("pairs", "-ffp-contract=off", "pairs.c", HERE / "duet_main.c", f"-I{duet}", f"-I{common}",
+                  common / "math.c", *(duet / f"{name}.c" for name in ("duet", "layers", "blas")), "-pthread")
     alone, costs = place.run("pairs"), []
     for level, low in (("O0", 0), ("O1", 4), ("O2", 8), ("O4", 4)):
         said = place.run("pairs", ADAPTER_LEVEL=level, AMP_VERIFY="1")
@@ -158,7 +160,8 @@ def gemm(place):
     for name in ("gemm.h", "gemm.c", "gemm_main.c"):
         place.write(name, (HERE / name).read_text(encoding="utf-8"))
     place.adapt("gemm.h", "cblas_sgemm", "nn_gemm", "-o", "product.c")
-    run(*place.compiler, "-O1", "-fPIC", "-fsemantic-interposition", "-shared", "-o", "libgemm.so", "gemm.c", cwd=place.folder)
+    run(*place.compiler, "-O1", "-fPIC", "-fsemantic-interposition", "-shared", "-o", "libgemm.so", "gemm.c",
+        cwd=place.folder)
     place.compile("gemm", "gemm_main.c", "product.c", "./libgemm.so")
     wanted = place.run("gemm")
     expect(len(set(wanted.splitlines())) == 8, f"it shows too little:\n{wanted}")
@@ -184,7 +187,8 @@ def refused(arguments):
 
 
 def names(place):
-    place.write("names.h", "typedef float op;\nvoid field(op *x, int n);\nextern int param, weights;\nenum { count, visit };\n"
+    place.write("names.h",
+                "typedef float op;\nvoid field(op *x, int n);\nextern int param, weights;\nenum { count, visit };\n"
                 "struct fields { float *ops; int n; };\nvoid linear(op *host, struct fields *m, int n);\n"
                 "void walk(int n);\n")
     place.adapt("names.h", "linear", "field", "-o", "names.c")
@@ -194,12 +198,15 @@ def names(place):
 def uses(place):
     """Which of the buffers are read and written."""
     place.write("uses.h", "void relu_forward(float *x, int n);\nvoid add_inplace(float *x, float *b, int n);\n"
-                "void product(float *a, float *b, float beta, float *c);\nvoid copy(float *out, const float *x, int n);\n"
-                "void tanh_forward(float *y, int n);\nvoid scale(float *dX, const float *mean);\nint top(float *z, int n);\n")
-    place.adapt("uses.h", "relu_forward", "add_inplace", "product", "copy", "tanh_forward", "scale", "top", "-o", "uses.c")
+                "void product(float *a, float *b, float beta, float *c);\nvoid copy(float *out, const float *x, "
+                "int n);\nvoid tanh_forward(float *y, int n);\nvoid scale(float *dX, const float *mean);\n"
+                "int top(float *z, int n);\n")
+    place.adapt("uses.h", "relu_forward", "add_inplace", "product", "copy", "tanh_forward", "scale", "top", "-o",
+                "uses.c")
     asked = re.findall(r"AMP_ADAPT: float((?:\(.*?\))? \w+\[.*?\].*?) \*/", place.read("uses.c"))
-    expect(asked == ["(a!) x[n] ?", "(a!) x[n] ?", " b[n] ?", " a[...] ?", " b[...] ?", "(a!) c[...] ?", "(out a!) out[n] ?",
-                     " x[n]", "(a!) y[n] ?", "(a!) dX[...] ?", "(keep) mean[...] ?", " z[n] ?"], asked)
+    expect(asked == ["(a!) x[n] ?", "(a!) x[n] ?", " b[n] ?", " a[...] ?", " b[...] ?", "(a!) c[...] ?",
+                     "(out a!) out[n] ?", " x[n]", "(a!) y[n] ?", "(a!) dX[...] ?", "(keep) mean[...] ?", " z[n] ?"],
+           asked)
 
 
 def written(place):
@@ -229,7 +236,8 @@ def brackets(place):
     place.compile("brackets", "brackets.c", "uses.c")
     place.run("brackets")
     for scale in ("abc", "0", "-1", "", "8x"):
-        finds(place.run("brackets", status=2, ADAPTER_SCALE=scale), f"ADAPTER_SCALE={scale}: a static loss scale is a number")
+        finds(place.run("brackets", status=2, ADAPTER_SCALE=scale),
+              f"ADAPTER_SCALE={scale}: a static loss scale is a number")
 
 
 def installed(tap, header, package, is_there, check):

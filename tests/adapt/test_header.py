@@ -74,12 +74,13 @@ def main():
         with tap.test("-I and -D are passed on, lines are the header's"):
             (folder / "inc").mkdir()
             (folder / "inc" / "type.h").write_text("typedef REAL real;\n", encoding="utf-8")
-            given = read("#include <type.h>\n\nvoid f(const real *x);\n", folder, flags=[f"-I{folder}/inc", "-DREAL=double"])
+            given = read("#include <type.h>\n\nvoid f(const real *x);\n", folder,
+                         flags=[f"-I{folder}/inc", "-DREAL=double"])
             expect(given.function("f").type.params[0].type == Pointer(Number("double"), True), given.function("f"))
             expect(given.function("f").where.endswith("host.h:3"), given.function("f").where)
         with tap.test("C for C++ programs is C"):
-            text = "#ifdef __cplusplus\nnamespace n {}\nextern \"C\" {\n#endif\nlong int f(unsigned long int a, short int);\n" \
-                   "#ifdef __cplusplus\n}\n#endif\n"
+            text = ("#ifdef __cplusplus\nnamespace n {}\nextern \"C\" {\n#endif\n"
+                    "long int f(unsigned long int a, short int);\n#ifdef __cplusplus\n}\n#endif\n")
             kind = read(text, folder).function("f").type
             expect([kind.returns, *[each.type for each in kind.params]]
                    == [Number("long"), Number("unsigned long"), Number("short")], kind)

@@ -32,14 +32,15 @@ class Session(Place):
 
     def shell(self, command, **environment):
         return run("sh", "-ec", f"PATH={self.folder}/bin:$PATH; {command}", cwd=self.folder, env={
-            "PKG_CONFIG_PATH": str(self.folder), "LD_LIBRARY_PATH": str(self.library.parent), "PYTHONDONTWRITEBYTECODE": "1",
-            **environment})
+            "PKG_CONFIG_PATH": str(self.folder), "LD_LIBRARY_PATH": str(self.library.parent),
+            "PYTHONDONTWRITEBYTECODE": "1", **environment})
 
     def section(self, heading):
         """Its commands, and the indented lines that it says they print, up to their dots."""
         text = self.page.split(f"\n### {heading}\n")[1].split("\n### ")[0].split("\n## ")[0]
         commands = "".join(re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
-        printed = [line.strip().split("…")[0] for line in re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S).splitlines()
+        printed = [line.strip().split("…")[0] for line in re.sub(r"^```.*?^```$", "", text,
+                                                                 flags=re.M | re.S).splitlines()
                    if line.startswith("    ")]
         return commands, printed
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the bench's program writes, says and refuses, with its shortest groups: test_bench.py BENCH PEERS_PY
 
-No time is judged. Peers are played by a script that speaks their language, so that torch is not needed; where this Python
-has torch, peers.py does each of its works too.
+No time is judged. Peers are played by a script that speaks their language, so that torch is not needed; where this
+Python has torch, peers.py does each of its works too.
 """
 import json
 import math
@@ -167,7 +167,8 @@ def test_peers(point, bench, folder):
         leaving = folder / "leaving"
         leaving.write_text("#!/bin/sh\n", encoding="utf-8")
         leaving.chmod(0o755)
-        expect("their process ended" in run(bench, "--quick", "--group", "unscale", "--peers", leaving, status=1), "no word")
+        expect("their process ended" in run(bench, "--quick", "--group", "unscale", "--peers", leaving, status=1),
+               "no word")
 
 
 def test_no_torch(point, bench, folder):
@@ -183,8 +184,8 @@ def test_torch(point, peers):
     what = "peers.py does what it is asked"
     works = ["cast fp16 fp32 5000", "cast fp64 bf16 1", "unscale 3 70", "unscale_sizes 3 70 1", "adam fp32 3 70",
              "adam fp16 3 70", "step adam fused 3 70", "step adam foreach 3 70",
-             "step sgd fused 3 70", "step sgd foreach 3 70", "unscale_step_write fp16 3 70", "unscale_step_write bf16 3 70",
-             "matmul fp32 20", "matmul fp16 20", "matmul bf16 20"]
+             "step sgd fused 3 70", "step sgd foreach 3 70", "unscale_step_write fp16 3 70",
+             "unscale_step_write bf16 3 70", "matmul fp32 20", "matmul fp16 20", "matmul bf16 20"]
     if subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=False).returncode:
         point.number += 1
         print(f"ok {point.number} - {what} # SKIP this Python has no torch")

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program of the tests on a GPU under compute-sanitizer: sanitized.py COMPUTE_SANITIZER TOOL PROGRAM. Prints TAP.
 
-TOOL: memcheck, racecheck, initcheck, synccheck. "-REASON" in place of compute-sanitizer: skipped; without a GPU too. With
-AMP_TEST_GPU=required both are failures.
+TOOL: memcheck, racecheck, initcheck, synccheck. "-REASON" in place of compute-sanitizer: skipped; without a GPU too.
+With AMP_TEST_GPU=required both are failures.
 """
 import os
 import subprocess
@@ -27,8 +27,8 @@ def main():
     if "not ok 1 - AMP_TEST_GPU=required" in there.stdout:
         print(there.stdout, end="")
         return
-    done = subprocess.run([sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), program, "gpu"], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run([sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), program, "gpu"],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     print(f"1..1\n{'not ok' if done.returncode else 'ok'} 1 - {tool} finds nothing")
     for line in done.stdout.splitlines() if done.returncode else ():
         print(f"# {line}")

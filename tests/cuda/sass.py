@@ -6,7 +6,8 @@ import re
 
 Instruction = collections.namedtuple("Instruction", "address guard opcode operands")
 
-# What instructions do for a group: loads and stores by their bytes, conversions of pairs, conversions to double, sums of squares.
+# What instructions do for a group: loads and stores by their bytes, conversions of pairs, conversions to double, sums
+# of squares.
 WORK = [("load16", r"LDG\..*\b128"), ("load8", r"LDG\..*\b64"), ("load", r"LDG\."), ("store16", r"STG\..*\b128"),
         ("store8", r"STG\..*\b64"), ("store", r"STG\."), ("from_f16", r"HADD2\.F32"), ("to_f16", r"F2FP\.F16"),
         ("to_bf16", r"F2FP\.BF16"), ("to_f64", r"F2F\.F64"), ("fma64", r"DFMA")]
@@ -21,7 +22,8 @@ def functions(text):
             arch = match.group(1)
         elif match := re.match(r"\s*Function : (\S+)", line):
             code = found.setdefault((arch, match.group(1)), [])
-        elif (match := re.match(r"\s+/\*([0-9a-f]+)\*/\s+(?:@(!?U?P\w+) )?\s*([A-Z][\w.]*)([^;]*);", line)) and code is not None:
+        elif (match := re.match(r"\s+/\*([0-9a-f]+)\*/\s+(?:@(!?U?P\w+) )?\s*([A-Z][\w.]*)([^;]*);",
+                                line)) and code is not None:
             code.append(Instruction(int(match.group(1), 16), match.group(2), match.group(3), match.group(4).strip()))
     return found
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tools/bench's groups for a GPU, over the fake one: test_bench.py BENCH FAKE_DRIVER FAKE_PLUGIN FAKE_CUBLASLT. Prints TAP.
+"""tools/bench's groups for a GPU, over the fake one: test_bench.py BENCH FAKE_DRIVER FAKE_PLUGIN FAKE_CUBLASLT. Prints
+TAP.
 
-The fake measures nothing: what is tested is that each group comes to its end, that each line stands there, with what it is
-compared with and its goal, that an iteration waits for nothing, and what is said where there is nothing to measure.
+The fake measures nothing: what is tested is that each group comes to its end, that each line stands there, with what it
+is compared with and its goal, that an iteration waits for nothing, and what is said where there is nothing to measure.
 """
 import json
 import math
@@ -24,7 +25,8 @@ GROUPS = {
     "norm": [(3, COPY, 0.92), (2, COPY, 0.5)],
     "lists": [(4, ONE, 0.9)],
     "optim": [(4, COPY, 0.9), (2, "sloth 1.0, _fused_adam_ of fp32 alone", 1.1),
-              (2, "sloth 1.0, foreach copy, _fused_adam_, foreach copy", 1.1), (1, "sloth 1.0, _fused_adam_, fp32", 1.1)],
+              (2, "sloth 1.0, foreach copy, _fused_adam_, foreach copy", 1.1),
+              (1, "sloth 1.0, _fused_adam_, fp32", 1.1)],
     "pack": [(16, COPY, 0.7)],
     "bracket": [(2, "0.1 ms of the host's time", 1), (2, "0.1 ms of the host's time", 0), (4, "none", 1)],
     "matmul": [(8, BLAS, 0), (8, BLAS, 0.98)],
@@ -99,7 +101,8 @@ def every_line(rig, group):
 
 def head(rig):
     said, _, _ = every_line(rig, "norm")
-    for word in ("GPU: a fake GPU, compute capability 9.0", "toolkit: CUDA ", "peers: sloth 1.0, cuda", "date: ", "tensors: 0.01638 MB"):
+    for word in ("GPU: a fake GPU, compute capability 9.0", "toolkit: CUDA ", "peers: sloth 1.0, cuda", "date: ",
+                 "tensors: 0.01638 MB"):
         must(word in said, f"no '{word}':\n{said}")
 
 
@@ -151,7 +154,8 @@ def no_plugin(rig):
     folder.mkdir()
     (folder / "libamp_cuda.so").write_text("no library\n", encoding="utf-8")
     said = rig.run(AMP_BACKEND_PATH=f"{folder}:{rig.environment['AMP_BACKEND_PATH']}")
-    must("bench: skipped: " in said and "backend cuda" in said and "cannot be loaded" in said and "ratio" not in said, said)
+    must("bench: skipped: " in said and "backend cuda" in said and "cannot be loaded" in said and "ratio" not in said,
+         said)
 
 
 def main():

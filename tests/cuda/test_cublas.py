@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Where cuBLASLt comes from, and what is said where it does not: test_cublas.py PROBE PLUGIN FAKE FAKE_OLD LOADED OTHER. TAP.
+"""Where cuBLASLt comes from, and what is said where it does not: test_cublas.py PROBE PLUGIN FAKE FAKE_OLD LOADED
+OTHER. TAP.
 
-FAKE: a cuBLASLt of the tests'; FAKE_OLD: of a version that is too old; LOADED: one under NVIDIA's name (its SONAME), of the major
-version that the plugin was built with; OTHER: of the other of 12 and 13. In every case the rest of the plugin works on.
+FAKE: a cuBLASLt of the tests'; FAKE_OLD: of a version that is too old; LOADED: one under NVIDIA's name (its SONAME), of
+the major version that the plugin was built with; OTHER: of the other of 12 and 13. In every case the rest of the plugin
+works on.
 """
 import os
 import pathlib
@@ -23,10 +25,12 @@ def must(condition, message):
 
 class Rig:
     def __init__(self, *paths):
-        self.probe, self.plugin, self.fake, self.old, self.loaded, self.other = (os.path.abspath(path) for path in paths)
+        paths = map(os.path.abspath, paths)
+        self.probe, self.plugin, self.fake, self.old, self.loaded, self.other = paths
 
     def run(self, named=None, before=None, beside=None, environment=None):
-        """named: AMP_CUBLASLT; before: a library that the process has loaded; beside: {path from the plugin's folder: file}."""
+        """named: AMP_CUBLASLT; before: a library that the process has loaded; beside: {path from the plugin's folder:
+        file}."""
         with tempfile.TemporaryDirectory() as root:
             folder = pathlib.Path(root, "site-packages", "libamp")
             folder.mkdir(parents=True)
@@ -35,7 +39,8 @@ class Rig:
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(file, folder / path)
             clean = {k: v for k, v in os.environ.items() if not k.startswith("AMP_")}
-            clean |= {"AMP_BACKEND_PATH": str(folder)} | ({"AMP_CUBLASLT": named} if named else {}) | (environment or {})
+            clean |= {"AMP_BACKEND_PATH": str(folder), **({"AMP_CUBLASLT": named} if named else {}),
+                      **(environment or {})}
             done = subprocess.run([self.probe] + ([before] if before else []), env=clean, stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, text=True, check=False)
         must(done.returncode == 0, f"the probe ended with {done.returncode}: {done.stderr}")
@@ -62,7 +67,8 @@ def named_by_the_environment(rig):
 
 
 def missing(rig):
-    refused(rig.run(named="/there/is/no/libcublasLt.so"), "cuBLASLt", "libcublasLt.so.", "not there", "Install", "AMP_CUBLASLT")
+    refused(rig.run(named="/there/is/no/libcublasLt.so"), "cuBLASLt", "libcublasLt.so.", "not there", "Install",
+            "AMP_CUBLASLT")
 
 
 def relative(rig):
@@ -93,9 +99,11 @@ def what_the_loader_finds(rig):
 
 
 def in_a_python_environment(rig):
-    """libamp and NVIDIA's packages beside each other; skipped where the loader finds a cuBLASLt of the system's first."""
+    """libamp and NVIDIA's packages beside each other; skipped where the loader finds a cuBLASLt of the system's
+    first."""
     name = pathlib.Path(rig.loaded).name
-    found = subprocess.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL({name!r})"], stderr=subprocess.DEVNULL, check=False)
+    found = subprocess.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL({name!r})"], stderr=subprocess.DEVNULL,
+                           check=False)
     if found.returncode == 0:
         return "this machine's loader finds a cuBLASLt of its own"
     major = name.rsplit(".", 1)[1]
@@ -107,8 +115,8 @@ def in_a_python_environment(rig):
 
 def main():
     rig = Rig(*sys.argv[1:])
-    cases = [named_by_the_environment, missing, relative, foreign, too_old, what_the_process_has_loaded, what_the_loader_finds,
-             in_a_python_environment]
+    cases = [named_by_the_environment, missing, relative, foreign, too_old, what_the_process_has_loaded,
+             what_the_loader_finds, in_a_python_environment]
     print(f"1..{len(cases)}")
     for number, case in enumerate(cases, 1):
         name = case.__name__.replace("_", " ")

@@ -3,8 +3,8 @@
 """tools/gpu: a pack of this build, moved, and run over the emulator in the place of a GPU. Prints TAP.
 
 test_pack.py TOOLS_GPU BUILD SUITE... -- EMULATED FAKE DRIVER FAKE_BLAS BENCH TRAIN -- (what test_mutants.py takes):
-what a GPU's machine has is a plugin with the kernels' PTX, the one that counts waits, a driver and a cuBLASLt; bench and
-train have NVIDIA's runtime inside, so that those over the tests' own stand in their place. "-REASON": skipped.
+what a GPU's machine has is a plugin with the kernels' PTX, the one that counts waits, a driver and a cuBLASLt; bench
+and train have NVIDIA's runtime inside, so that those over the tests' own stand in their place. "-REASON": skipped.
 """
 import json
 import os
@@ -20,7 +20,8 @@ from test_mutants import MUTANTS, build, split  # noqa: E402  pylint: disable=wr
 
 MOST = 32 << 20
 OF_THE_SYSTEM = ("linux-vdso", "ld-linux", "libc.so", "libm.so", "libdl.so", "librt.so", "libpthread.so", "libgcc_s.so")
-CASES = {"test_cuda_device": "test_products.c", "test_cuda_host": "test_host_calls.c"}  # the suites have runs of their own
+CASES = {"test_cuda_device": "test_products.c",
+         "test_cuda_host": "test_host_calls.c"}  # the suites have runs of their own
 QUICK = ["machine", "device", "host", "bench-quick", "demo-quick"]
 
 
@@ -55,17 +56,19 @@ class Rig:
             print("# " + str(failure).replace("\n", "\n# "), flush=True)
 
     def run(self, pack, *arguments, status=0, tools=None):
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("AMP_", "CK_", "EMULATOR_"))}
-        environment.update(LD_LIBRARY_PATH=str(self.no_driver), CUDA_VISIBLE_DEVICES="", AMP_CUBLASLT=self.blas, RUN_PATIENCE="20",
-                           AMP_BACKEND_PATH="/no/such/folder")
+        environment = {key: value for key, value in os.environ.items()
+                       if not key.startswith(("AMP_", "CK_", "EMULATOR_"))}
+        environment.update(LD_LIBRARY_PATH=str(self.no_driver), CUDA_VISIBLE_DEVICES="", AMP_CUBLASLT=self.blas,
+                           RUN_PATIENCE="20", AMP_BACKEND_PATH="/no/such/folder")
         if tools:
             environment["PATH"] = f"{tools}:{environment['PATH']}"
-        done = subprocess.run([pack / "run", *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, cwd="/", check=False)
+        done = subprocess.run([pack / "run", *arguments], env=environment, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/", check=False)
         said = done.stdout
         if done.returncode != status:
             for log in sorted((pack / "results").glob("*.log")):
-                said += f"\n== {log.name}\n" + "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
+                said += f"\n== {log.name}\n" + "\n".join(log.read_text(encoding="utf-8",
+                                                                       errors="replace").splitlines()[-5:])
         must(done.returncode == status, f"{arguments}: status {done.returncode}, not {status}:\n{said}")
         return said
 
@@ -81,7 +84,8 @@ class Rig:
             shutil.copyfile(file, pack / name)
             (pack / name).chmod(0o755)
         for program, case in CASES.items():
-            script(pack / program, f'AMP_BACKEND_PATH=$PWD CK_RUN_CASE=${{ONE_CASE-{case}}} exec ./{program}.program "$@"')
+            script(pack / program,
+                   f'AMP_BACKEND_PATH=$PWD CK_RUN_CASE=${{ONE_CASE-{case}}} exec ./{program}.program "$@"')
         script(pack / "bench", 'AMP_BACKEND_PATH=$PWD/waits exec ./bench.program "$@" --bytes 16384')
         script(pack / "train", 'AMP_BACKEND_PATH=$PWD/waits exec ./train.program "$@" --epochs 1 --seeds 1 --batch 256')
         expected = (pack / "expected.tsv").read_text(encoding="utf-8")
@@ -92,8 +96,8 @@ class Rig:
 def made(rig):
     out, wheel = rig.folder / "out", rig.folder / "libamp-0-py3-none-any.whl"
     wheel.write_text("a wheel\n", encoding="utf-8")
-    subprocess.run([rig.tool, "pack", "--from", rig.built, "--output", out, "--wheel", wheel], check=True, stdin=subprocess.DEVNULL,
-                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    subprocess.run([rig.tool, "pack", "--from", rig.built, "--output", out, "--wheel", wheel], check=True,
+                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     must((out / "libamp-gpu.tar.gz").stat().st_size > 0, "no archive")
     (out / "libamp-gpu").rename(rig.folder / "moved here")
     shutil.rmtree(out)
@@ -121,7 +125,8 @@ def libraries(rig):
         for line in rig.run(pack, "with", "ldd", "./" + program).splitlines():
             name, _, file = line.strip().partition(" => ")
             carried = file.startswith(str(pack) + "/")
-            must("dnnl" not in line and (carried or os.path.basename(name).startswith(OF_THE_SYSTEM)), f"{program}: {line}")
+            must("dnnl" not in line and (carried or os.path.basename(name).startswith(OF_THE_SYSTEM)),
+                 f"{program}: {line}")
 
 
 def no_device(rig):
@@ -135,7 +140,8 @@ def green(rig):
     said = rig.run(rig.emulated(), "quick")
     must("\n5 ok, 0 FAILED" in said, said)
     figures = json.loads((rig.emulated() / "results" / "figures.json").read_text(encoding="utf-8"))
-    must([(step["name"], step["result"]) for step in figures["steps"]] == [(name, "ok") for name in QUICK], figures["steps"])
+    must([(step["name"], step["result"]) for step in figures["steps"]] == [(name, "ok") for name in QUICK],
+         figures["steps"])
     must("a fake GPU" in figures["gpu"] and "commit: " in figures["pack"], figures)
     must([line["level"] for line in figures["demo"]] == ["FP32", "O1", "O2"], figures["demo"])
     expected = (rig.emulated() / "expected.tsv").read_text(encoding="utf-8")
@@ -171,7 +177,8 @@ def torch(rig):
     """A Python that plays one with PyTorch: its training passes, a mode of it fails, it has no PyTorch."""
     tools, pack = rig.folder / "a Python", rig.emulated()
     tools.mkdir()
-    for missing, end, status, word in ((0, "exit 0", 0, "1 ok, 0 FAILED"), (0, "echo 'FAILED: mlp O2: why'; exit 1", 1, "mlp O2"),
+    for missing, end, status, word in ((0, "exit 0", 0, "1 ok, 0 FAILED"),
+                                       (0, "echo 'FAILED: mlp O2: why'; exit 1", 1, "mlp O2"),
                                        (1, "exit 0", 1, "has no PyTorch")):
         script(tools / "python3", PYTHON.format(python=sys.executable, torch=missing, end=end))
         said = rig.run(pack, "torch", status=status, tools=tools)
@@ -226,10 +233,12 @@ def main():
     (tool, built), parts, (archive, source, *objects), nvcc, cxx, link = split(sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
         rig = Rig(pathlib.Path(folder), tool, built, *parts, (archive, source, objects, nvcc, cxx, link))
-        for what, test in (("tools/gpu makes a pack", made), ("it is small", small), ("it has no path of this machine", no_paths),
+        for what, test in (("tools/gpu makes a pack", made), ("it is small", small),
+                           ("it has no path of this machine", no_paths),
                            ("it carries its libraries", libraries), ("without a device it is red", no_device),
                            ("over the emulator it is green", green), ("it goes on where it stopped", resumed),
-                           ("PyTorch", torch), ("compute-sanitizer", sanitizer), ("what tests nothing is red", not_green), ("a mutant is red", red)):
+                           ("PyTorch", torch), ("compute-sanitizer", sanitizer),
+                           ("what tests nothing is red", not_green), ("a mutant is red", red)):
             rig.point(what, test)
         print(f"1..{rig.number}")
     return rig.failed != 0

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""libamp_cuda.so as a file and through the loader: test_plugin.py PROBE LIBAMP FAKE_OLD FAKE_NEW OLD_DRIVER PRODUCTS PLUGIN. TAP.
+"""libamp_cuda.so as a file and through the loader: test_plugin.py PROBE LIBAMP FAKE_OLD FAKE_NEW OLD_DRIVER PRODUCTS
+PLUGIN. TAP.
 
-Whatever this machine has: the plugin exports one function, needs neither a driver nor a library of CUDA's to be loaded, and
-where it cannot work it says what is missing. PLUGIN "-REASON": it was not built, which skips what is about it. FAKE_*: a
-backend of that name and another version. OLD_DRIVER: a libcuda.so.1 for CUDA 12.4. PRODUCTS: 1 if the build found cublasLt.h.
+Whatever this machine has: the plugin exports one function, needs neither a driver nor a library of CUDA's to be loaded,
+and where it cannot work it says what is missing. PLUGIN "-REASON": it was not built, which skips what is about it.
+FAKE_*: a backend of that name and another version. OLD_DRIVER: a libcuda.so.1 for CUDA 12.4. PRODUCTS: 1 if the build
+found cublasLt.h.
 """
 import os
 import pathlib
@@ -20,7 +22,8 @@ NAME = "libamp_cuda.so"
 
 
 def tool(*command):
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "LC_ALL": "C"}).stdout
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True,
+                          env={**os.environ, "LC_ALL": "C"}).stdout
 
 
 def must(condition, message):
@@ -66,9 +69,11 @@ def exports_one_function(rig, plugin):
 
 def needs_libc_alone(rig, plugin):
     needed = re.findall(r"NEEDED.*\[(.*)\]", tool("readelf", "-d", plugin))
-    strange = [name for name in needed if not re.match(r"(libc|libm|libdl|librt|libpthread|libgcc_s)\.so|lib(a|ub|t)san\.so|ld-linux", name)]
+    strange = [name for name in needed
+               if not re.match(r"(libc|libm|libdl|librt|libpthread|libgcc_s)\.so|lib(a|ub|t)san\.so|ld-linux", name)]
     must(needed and not strange, f"needs {strange}: a machine without CUDA could not load it")
-    undefined = [name for name in tool("nm", "-D", "--undefined-only", plugin).split() if name.startswith(("cublas", "cu", "nccl"))]
+    undefined = [name for name in tool("nm", "-D", "--undefined-only", plugin).split()
+                 if name.startswith(("cublas", "cu", "nccl"))]
     must(not undefined, f"takes {undefined} from whatever library is there")
 
 
@@ -132,7 +137,8 @@ def main():
     with_plugin = [exports_one_function, needs_libc_alone, hardened, has_products, says_what_this_machine_lacks,
                    the_driver_is_too_old, no_visible_device]
     cases = [(case, (os.path.abspath(plugin),)) for case in with_plugin]
-    cases += [(case, (os.path.abspath(old), os.path.abspath(new))) for case in (not_there, too_old, too_new, no_library)]
+    cases += [(case, (os.path.abspath(old), os.path.abspath(new)))
+              for case in (not_there, too_old, too_new, no_library)]
     print(f"1..{len(cases)}")
     for number, (case, arguments) in enumerate(cases, 1):
         name = case.__name__.replace("_", " ")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What needs a GPU and finds none is skipped, and fails with AMP_TEST_GPU=required: test_required.py SANITIZED PROGRAM...
-Prints TAP."""
+"""What needs a GPU and finds none is skipped, and fails with AMP_TEST_GPU=required: test_required.py SANITIZED
+PROGRAM... Prints TAP."""
 import os
 import pathlib
 import subprocess

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What nvcc made of the kernels: test_sass.py PLUGIN CUOBJDUMP FOLDER NVCC FLAG... Prints TAP.
 
-For each kernel and each GPU that the plugin has code for: tensors are read and written 16 bytes at a time, nothing lies in
-local memory (no spill, no array that is indexed at run time), and floats are multiplied and added apart. "-REASON" in place
-of a file: skipped. Where there is no cuobjdump, the kernels of FOLDER are compiled again for the newest of the GPUs, and the
-same is read from their PTX and from what ptxas says of registers: all but the instructions themselves.
+For each kernel and each GPU that the plugin has code for: tensors are read and written 16 bytes at a time, nothing lies
+in local memory (no spill, no array that is indexed at run time), and floats are multiplied and added apart. "-REASON"
+in place of a file: skipped. Where there is no cuobjdump, the kernels of FOLDER are compiled again for the newest of the
+GPUs, and the same is read from their PTX and from what ptxas says of registers: all but the instructions themselves.
 
-Where there is code for BUDGET_ARCH, kernels also keep to budgets there: registers, and instructions an element in the loop over
-whole tiles, which may convert nothing to double. They are what bench/README.md expects of a GPU from. The lines that this
-prints begin with "# budget".
+Where there is code for BUDGET_ARCH, kernels also keep to budgets there: registers, and instructions an element in the
+loop over whole tiles, which may convert nothing to double. They are what bench/README.md expects of a GPU from. The
+lines that this prints begin with "# budget".
 """
 import collections
 import os
@@ -22,24 +22,26 @@ import tempfile
 import sass
 
 # What reads tensors, what writes them, and in which the elementwise arithmetic may have no fused operation.
-READS = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "check", "update", "step", "lamb_moments", "finish",
-         "statistics", "sum_columns", "sum_rows", "split", "squares"}
-WRITES = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "zero", "update", "step", "lamb_moments", "finish", "split"}
+READS = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "check", "update", "step", "lamb_moments",
+         "finish", "statistics", "sum_columns", "sum_rows", "split", "squares"}
+WRITES = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "zero", "update", "step", "lamb_moments",
+          "finish", "split"}
 NARROW = {"pack", "pack_mask", "unpack"}  # a lane's rows lie apart: neighbours move together
-SMALL = {"norms", "prepare", "lamb_lr", "sum_columns", "sum_rows", "scaler", "statistics_sums"}  # a block or a thread a tensor, or a sum
+SMALL = {"norms", "prepare", "lamb_lr", "sum_columns", "sum_rows", "scaler", "statistics_sums"}  # a block a tensor
 NO_DIVISION = {"finish"}  # of integers, for each group
 BOUNDED = {"finish"}  # has erf, tanh and exp, whose insides are CUDA's: within a bound, not to the bit
 COUNTS = {"pack": 3, "unpack": 4}  # kernel_pack<bits>; and rule_counts
 
 BUDGET_ARCH = "sm_90"
 REGISTERS = {  # 64: half of a multiprocessor's threads at a time, 80: three eighths
-    "cast": 64, "scale": 64, "clamp": 64, "reconcile": 64, "round": 64, "zero": 64, "check": 64, "norms": 64, "axpby": 80, "add": 80,
-    "update": 80, "step": 80, "lamb_moments": 80, "finish": 64, "sum_columns": 64, "sum_rows": 64, "prepare": 64, "lamb_lr": 64, "scaler": 64,
+    "cast": 64, "scale": 64, "clamp": 64, "reconcile": 64, "round": 64, "zero": 64, "check": 64, "norms": 64,
+    "axpby": 80, "add": 80, "update": 80, "step": 80, "lamb_moments": 80, "finish": 64, "sum_columns": 64,
+    "sum_rows": 64, "prepare": 64, "lamb_lr": 64, "scaler": 64,
     "statistics": 64, "statistics_sums": 64, "split": 64, "squares": 64, "pack": 64, "pack_mask": 64, "unpack": 64,
 }
-# Kernel (of kernel_update the rule's number as well), types, elements, their bytes in all that is moved, instructions an element, and
-# the work by which the way round the loop is known: two groups of eight, four where 16 bits alone are read, or of an optimizer half a
-# group, whose parameter's store may be two instructions of which one is passed over.
+# Kernel (of kernel_update the rule's number as well), types, elements, their bytes in all that is moved, instructions
+# an element, and the work by which the way round the loop is known: two groups of eight, four where 16 bits alone are
+# read, or of an optimizer half a group, whose parameter's store may be two instructions of which one is passed over.
 BUDGETS = [
     ("cast", "fp32 to fp16", 16, 6, 3, {"load16": 4, "to_f16": 8, "store8": 4}),
     ("cast", "fp32 to bf16", 16, 6, 3, {"load16": 4, "to_bf16": 8, "store8": 4}),
@@ -66,7 +68,8 @@ H200 = (132, 1.98e9, 4, 4.3e12)
 def rule_counts(folder):
     """Of kernel_update<rule> and kernel_step<rule>, from the lists in update.h."""
     text = (pathlib.Path(folder) / "update.h").read_text(encoding="utf-8")
-    rows = {name: len(re.findall(r"X\(\w+, \w+, \d\)", re.search(rf"#define CUDA_{name}_MAP\(X\)(.*?[^\\])\n", text, re.S).group(1)))
+    rows = {name: len(re.findall(r"X\(\w+, \w+, \d\)",
+                                 re.search(rf"#define CUDA_{name}_MAP\(X\)(.*?[^\\])\n", text, re.S).group(1)))
             for name in ("KNOWN_RULE", "RULE")}
     return {"step": rows["KNOWN_RULE"], "update": rows["KNOWN_RULE"] + rows["RULE"]}
 
@@ -83,13 +86,15 @@ def tool(*command):
 
 def kernel_of(symbol):
     """scale of _Z12kernel_scale10cuda_table..."""
-    found = re.search(r"\d+kernel_(" + "|".join(sorted(READS | WRITES | NARROW | SMALL, key=len, reverse=True)) + ")", symbol)
+    found = re.search(r"\d+kernel_(" + "|".join(sorted(READS | WRITES | NARROW | SMALL, key=len, reverse=True)) + ")",
+                      symbol)
     return found.group(1) if found else None
 
 
 def instructions(text):
     """{(arch, symbol): Counter of opcodes}"""
-    return {key: collections.Counter(instruction.opcode for instruction in code) for key, code in sass.functions(text).items()}
+    return {key: collections.Counter(instruction.opcode for instruction in code)
+            for key, code in sass.functions(text).items()}
 
 
 def budgets(plugin, cuobjdump, text):
@@ -100,7 +105,8 @@ def budgets(plugin, cuobjdump, text):
         if arch == BUDGET_ARCH:
             rule = rules.search(symbol)
             code[kernel_of(symbol) + (rule.group(1) if rule else "")] = instructions_of
-    for symbol, registers in re.findall(r"Function (\S+):\s*\n\s*REG:(\d+)", tool(cuobjdump, "-res-usage", "-arch", BUDGET_ARCH, plugin)):
+    for symbol, registers in re.findall(r"Function (\S+):\s*\n\s*REG:(\d+)",
+                                        tool(cuobjdump, "-res-usage", "-arch", BUDGET_ARCH, plugin)):
         limit = REGISTERS.get(kernel_of(symbol), 0)
         print(f"# budget: {symbol[:50]} {registers} registers")
         if int(registers) > limit:
@@ -113,8 +119,8 @@ def budgets(plugin, cuobjdump, text):
             continue
         each = min(found) / elements
         share = each * copied / moved / (processors * clock * issued * 32)
-        print(f"# budget: {kernel}, {types}: {each:.1f} instructions an element of {moved} bytes, {100 * share:.0f} % of an H200's at "
-              f"its rate of copying")
+        print(f"# budget: {kernel}, {types}: {each:.1f} instructions an element of {moved} bytes, {100 * share:.0f} % "
+              f"of an H200's at its rate of copying")
         if each > limit:
             yield f"{kernel}, {types}: {each:.1f} instructions an element, {limit} are its budget"
 
@@ -145,9 +151,10 @@ def problems(code):
             yield f"{arch} {kernel}: {count(r'(LD|ST)[.]')} accesses to memory of a kind that is not known"
 
 
-# In PTX: what may be fused or approximated later, or already is. A float's square, exact in double, is added by fma.rn.f64.
-INEXACT = re.compile(r"\b(fma\.\w+\.f32|mad\.\w+\.f32|(?:mul|add|sub)\.f(?:32|64)|div\.(?:approx|full)\S*|sqrt\.approx\S*|"
-                     r"rcp\.approx\S*|\w+(?:\.\w+)*\.ftz\S*)")
+# In PTX: what may be fused or approximated later, or already is. A float's square, exact in double, is added by
+# fma.rn.f64.
+INEXACT = re.compile(r"\b(fma\.\w+\.f32|mad\.\w+\.f32|(?:mul|add|sub)\.f(?:32|64)|div\.(?:approx|full)\S*|"
+                     r"sqrt\.approx\S*|rcp\.approx\S*|\w+(?:\.\w+)*\.ftz\S*)")
 
 
 def entries(ptx):
@@ -206,11 +213,14 @@ def report(number, good, what, complaints=()):
 
 
 def judge(how, kernels, archs, found, used, ptx, over):
-    """kernels: Counter of (arch, kernel); found: what is wrong with code; used: of stacks(); over: of budgets(), or why not."""
-    missing = [f"{arch} {kernel}: not as many as there should be" for arch in archs for kernel in sorted(READS | WRITES | NARROW | SMALL)
+    """kernels: Counter of (arch, kernel); found: what is wrong with code; used: of stacks(); over: of budgets(), or why
+    not."""
+    missing = [f"{arch} {kernel}: not as many as there should be" for arch in archs
+               for kernel in sorted(READS | WRITES | NARROW | SMALL)
                if kernels[arch, kernel] != COUNTS.get(kernel, 1)]
     print("1..5")
-    report(1, archs and not missing, "every kernel is there, for each GPU" + how, missing or ([] if archs else ["no code at all"]))
+    report(1, archs and not missing, "every kernel is there, for each GPU" + how,
+           missing or ([] if archs else ["no code at all"]))
     report(2, archs and not found, "16 bytes at a time, nothing in local memory" + how, found)
     bad = [entry for entry in used if entry[1] or entry[2]]
     total = sum(kernels.values())

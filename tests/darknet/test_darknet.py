@@ -19,7 +19,8 @@ from support import Tap, expect, run, scratch  # noqa: E402  pylint: disable=wro
 FOLDER, DIGITS, LIBRARY, DARKNET, COMPILER = pathlib.Path(sys.argv[1]), *sys.argv[2:5], sys.argv[5:]
 LEVELS = ["O1", "O2", "O3", "O4", "O5"]
 STEPS, SEEDS = 120, (1, 2)
-NOISE = 20  # images: three standard deviations of the difference of two means of two seeds; in FP32 ten seeds deviate by 6.5
+# images: three standard deviations of the difference of two means of two seeds; in FP32 ten seeds deviate by 6.5
+NOISE = 20
 LINE = re.compile(r"^loss (\S+) known (\d+) of \d+ weights (\w+)$", re.M)
 
 
@@ -34,12 +35,13 @@ class Trainer:
         # darknet's files of weights have no momentum: only without it is a resumed training the one that went on
         texts = {"digits.cfg": plain, "layers.cfg": layers, "resumed.cfg": plain.replace("momentum=0.9", "momentum=0")}
         texts["plain.cfg"] = plain.replace("batch_normalize=1", "")  # its averages are FP32 at every level
-        texts |= {f"{kind}.cfg": layers.replace(last, f"[{kind}]\noutput=24\n\n{last}") for kind in ["gru", "rnn", "lstm"]}
+        texts |= {f"{kind}.cfg": layers.replace(last, f"[{kind}]\noutput=24\n\n{last}")
+                  for kind in ["gru", "rnn", "lstm"]}
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
         for name in ["digits", "programs"]:
-            run(*COMPILER, "-O2", "-o", folder / name, FOLDER / f"{name}.c", "-isystem", f"{DARKNET}/include", f"-L{DARKNET}",
-                "-ldarknet", f"-Wl,-rpath,{DARKNET},--disable-new-dtags,--allow-shlib-undefined", "-lm")
+            run(*COMPILER, "-O2", "-o", folder / name, FOLDER / f"{name}.c", "-isystem", f"{DARKNET}/include",
+                f"-L{DARKNET}", "-ldarknet", f"-Wl,-rpath,{DARKNET},--disable-new-dtags,--allow-shlib-undefined", "-lm")
 
     def run(self, *command, level=None, preload=True, status=0, **settings):
         """A program, by default under the library; settings are the environment's AMP_*."""
@@ -119,7 +121,8 @@ def test_losses(tap, trainer):
             cfg = f"{top}[convolutional]\nfilters={filters}\nsize=1\nactivation=linear\n\n[{name}]\n{section}\n"
             (trainer.folder / "loss.cfg").write_text(cfg, encoding="utf-8")
             plain = trainer.run("./programs", "loss.cfg", "train", preload=False)
-            untrained = trainer.run("./programs", "loss.cfg", "train", level="O1", loss_scale=1e-30, gate="off", log="off")
+            untrained = trainer.run("./programs", "loss.cfg", "train", level="O1", loss_scale=1e-30, gate="off",
+                                    log="off")
             wired = trainer.run("./programs", "loss.cfg", "train", level="O0", loss_scale=1024, log="off")
             last = [re.findall(r"^[0-9a-f]{16}$", text, re.M)[-1] for text in [plain, wired, untrained]]
             expect(last[0] == last[1] != last[2], f"{last}\n{plain}")
@@ -140,10 +143,12 @@ def test_resume(tap, trainer):
 
 
 def test_masters(tap, trainer):
-    """O1 and O4 leave weights alone and round each product's operands: so do O2 and O5, or the weights would be others."""
+    """O1 and O4 leave weights alone and round each product's operands: so do O2 and O5, or the weights would be
+    others."""
     trainer.digits("digits.cfg", 5, "-", "fp32", preload=False)
     for level, casts in {"O2": "O1", "O5": "O4"}.items():
-        with tap.test(f"{level}: the weights in darknet's memory are the FP32 masters, those of {casts} to the last bit"):
+        with tap.test(f"{level}: the weights in darknet's memory are the FP32 masters, those of {casts} to the last "
+                      f"bit"):
             for cfg in ["digits.cfg", "layers.cfg"]:
                 masters, weights = (trainer.digits(cfg, 20, "-", it, level=it, gate="off") for it in [level, casts])
                 expect(masters[:3] == weights[:3], f"{masters[:3]} is not {weights[:3]}")
@@ -192,8 +197,9 @@ def test_programs(tap, trainer):
     with tap.test("a script that opens libdarknet.so"):
         script = ("import ctypes, os; lib = ctypes.CDLL(None);"
                   f"assert lib.dlopen(b'{DARKNET}/libdarknet.so', os.RTLD_LAZY | os.RTLD_GLOBAL);"
-                  "lib.parse_network_cfg.restype = ctypes.c_void_p; net = ctypes.c_void_p(lib.parse_network_cfg(b'digits.cfg'));"
-                  "lib.train_network_datum(net); lib.free_network(net)")
+                  "lib.parse_network_cfg.restype = ctypes.c_void_p; net = "
+                  "ctypes.c_void_p(lib.parse_network_cfg(b'digits.cfg'));lib.train_network_datum(net); "
+                  "lib.free_network(net)")
         text = trainer.run(sys.executable, "-c", script, level="O4", gate="off")
         expect("1 backward passes" in text, text)
 
@@ -222,7 +228,8 @@ def test_settings(tap, trainer):
         expect(trainer.run("true", level="O4") == "", "`true` was told something")
     with tap.test("the library stands before functions of darknet's and no others"):
         names = {line.split()[-1] for line in run("nm", "-D", "--defined-only", LIBRARY).splitlines()}
-        theirs = {line.split()[-1] for line in run("nm", "-D", "--defined-only", f"{DARKNET}/libdarknet.so").splitlines()}
+        theirs = {line.split()[-1] for line in run("nm", "-D", "--defined-only",
+                                                   f"{DARKNET}/libdarknet.so").splitlines()}
         expect(len(names) == 9 and names <= theirs, f"{names - theirs}")
     with tap.test("a trace"):
         trainer.digits("digits.cfg", 3, level="O4", trace="run.jsonl")
@@ -231,17 +238,19 @@ def test_settings(tap, trainer):
 
 
 def test_foreign(tap, trainer):
-    """Darknet's names in a library of another's: linked to the program, and opened by it, where no other is to be seen."""
+    """Darknet's names in a library of another's: linked to the program, and opened by it, where no other is to be
+    seen."""
     source = FOLDER / "foreign.c"
     run(*COMPILER, "-O1", "-shared", "-fPIC", "-o", trainer.folder / "libforeign.so", source)
     run(*COMPILER, "-O1", "-DMAIN", "-o", trainer.folder / "opens", source)
-    run(*COMPILER, "-O1", "-DMAIN", "-DLINKED", "-o", trainer.folder / "linked", source, f"-L{trainer.folder}", "-lforeign",
-        f"-Wl,-rpath,{trainer.folder}")
+    run(*COMPILER, "-O1", "-DMAIN", "-DLINKED", "-o", trainer.folder / "linked", source, f"-L{trainer.folder}",
+        "-lforeign", f"-Wl,-rpath,{trainer.folder}")
     for program, *arguments in [["./linked"], ["./linked", "./libforeign.so"], ["./opens", "./libforeign.so"]]:
         plain = trainer.run(program, *arguments, preload=False)
         expect("free 3 33" in plain and "save 250, load -2 1" in plain, plain)
         for level in [None, "O1", "O4"]:
-            with tap.test(f"functions of another library with darknet's names: {' '.join([program, *arguments])}, {level}"):
+            with tap.test(f"functions of another library with darknet's names: {' '.join([program, *arguments])}, "
+                          f"{level}"):
                 expect(trainer.run(program, *arguments, level=level) == plain, "they are not left alone")
 
 
@@ -273,8 +282,8 @@ def main():
         tap.skip_all("libamp_darknet.so is not built: it needs Debian's package darknet, and no sanitizer")
     with scratch() as folder:
         trainer = Trainer(pathlib.Path(folder))
-        for test in [test_equal, test_levels, test_layers, test_losses, test_resume, test_masters, test_overflow, test_programs,
-                     test_settings, test_foreign]:
+        for test in [test_equal, test_levels, test_layers, test_losses, test_resume, test_masters, test_overflow,
+                     test_programs, test_settings, test_foreign]:
             test(tap, trainer)
     test_shown(tap)
     tap.done()

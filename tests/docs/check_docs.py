@@ -3,9 +3,9 @@
 """Holds docs/ to the code.
 
 check_docs.py ROOT               tables of docs/ against headers and tests; prints TAP
-check_docs.py --run ROOT NAME EXE           runs a program of examples/hosts: it trains, and prints what docs/start/c-host.md says
-check_docs.py --page ROOT PAGE COMMAND...   runs a command: the page has the lines that it prints
-check_docs.py --head ROOT        prints the program of include/amp.h, for tests/docs/head.c
+check_docs.py --run ROOT NAME EXE           runs a program of examples/hosts: it trains, and prints what
+docs/start/c-host.md says check_docs.py --page ROOT PAGE COMMAND...   runs a command: the page has the lines that it
+prints check_docs.py --head ROOT        prints the program of include/amp.h, for tests/docs/head.c
 """
 import pathlib
 import re
@@ -107,8 +107,8 @@ def table_messages(root, heading, kinds):
 
 
 def code(root):
-    """A block that starts with a file's name has lines of that file, in their order. All of the guide's do, and each program
-    has one."""
+    """A block that starts with a file's name has lines of that file, in their order. All of the guide's do, and each
+    program has one."""
     complaints, named, found = [], set(), 0
     for page in sorted((root / "docs").rglob("*.md")):
         for block in re.findall(r"^```c\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
@@ -121,7 +121,8 @@ def code(root):
             lines = iter([line.strip() for line in read(root, head.group(1)).splitlines()])
             wanted = filter(None, map(str.strip, block[head.end():].splitlines()))
             missing = next((line for line in wanted if line not in lines), None)
-            complaints += [f"{page.name}: {head.group(1)}: not there, or not in this order: {missing}"] if missing else []
+            if missing:
+                complaints.append(f"{page.name}: {head.group(1)}: not there, or not in this order: {missing}")
     name, shown = quick_start(root)
     if shown != read(root, name).split("*/\n", 2)[2]:
         complaints.append(f"README.md: its quick start in C is not {name}")
@@ -133,7 +134,8 @@ def code(root):
 
 def quick_start(root):
     """README.md's program, and its file."""
-    return "examples/hosts/scaler.c", re.search(r"^```c\n(.*?)^```$", read(root, "README.md"), re.MULTILINE | re.DOTALL).group(1)
+    return "examples/hosts/scaler.c", re.search(r"^```c\n(.*?)^```$", read(root, "README.md"),
+                                                re.MULTILINE | re.DOTALL).group(1)
 
 
 def guide(root):
@@ -149,7 +151,8 @@ def manual(root):
     page = read(root, "docs/man/libamp.7.in")
     levels = set(re.findall(r'X\(AMP_(O\d), \d, "([^"]+)"', read(root, "include/amp.h")))
     told = set(re.findall(r"^\.TP 4\n\.B (O\d)\n(.+)$", page, re.MULTILINE))
-    return some(levels, "levels") + both(set(map(" ".join, levels)), "in amp.h", set(map(" ".join, told)), "in libamp(7)")
+    return some(levels, "levels") + both(set(map(" ".join, levels)), "in amp.h", set(map(" ".join, told)),
+                                         "in libamp(7)")
 
 
 def adapt_manual(root):
@@ -182,13 +185,16 @@ def links(root):
 
 def mentions(root):
     """Every page that code, a header, a message or a manual names is there."""
-    listed = subprocess.run(["git", "-C", root, "ls-files"], check=False, stdout=subprocess.PIPE, text=True).stdout.splitlines()
-    files = [root / name for name in listed] or [path for path in root.rglob("*") if path.is_file() and "build" not in path.parts]
+    listed = subprocess.run(["git", "-C", root, "ls-files"], check=False, stdout=subprocess.PIPE,
+                            text=True).stdout.splitlines()
+    files = [root / name for name in listed] or [path for path in root.rglob("*") if path.is_file()
+                                                 and "build" not in path.parts]
     complaints, found = [], 0
     for path in files:
         if path.suffix in {".png", ".gz", ".ipynb"} or not path.is_file():
             continue
-        for page in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.(?:md|json)", path.read_text(encoding="utf-8", errors="ignore")):
+        for page in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.(?:md|json)",
+                               path.read_text(encoding="utf-8", errors="ignore")):
             found += 1
             complaints += [] if (root / page).is_file() else [f"{path.relative_to(root)}: {page} is not there"]
     return ([] if found > 100 else ["hardly any was found"]) + complaints
@@ -198,14 +204,18 @@ def readme(root):
     """It is two screens; the rest has pages of its own."""
     text = read(root, "README.md")
     lines, words = text.count("\n"), len(text.split())
-    return ([] if lines <= 120 else [f"{lines} lines, 120 at most"]) + ([] if words <= 900 else [f"{words} words, 900 at most"])
+    limits = ((lines, 120, "lines"), (words, 900, "words"))
+    return [f"{n} {what}, {most} at most" for n, most, what in limits if n > most]
 
 
 def indexes(root):
     """libamp is on no index: whoever asks one for that name gets nothing, or somebody else's package."""
-    texts = [root / "README.md", root / "NEWS", *(path for folder in ("docs", "bindings", "demo", "examples") for kind in ("md", "py", "ipynb", "1", "7")
+    texts = [root / "README.md", root / "NEWS", *(path for folder in ("docs", "bindings", "demo", "examples")
+                                                  for kind in ("md", "py", "ipynb", "1", "7")
                                    for path in (root / folder).rglob(f"*.{kind}"))]
-    asking = re.compile(r"pip3? (?:install|download)\b[^\n|`]*?[\s'\"]libamp(?:\[[^\n]*|[=<>~][^\n]*)?(?=[\s'\"`),.;]|$)", re.MULTILINE)
+    asking = re.compile(r"pip3? "
+                        r"(?:install|download)\b[^\n|`]*?[\s'\"]libamp(?:\[[^\n]*|[=<>~][^\n]*)?(?=[\s'\"`),.;]|$)",
+                        re.MULTILINE)
     return [f"{path.relative_to(root)}: {found.group()}" for path in texts
             for found in asking.finditer(path.read_text(encoding="utf-8"))]
 

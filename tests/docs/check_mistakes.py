@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/mistakes.md and docs/guide/choose-a-level.md say what the library says: check_mistakes.py ROOT [--write]
+"""docs/reference/mistakes.md and docs/guide/choose-a-level.md say what the library says: check_mistakes.py ROOT
+[--write]
 
-Codes, titles, reasons and mends of findings stand once, in src/context/findings.inc and, for those that only scripts can
-make, in bindings/python/libamp/_findings.py; those of advice in src/observe/advice.inc. --write makes the pages of them.
+Codes, titles, reasons and mends of findings stand once, in src/context/findings.inc and, for those that only scripts
+can make, in bindings/python/libamp/_findings.py; those of advice in src/observe/advice.inc. --write makes the pages of
+them.
 """
 import ast
 import pathlib
@@ -14,24 +16,26 @@ import textwrap
 WIDTH = 128
 HEAD = """# Mistakes
 
-libamp finds these mistakes in a program that uses it. Each has a code, with which its messages begin. An error fails its call, and
-nothing has changed. A warning comes once, as `AMP_EVENT_WARNING`, or on standard error for a host without the hook `event`
-(`AMP_LOG=error|warn|info|trace|off`). `amp_get_findings` returns them as data. The last line of `amp_health` is `sound`, or their
-number. A message reports the observation, and this page gives the reason.
+libamp finds these mistakes in a program that uses it. Each has a code, with which its messages begin. An error fails
+its call, and nothing has changed. A warning comes once, as `AMP_EVENT_WARNING`, or on standard error for a host without
+the hook `event` (`AMP_LOG=error|warn|info|trace|off`). `amp_get_findings` returns them as data. The last line of
+`amp_health` is `sound`, or their number. A message reports the observation, and this page gives the reason.
 
-This page is generated from `src/context/findings.inc` and `bindings/python/libamp/_findings.py` (`tests/docs/check_mistakes.py .
---write`).
+This page is generated from `src/context/findings.inc` and `bindings/python/libamp/_findings.py`
+(`tests/docs/check_mistakes.py . --write`).
 
 """
-SCRIPTS = """libamp finds these in Python scripts, in addition to those above. Each is a `libamp.FindingWarning`, once, with the line of the
-script. [python.md](python.md#mistakes) has details. `python -m libamp.run --check script.py` looks for them.
+SCRIPTS = """libamp finds these in Python scripts, in addition to those above. Each is a `libamp.FindingWarning`, once,
+with the line of the script. [python.md](python.md#mistakes) has details. `python -m libamp.run --check script.py`
+looks for them.
 
 """
 ADVICE_HEAD = """# Choose a level
 
-`amp_survey` ([amp_observe.h](../../include/amp_observe.h)) examines a training in FP32 and names the level that fits, with the
-reasons against the others. Each reason has a code, explained below. Messages name the op, argument or parameter, and the share of
-its values. libamp counts lost values exactly, as a cast would lose them. Another batch may have larger values.
+`amp_survey` ([amp_observe.h](../../include/amp_observe.h)) examines a training in FP32 and names the level that fits,
+with the reasons against the others. Each reason has a code, explained below. Messages name the op, argument or
+parameter, and the share of its values. libamp counts lost values exactly, as a cast would lose them. Another batch may
+have larger values.
 
 ```c
 config.observe = AMP_ON;                                  /* ops that the level leaves alone are seen too */
@@ -87,7 +91,8 @@ def script_table(root, name):
     if not path.exists():
         return {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
+        assigned = node.targets[0] if isinstance(node, ast.Assign) else None
+        target = node.target if isinstance(node, ast.AnnAssign) else assigned
         if isinstance(target, ast.Name) and target.id == name:
             return ast.literal_eval(node.value)
     raise SystemExit(f"{path}: there is no {name}")
@@ -142,7 +147,8 @@ def main():
         ("the page is made of the table", path.read_text(encoding="utf-8") == wanted),
         ("each code stands once", len(codes) == len(set(codes)) and len(codes) > 20),
         ("codes are AMP-M and two digits", all(re.fullmatch(r"AMP-M\d\d", code) for code in codes)),
-        ("what scripts hear in the place of a mend is of one", all(mends[code].startswith(old) for code, (old, _) in replaced)),
+        ("what scripts hear in the place of a mend is of one",
+         all(mends[code].startswith(old) for code, (old, _) in replaced)),
         ("the page of advice is made of its table", advice_path.read_text(encoding="utf-8") == advice),
         ("each advice has a code of its own, and four texts",
          [row[0] for row in advice_rows(root)] == [f"AMP-A{n:02}" for n in range(1, len(advice_rows(root)) + 1)] and

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The environment variables of libamp: one list, which makes docs/reference/settings.md and the ENVIRONMENT of libamp(7).
+"""The environment variables of libamp: one list, which makes docs/reference/settings.md and the ENVIRONMENT of
+libamp(7).
 
 check_settings.py ROOT           prints TAP: are both made of the list, and does the list have what the code reads?
 check_settings.py ROOT --write   writes both
@@ -16,8 +17,8 @@ LIBRARY = [
     Setting("AMP_LOG", "`off`, `error`, `warn`, `info` or `trace`", "`warn`",
             "messages on standard error, for a framework without the hook `event`"),
     Setting("AMP_VERIFY", "switch", "off",
-            "compares each wrapped call with its schema, and 16-bit implementations with the op's FP32 function; for the "
-            "first run of an adapter, a few times slower"),
+            "compares each wrapped call with its schema, and 16-bit implementations with the op's FP32 function; for "
+            "the first run of an adapter, a few times slower"),
     Setting("AMP_TRACE", "file name", "none", "writes each decision, warning and finding to this file, as JSON Lines"),
     Setting("AMP_TRACE_BYTES", "bytes", "64 MiB", "the largest size of that file"),
     Setting("AMP_OBSERVE", "switch, or settings separated by commas: `every=N`, `first=N`, `after_skip=N`, "
@@ -48,8 +49,8 @@ PYTHON = [
     Setting("LIBAMP_BF16", "switch", "off",
             "O1 of a script means O4, O2 means O5, and O3 is in bfloat16; `python -m libamp.run --bf16`"),
     Setting("LIBAMP_TORCH_OPS", "switch", "off",
-            "casts, masters, scaler and fused optimizers use PyTorch's operators on every device; each `amp.initialize` "
-            "reads it"),
+            "casts, masters, scaler and fused optimizers use PyTorch's operators on every device; each "
+            "`amp.initialize` reads it"),
 ]
 SECTIONS = [
     ("The library", LIBRARY, "The C library reads them, in programs and in Python."),

@@ -43,7 +43,8 @@ def scaler_modes(root):
     yield "docs/guide/loss-scaling.md has the modes of AMP_SCALER_MAP and their defaults", [
         f"{name}: the list has {listed.get(name)}, the table {shown.get(name)}"
         for name in {**listed, **shown} if listed.get(name) != shown.get(name)]
-    rules = re.findall(r"^\*\*(\w+)\.\*\*", (root / "docs" / "guide" / "loss-scaling.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rules = re.findall(r"^\*\*(\w+)\.\*\*", (root / "docs" / "guide" / "loss-scaling.md").read_text(encoding="utf-8"),
+                       re.MULTILINE)
     yield "docs/guide/loss-scaling.md has the rule of each", sorted(set(listed) ^ set(rules))
 
 

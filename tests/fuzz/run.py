@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one fuzzer for AMP_FUZZ_SECONDS (default 5) on its corpus: run.py FUZZER CORPUS FOLDER
 
-New inputs stay in FOLDER/new, where the next run goes on; what fails is FOLDER/crash-... and fails this test. The seed is
-AMP_FUZZ_SEED's, by default that of the commit: a commit tries what the last one did not, and about the first 4,000 inputs
-are the same each time. 0 is another run each time, for long ones."""
+New inputs stay in FOLDER/new, where the next run goes on; what fails is FOLDER/crash-... and fails this test. The seed
+is AMP_FUZZ_SEED's, by default that of the commit: a commit tries what the last one did not, and about the first 4,000
+inputs are the same each time. 0 is another run each time, for long ones."""
 
 import os
 import pathlib
@@ -27,7 +27,8 @@ def fixed_addresses():
 
 
 def again(fuzzer, command, output):
-    """The command that repeats a failure: on the input alone, if there is one, and on any machine that built the fuzzer."""
+    """The command that repeats a failure: on the input alone, if there is one, and on any machine that built the
+    fuzzer."""
     written = re.search(r"Test unit written to (.+)", output)
     base64 = re.search(r"^Base64: (\S+)$", output, re.MULTILINE)
     if base64:  # libFuzzer prints those of up to 256 bytes
@@ -51,14 +52,14 @@ def main():
     new = os.path.join(folder, "new")
     os.makedirs(new, exist_ok=True)
     command = [] if seed == "0" else fixed_addresses()
-    command += [fuzzer, f"-max_total_time={seconds}", f"-seed={seed}", "-max_len=4096", "-timeout=60", "-rss_limit_mb=4096",
-                "-print_final_stats=1", f"-artifact_prefix={folder}{os.sep}", new, corpus]
+    command += [fuzzer, f"-max_total_time={seconds}", f"-seed={seed}", "-max_len=4096", "-timeout=60",
+                "-rss_limit_mb=4096", "-print_final_stats=1", f"-artifact_prefix={folder}{os.sep}", new, corpus]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace", check=False)
     done = re.search(r"number_of_executed_units: (\d+)", run.stdout)
     edges = re.findall(r"cov: (\d+)", run.stdout)
     ok = run.returncode == 0 and done and int(done.group(1)) > 0
-    print(f"1..1\n{'ok' if ok else 'not ok'} 1 - {done.group(1) if done else 0} inputs in {seconds} s from seed {seed}, "
-          f"{edges[-1] if edges else 0} edges")
+    print(f"1..1\n{'ok' if ok else 'not ok'} 1 - {done.group(1) if done else 0} inputs in {seconds} s from seed "
+          f"{seed}, {edges[-1] if edges else 0} edges")
     if not ok:
         print("\n".join("# " + line for line in run.stdout.splitlines()[-60:]))
         print(f"# again: {again(fuzzer, command, run.stdout)}")

@@ -14,7 +14,8 @@ from commit_seed import FIXED, commit_seed  # noqa: E402  pylint: disable=wrong-
 from support import Tap, expect, scratch  # noqa: E402  pylint: disable=wrong-import-position
 
 GOOD = 'echo "#2 INITED cov: 7 ft: 8"; echo stat::number_of_executed_units: 9'
-# As libFuzzer: what fails is printed in base64 if it is short, and written to a file. Given that file alone it fails as well.
+# As libFuzzer: what fails is printed in base64 if it is short, and written to a file. Given that file alone it fails as
+# well.
 BAD = """case $1 in
 -*) for each; do case $each in -artifact_prefix=*) folder=${each#*=} ;; -seed=*) seed=${each#*=} ;; esac; done ;;
 *) grep -q "fails" "$1" && echo the same failure && exit 77; exit 0 ;;
@@ -30,15 +31,16 @@ def fuzz(folder, name, text, **environment):
     program.write_text(f"#!/bin/sh\n{text}\nexit {0 if text == GOOD else 77}\n", encoding="utf-8")
     program.chmod(0o755)
     env = {name: value for name, value in os.environ.items() if not name.startswith("AMP_FUZZ")}
-    done = subprocess.run([sys.executable, HERE / "run.py", program, folder, folder / name.upper()], env={**env, **environment},
-                          stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run([sys.executable, HERE / "run.py", program, folder, folder / name.upper()],
+                          env={**env, **environment}, stdout=subprocess.PIPE, text=True, check=False)
     expect((done.returncode == 0) == (text == GOOD), done.stdout)
     return done.stdout
 
 
 def test_seeds(tap, folder):
     with tap.test("the seed is the commit's"):
-        expect(f"ok 1 - 9 inputs in 5 s from seed {commit_seed()}, 7 edges" in fuzz(folder, "good", GOOD), "another seed")
+        expect(f"ok 1 - 9 inputs in 5 s from seed {commit_seed()}, 7 edges" in fuzz(folder, "good", GOOD),
+               "another seed")
     with tap.test("AMP_FUZZ_SEED comes first"):
         expect("from seed 11, " in fuzz(folder, "good", GOOD, AMP_FUZZ_SEED="11"), "another seed")
     with tap.test("where there is no git it is a fixed one"):
@@ -60,12 +62,14 @@ def test_seeds(tap, folder):
 
 
 def test_failures(tap, folder):
-    for name, text, form in (("long", BAD, r"(\S+/long \S+/crash-1)"), ("short", BAD + SHORT, r"(echo \S+ \| base64 -d >input; \S+)")):
+    for name, text, form in (("long", BAD, r"(\S+/long \S+/crash-1)"),
+                             ("short", BAD + SHORT, r"(echo \S+ \| base64 -d >input; \S+)")):
         with tap.test(f"a {name} input that fails: the command that is printed repeats it"):
             said = fuzz(folder, name, text, AMP_FUZZ_SEED="3")
             command = re.search(rf"^# again: ({form}.*)$", said, re.MULTILINE)
             expect(command, said)
-            done = subprocess.run(command.group(1), shell=True, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
+            done = subprocess.run(command.group(1), shell=True, cwd=folder, stdout=subprocess.PIPE, text=True,
+                                  check=False)
             expect(done.returncode == 77 and "the same failure" in done.stdout, done.stdout)
         with tap.test("and so does the whole run's"):
             command = re.search(r"^# all of it: (.*)$", said, re.MULTILINE).group(1)

@@ -202,14 +202,16 @@ def arguments(rng, wanted, structs):
 
 def in_registers(rng):
     """As many as there are registers on x86-64, or on arm64, or one more; in any order."""
-    kinds = [rng.choice([kind for kind in TYPES if kind not in VECTOR]) for _ in range(rng.choice([0, 1, 2, 5, 6, 6, 7, 8, 9]))]
+    kinds = [rng.choice([kind for kind in TYPES if kind not in VECTOR])
+             for _ in range(rng.choice([0, 1, 2, 5, 6, 6, 7, 8, 9]))]
     kinds += [rng.choice(VECTOR) for _ in range(rng.choice([0, 0, 0, 1, 2, 7, 8, 8, 9]))]
     rng.shuffle(kinds)
     return [Argument(kind, f"a{i}", value(rng, kind)) for i, kind in enumerate(kinds)]
 
 
 def last_register(rng, structs):
-    """One general register of x86-64 is left for a struct of two halves (libffi before 3.4.7: src/intercept/split.c)."""
+    """One general register of x86-64 is left for a struct of two halves (libffi before 3.4.7:
+    src/intercept/split.c)."""
     kinds = [rng.choice([kind for kind in TYPES if kind not in VECTOR]) for _ in range(5)]
     kinds += [rng.choice(VECTOR) for _ in range(rng.randint(0, 8))]
     rng.shuffle(kinds)

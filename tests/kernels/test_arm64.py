@@ -55,7 +55,8 @@ def compile_all(root, folder, flags, workers):
         subprocess.run(command, check=True)
         return folder / name
 
-    sources = [source for room in ROOMS for source in sorted((root / room).glob("*.c"))] + [root / "tests/support/suite.c"]
+    sources = [source for room in ROOMS
+               for source in sorted((root / room).glob("*.c"))] + [root / "tests/support/suite.c"]
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         made = list(pool.map(compile_one, sources))
     tests = root / ROOMS[-1]

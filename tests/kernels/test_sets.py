@@ -4,9 +4,9 @@
 
     test_sets.py PROGRAM SETS [SANITIZER]       SETS: those that it was built with, "sse2,avx2", or "none"
 
-What goes through the process's table (lists, environments, matmul) uses the best set of the machine: here each of them in
-turn, by AMP_CPU_MASK. Under qemu-user an instruction that a processor does not have is a signal, so that a kernel chosen
-wrongly, or compiled for too much, shows. What is not here is a skip with its reason.
+What goes through the process's table (lists, environments, matmul) uses the best set of the machine: here each of them
+in turn, by AMP_CPU_MASK. Under qemu-user an instruction that a processor does not have is a signal, so that a kernel
+chosen wrongly, or compiled for too much, shows. What is not here is a skip with its reason.
 """
 import os
 import platform

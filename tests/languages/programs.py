@@ -33,7 +33,8 @@ def check_page(page, printed):
 
 def check_training(said, level, target):
     """The loss, of what a program printed: that it learned, ran its ops in the type `target`, and is soundly wired."""
-    found = re.search(rf"^{level}: ([\d.]+) % right, loss ([\d.]+), (\d+) steps, (\d+) skipped, scale", said, re.MULTILINE)
+    found = re.search(rf"^{level}: ([\d.]+) % right, loss ([\d.]+), (\d+) steps, (\d+) skipped, scale", said,
+                      re.MULTILINE)
     expect(found, said)
     accuracy, loss, steps, skipped = map(float, found.groups())
     expect(accuracy >= LEARNED and steps > 100 and skipped < 10, said)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The modules of bindings/fortran, with gfortran: test_fortran.py SOURCE LIBAMP_C_F90 API_JSON LIBAMP. Prints TAP.
 
-They compile without a warning, types lie in memory as the API's description says, what the module promises holds, and the
-example trains at each level.
+They compile without a warning, types lie in memory as the API's description says, what the module promises holds, and
+the example trains at each level.
 """
 import json
 import pathlib
@@ -43,7 +43,8 @@ def layout(api):
             yield f"  call compare(\"{struct['name']}%{field['name']}\", &"
             yield f"    int(place(c_loc({name}%{field['name']})) - place(c_loc({name}))), {field['offset']})"
         if "init" in struct:
-            yield f"  call compare(\"{struct['name']}%struct_size as it begins\", int({name}%struct_size), {struct['size']})"
+            yield f"  call compare(\"{struct['name']}%struct_size as it begins\", &"
+            yield f"    int({name}%struct_size), {struct['size']})"
     yield """contains
   subroutine compare(what, found, wanted)
     character(*), intent(in) :: what
@@ -97,7 +98,8 @@ def main():
         with tap.test("the program of the documentation prints what stands there"):
             page = (source / "docs" / "start" / "other-languages.md").read_text(encoding="utf-8")
             program = folder / "program.f90"
-            program.write_text(re.search(r"^```fortran\n(.*?)^```", page, re.MULTILINE | re.DOTALL).group(1), encoding="utf-8")
+            program.write_text(re.search(r"^```fortran\n(.*?)^```", page, re.MULTILINE | re.DOTALL).group(1),
+                               encoding="utf-8")
             modules.compile("program", program)
             check_page(page, modules.run("program"))
         with tap.test("the digits are learned at O0, O1 and O4"):

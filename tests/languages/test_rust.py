@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The crates of bindings/rust, with rustc alone: test_rust.py SOURCE LIBAMP_SYS_RS LIBAMP. Prints TAP.
 
-They compile without a warning, what they promise holds, what their documentation says does not compile does not, for the
-reason it gives, and the example trains at each level.
+They compile without a warning, what they promise holds, what their documentation says does not compile does not, for
+the reason it gives, and the example trains at each level.
 """
 import pathlib
 import re
@@ -17,8 +17,8 @@ class Crates:
         self.rustc, self.source, self.folder, self.library = rustc, source / "bindings" / "rust", folder, library.parent
 
     def compile(self, path, *arguments, status=0):
-        return run(self.rustc, "--edition", "2021", "-D", "warnings", "-L", self.folder, "-L", self.library, "--out-dir",
-                   self.folder, *arguments, path, status=status)
+        return run(self.rustc, "--edition", "2021", "-D", "warnings", "-L", self.folder, "-L", self.library,
+                   "--out-dir", self.folder, *arguments, path, status=status)
 
     def crate(self, name, path, *arguments):
         self.compile(path, "--crate-type", "rlib", "--crate-name", name, *arguments)
@@ -70,7 +70,8 @@ def main():
         with tap.test("the program of the documentation prints what stands there"):
             page = (source / "docs" / "start" / "other-languages.md").read_text(encoding="utf-8")
             program = folder / "program.rs"
-            program.write_text(re.search(r"^```rust\n(.*?)^```", page, re.MULTILINE | re.DOTALL).group(1), encoding="utf-8")
+            program.write_text(re.search(r"^```rust\n(.*?)^```", page, re.MULTILINE | re.DOTALL).group(1),
+                               encoding="utf-8")
             crates.compile(program, *crates.uses())
             check_page(page, crates.run("program"))
         with tap.test("the digits are learned at O0, O1 and O4"):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The compiler's command in docs/start/libtorch.md compiles, links and runs a program, and the two libraries find each other
-wherever a binding puts them: check_c_line.py GUIDE PKGCONFIG. Prints TAP."""
+"""The compiler's command in docs/start/libtorch.md compiles, links and runs a program, and the two libraries find each
+other wherever a binding puts them: check_c_line.py GUIDE PKGCONFIG. Prints TAP."""
 import os
 import pathlib
 import re
@@ -39,8 +39,8 @@ def finds_its_neighbour(folders, env):
         for name in ("libamp.so.0", "libamp_torch.so.0"):
             shutil.copy(next(path for path in (pathlib.Path(each) / name for each in folders) if path.exists()), place)
         env = {name: value for name, value in env.items() if name != "LD_LIBRARY_PATH"}
-        ran = subprocess.run([sys.executable, "-c", LOADS, place / "libamp_torch.so.0"], env=env, text=True, check=False,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        ran = subprocess.run([sys.executable, "-c", LOADS, place / "libamp_torch.so.0"], env=env, text=True,
+                             check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     print("\n".join(f"# {text}" for text in ran.stdout.splitlines()[-5:]))
     return ran.returncode == 0 and ran.stdout.split() == [str(place / "libamp.so.0")]
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes traces of torch.amp.GradScaler: trace.py FILE..., the last character of whose names is the seed.
 
-What Python's GradScaler does with gradients of a seeded sequence is written down, a line for each call; the programs of this
-folder do the same by libamp and compare.
+What Python's GradScaler does with gradients of a seeded sequence is written down, a line for each call; the programs of
+this folder do the same by libamp and compare.
 """
 import pathlib
 import random

@@ -51,8 +51,8 @@ EXTRAS = {
     "libtorch": ("bindings/libtorch/", "examples/libtorch/", "tests/libtorch/"),
     "mlx": ("bindings/python/libamp/mlx/", PY_TESTS + "mlxnet.py", PY_TESTS + "test_mlx"),
     "mpi": ("include/amp_mpi", "demo/mpi/", "examples/mpi/", "tests/mpi/", "tests/hosts/ranks/", "bench/ranks/"),
-    "nccl": ("include/amp_nccl.h", "src/nccl/", "src/kernels/cuda/nccl", "tests/cuda/fake_nccl", "tests/cuda/test_nccl.c",
-             "tests/cuda/test_average.c", "tests/cuda/test_ranks.c", "tests/cuda/ranks"),
+    "nccl": ("include/amp_nccl.h", "src/nccl/", "src/kernels/cuda/nccl", "tests/cuda/fake_nccl",
+             "tests/cuda/test_nccl.c", "tests/cuda/test_average.c", "tests/cuda/test_ranks.c", "tests/cuda/ranks"),
     "report": ("bindings/python/libamp/_report/", "bindings/python/libamp/report.py",
                PY_TESTS + "test_report.py", PY_TESTS + "test_notebooks.py"),
     "rust": ("bindings/rust/",),
@@ -315,7 +315,8 @@ class Lint:
     def check_extra(self, path, line, ours):
         mine, other = extra_of(path), extra_of(ours)
         if other and other != mine and (path, other) not in MEETS:
-            self.report("extra", path, line, f"{ours} belongs to the extra {other}, which {mine or 'the core'} does without")
+            self.report("extra", path, line,
+                        f"{ours} belongs to the extra {other}, which {mine or 'the core'} does without")
         if mine and mine not in WITHIN and ours.startswith("src/"):
             self.report("extra", path, line, f"{ours} is private: the extra {mine} sees public headers alone")
 

@@ -41,7 +41,8 @@ CLEAN = {
     "src/raw/raw.h": '#include "call/call.h"\n',
     "src/call/bind.c": "/* n_args */\n" + "void f(s) { for (int i = 0; i < s->n_args; i++) continue; }\n" * 3,
     "src/initialize.c": '#include "context/context.h"\n#include "opt_levels/policy.h"\n'
-    '/* never printf(x) or abort() */\nint f(void) { host->abort(1); snprintf("exit(1)"); assert(a == b && c <= d); }\n',
+    '/* never printf(x) or abort() */\nint f(void) { host->abort(1); snprintf("exit(1)"); assert(a == b && c <= d); '
+    '}\n',
     "demo/host/tape.h": "",
     "demo/host/tape.c": '#include "tape.h"\n#include <stdio.h>\nint main(void) { printf("x"); exit(1); }\n',
     "demo/adapter.c": "#include <amp.h>\n",

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes that two ranks send for an average, counted by Open MPI: test_bytes.py BENCH_FOLDER PROGRAM. Prints TAP.
 
-Those of a ring: half of the gradients' to the other rank, twice; in 16 bits half as many. Beyond them a mark for each of
-the 16 gradients and the measurement's own numbers: less than 256 bytes.
+Those of a ring: half of the gradients' to the other rank, twice; in 16 bits half as many. Beyond them a mark for each
+of the 16 gradients and the measurement's own numbers: less than 256 bytes.
 """
 import os
 import shutil

@@ -27,8 +27,8 @@ def run(ranks, *options):
 def trained(ranks, *options):
     """(skipped, accuracy, digest of the parameters) of a run that came to its end."""
     status, said = run(ranks, *options)
-    found = re.search(r"^\d+ ranks: \d+ steps, (\d+) skipped, scale \S+, accuracy (\S+) %, parameters (\w+) on all", said,
-                      re.MULTILINE)
+    found = re.search(r"^\d+ ranks: \d+ steps, (\d+) skipped, scale \S+, accuracy (\S+) %, parameters (\w+) on all",
+                      said, re.MULTILINE)
     if status != 0 or not found:
         raise AssertionError(f"status {status}: {said}")
     return int(found[1]), float(found[2]), found[3]

@@ -63,7 +63,8 @@ def record(out, name, kind, flags, make, options):
 def main():
     with open(sys.argv[1], "w", encoding="ascii") as out:
         print("# SPDX-License-Identifier: Apache-2.0", file=out)
-        print(f"# Format: tests/optim/record_torch.py. Recorded from: torch {torch.__version__}, torch.optim, CPU", file=out)
+        print(f"# Format: tests/optim/record_torch.py. Recorded from: torch {torch.__version__}, torch.optim, CPU",
+              file=out)
         for run in RUNS:
             record(out, *run)
 

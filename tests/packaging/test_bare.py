@@ -19,8 +19,8 @@ from support import Tap, expect, run, scratch
 FOLDERS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin")
 NEEDED = re.compile(r"^setup_need (cc python3 .*)$", re.MULTILINE)
 # They run for long, and nothing but what the build made or found; what registers may lack symbol-trampolines lacks too.
-LEFT_OUT = {"train-program", "bench", "cuda-bench", "cuda-emulator-mutants", "cuda-pack", "cuda-sass", "kernels-sets", "darknet",
-            "reference", "registers", "tableless"}
+LEFT_OUT = {"train-program", "bench", "cuda-bench", "cuda-emulator-mutants", "cuda-pack", "cuda-sass", "kernels-sets",
+            "darknet", "reference", "registers", "tableless"}
 
 
 def needed_packages(source):
@@ -76,7 +76,8 @@ def main():
         with tap.test("the bare system has what is needed, and not what is optional"):
             for name in ("sh", "cc", "gcc", "python3", "meson", "ninja", "pkg-config", "awk", "nm"):
                 expect((path / name).exists(), f"no {name}")
-            for name in ("valgrind", "doxygen", "abidiff", "qemu-x86_64", "mpirun", "aarch64-linux-gnu-gcc", "g++", "pip"):
+            for name in ("valgrind", "doxygen", "abidiff", "qemu-x86_64", "mpirun", "aarch64-linux-gnu-gcc", "g++",
+                         "pip"):
                 expect(not (path / name).exists(), name)
         number = tap.number
         environment = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`meson dist`: a tarball that builds and passes its own tests: test_dist.py SOURCE [--full]
 
-Works on a scratch repository that holds the working tree as it is. Without --full the tarball is configured, and the suite
-lint runs from it; with it `meson dist` runs everything itself."""
+Works on a scratch repository that holds the working tree as it is. Without --full the tarball is configured, and the
+suite lint runs from it; with it `meson dist` runs everything itself."""
 import json
 import os
 import pathlib
@@ -24,7 +24,8 @@ def is_checkout(source):
 
 def pip_options(source):
     """Meson's options that pip's build passes."""
-    text = re.search(r"^setup = (\[.*\])$", (source / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE).group(1)
+    text = re.search(r"^setup = (\[.*\])$", (source / "pyproject.toml").read_text(encoding="utf-8"),
+                     re.MULTILINE).group(1)
     return [option for option in json.loads(text) if option != "-Dpython=enabled"]
 
 

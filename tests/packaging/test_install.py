@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The build that is tested, installed below a folder, and programs outside built with pkg-config: test_install.py SOURCE BUILD"""
+"""The build that is tested, installed below a folder, and programs outside built with pkg-config: test_install.py
+SOURCE BUILD"""
 import json
 import os
 import pathlib
@@ -11,9 +12,9 @@ import sys
 from support import Tap, compiler, expect, run, scratch
 
 HERE = pathlib.Path(__file__).resolve().parent
-PUBLIC = {"amp.h", "amp_all.h", "amp_api.h", "amp_call.h", "amp_device.h", "amp_diagnostics.h", "amp_gate.h", "amp_kernels.h",
-          "amp_nccl.h", "amp_observe.h", "amp_optim.h", "amp_pack.h", "amp_ranks.h", "amp_raw.h", "amp_scaler.h",
-          "amp_serve.h", "amp_state.h", "amp_symbol.h",
+PUBLIC = {"amp.h", "amp_all.h", "amp_api.h", "amp_call.h", "amp_device.h", "amp_diagnostics.h", "amp_gate.h",
+          "amp_kernels.h", "amp_nccl.h", "amp_observe.h", "amp_optim.h", "amp_pack.h", "amp_ranks.h", "amp_raw.h",
+          "amp_scaler.h", "amp_serve.h", "amp_state.h", "amp_symbol.h",
           "amp_train.h", "amp_types.h", "amp.hpp", "amp_result.hpp",
           "amp_torch.hpp", "amp_torch/dispatch.hpp", "amp_torch/files.hpp", "amp_torch/forward.hpp",
           "amp_torch/grad_scaler.hpp", "amp_torch/host.hpp", "amp_torch/iteration.hpp", "amp_torch/session.hpp",
@@ -28,7 +29,8 @@ LANGUAGES = {
 
 def extras_of(build):
     """Those that this build has."""
-    options = {option["name"]: option["value"] for option in json.loads(run("meson", "introspect", "--buildoptions", build))}
+    listed = json.loads(run("meson", "introspect", "--buildoptions", build))
+    options = {option["name"]: option["value"] for option in listed}
     without = {"disabled"} if options["extras"] else {"disabled", "auto"}
     return {name for name in ("adapt", "fortran", "mpi", "rust") if options[name] not in without}
 
@@ -143,12 +145,14 @@ def main():
             expect(others == wanted, f"beside headers: {sorted(others)}, wanted {sorted(wanted)}")
             names = {file.name for file in languages}
             for name, sources in LANGUAGES.items():
-                expect(sources <= names if name in extras else not sources & names, f"for other languages: {sorted(names)}")
+                expect(sources <= names if name in extras else not sources & names,
+                       f"for other languages: {sorted(names)}")
             expect(all((libraries / name).exists() for name in backends), "a backend does not lie beside libamp.so")
 
         if "adapt" in extras:
             with tap.test("amp-adapt runs from where it is installed"):
-                said = run(sys.executable, next(staged.rglob("amp-adapt")), "--help", env={"PYTHONDONTWRITEBYTECODE": "1"})
+                said = run(sys.executable, next(staged.rglob("amp-adapt")), "--help",
+                           env={"PYTHONDONTWRITEBYTECODE": "1"})
                 expect("amp-adapt net.h" in said, said)
 
         with tap.test("pkg-config knows the version"):

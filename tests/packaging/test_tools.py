@@ -42,7 +42,9 @@ option('gpu_archs', type: 'array')
 option('darknet_root', type: 'string')
 """
 REPORT = "def main():\n    import sys\n    print(*sys.argv[1:])\n    print('a line of the report\\n' * 190)\n"
-TRAIN = '#include <stdio.h>\nint main(int c, char **v) { for (int i = 1; i < c; i++) puts(v[i]); return c == 5 ? 3 : 0; }\n'
+TRAIN = """#include <stdio.h>
+int main(int c, char **v) { for (int i = 1; i < c; i++) puts(v[i]); return c == 5 ? 3 : 0; }
+"""
 
 
 def answers(program, *words):
@@ -54,15 +56,18 @@ def answers(program, *words):
 
 # All that tools/test would like to have, whatever this machine has: nothing is left to be installed.
 EQUIPPED = {
-    **{program: "exit 0" for program in ("cmake", "make", "doxygen", "abidiff", "git", "valgrind", "mpirun", "qemu-x86_64",
-                                         "qemu-aarch64", "aarch64-linux-gnu-gcc", "g++", "rustc", "gfortran", "musl-gcc")},
+    **{program: "exit 0" for program in ("cmake", "make", "doxygen", "abidiff", "git", "valgrind", "mpirun",
+                                         "qemu-x86_64", "qemu-aarch64", "aarch64-linux-gnu-gcc", "g++", "rustc",
+                                         "gfortran", "musl-gcc")},
     "gcc": answers("gcc", "-fsyntax-only"), "pkg-config": answers("pkg-config", "ompi-c"),
-    "python3": f"""case "$*" in "-c import pip" | "-c import pycparser" | "-c import jsonschema") exit 0 ;; esac\nexec {sys.executable} "$@\"""",
+    "python3": 'case "$*" in "-c import pip" | "-c import pycparser" | "-c import jsonschema") exit 0 ;; esac\n'
+               f'exec {sys.executable} "$@"',
 }
 
 
 class Machine:
-    """A PATH without `without`, with all that tools/test would like to have, where `fakes` (name: shell text) stand in."""
+    """A PATH without `without`, with all that tools/test would like to have, where `fakes` (name: shell text) stand
+    in."""
 
     def __init__(self, folder, without=(), fakes=None, environment=None):
         self.folder = folder
@@ -163,8 +168,8 @@ def test_wants(tap, folder, test):
     """What is optional is asked for together; where that fails one by one, and what cannot be had is named."""
     without = ["doxygen", "abidiff"]
     machine = Machine(folder / "wanting", without, {
-        **ROOT, "apt-get": f'case " $* " in *" doxygen "*) exit 100 ;; *" abigail-tools "*) '
-                           f'echo "#!/bin/sh" >"{folder}/wanting/abidiff"; chmod +x "{folder}/wanting/abidiff" ;; esac'})
+        **ROOT, "apt-get": f'abidiff="{folder}/wanting/abidiff"; case " $* " in *" doxygen "*) exit 100 ;; '
+                           '*" abigail-tools "*) echo "#!/bin/sh" >"$abidiff"; chmod +x "$abidiff" ;; esac'})
     with tap.test("tools/test goes on without what cannot be had, and names that alone"):
         said = machine.run(test, "--suite", "unit")
         expect("going on without doxygen" in said and "without abidiff" not in said, said)
@@ -188,15 +193,18 @@ def test_bare_root(tap, folder, root, test):
         expect("skipped bare: it needs root" in said and last_line(said) == "0 passed, 0 failed, 1 skipped", said)
         expect("apt-get" not in machine.calls(), machine.calls())
     with tap.test("the bare root has nothing of the environment but the way to the network"):
-        script = 'me=test; for part in setup python bare; do . "$root/tools/$part.sh"; done; bare_settings; bare_network env'
-        fakes = {"apt-get": "echo 'bookworm main http://mirror.example/debian/'", "apt-config": "echo \"proxy='http://apt:1'\""}
-        given = {"PYTHONPATH": "/x", "PIP_INDEX_URL": "http://x", "AMP_LEVEL": "O1", "CFLAGS": "-O1", "CC": "cc", "HOME": "/home/x",
-                 "no_proxy": "here", "root": str(root)}
+        script = ('me=test; for part in setup python bare; do . "$root/tools/$part.sh"; done; '
+                  'bare_settings; bare_network env')
+        fakes = {"apt-get": "echo 'bookworm main http://mirror.example/debian/'",
+                 "apt-config": "echo \"proxy='http://apt:1'\""}
+        given = {"PYTHONPATH": "/x", "PIP_INDEX_URL": "http://x", "AMP_LEVEL": "O1", "CFLAGS": "-O1", "CC": "cc",
+                 "HOME": "/home/x", "no_proxy": "here", "root": str(root)}
         said = Machine(folder / "networked", [], fakes, given).run("sh", "-c", script)
         expect(sorted(said.split()) == ["HOME=/root", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "http_proxy=http://apt:1",
                                         "no_proxy=here"], said)
     with tap.test("and apt's mirror is this machine's"):
-        said = Machine(folder / "mirrored", [], fakes, given).run("sh", "-c", script.replace("bare_network env", 'echo "$mirror"'))
+        said = Machine(folder / "mirrored", [], fakes, given).run("sh", "-c",
+                                                                  script.replace("bare_network env", 'echo "$mirror"'))
         expect(said == "http://mirror.example/debian\n", said)
 
 
@@ -230,8 +238,10 @@ def test_skips(tap, machine, root, test):
     listed.parent.mkdir()
     wanted = "FAILED  points: c: a skip that tests/skips.txt does not allow: no c"
     for what, rows, status in (
-            ("a planted skip", "file:/ | other: no device", 1), ("one that the list allows", "# c\nfile:/ | points: c: no *\n", 0),
-            ("a row for other reasons", "file:/ | points: c: no d", 1), ("a row that does not hold", "gpu !gpu | *: *", 1),
+            ("a planted skip", "file:/ | other: no device", 1),
+            ("one that the list allows", "# c\nfile:/ | points: c: no *\n", 0),
+            ("a row for other reasons", "file:/ | points: c: no d", 1),
+            ("a row that does not hold", "gpu !gpu | *: *", 1),
             ("a row for another stage", "stage:test-gcc | points: c: no c", 1),
             ("a row for this stage and machine", "stage:test !program:nonesuch | points: c: no c", 0)):
         with tap.test(f"tools/test --skips, {what}: status {status}"):
@@ -241,12 +251,14 @@ def test_skips(tap, machine, root, test):
             expect(last_line(said) == f"3 passed, {status} failed, {1 - status} skipped", said)
     with tap.test("of a Python file that is skipped whole the reason counts"):
         with edited(listed, "file:/ | test_b::gpu: no GPU *\nfile:/ | ::test_c: no torch\nfile:/ | ::test_d: never\n"):
-            said = run(sys.executable, root / "tools" / "count_tests.py", "--junit", root.parent / "junit.xml", listed, "any")
+            said = run(sys.executable, root / "tools" / "count_tests.py", "--junit", root.parent / "junit.xml", listed,
+                       "any")
         expect(last_line(said) == "1 2 2" and "skipped ::test_c: no torch" in said, said)
     with tap.test("a row that allowed nothing where it held is named"):
         said = run(sys.executable, root / "tools" / "skips.py", "idle", status=1)
         expect(said.count("FAILED") == 1 and f"{listed}:3: ::test_d: never" in said, said)
-    for rows, wanted in (("points: c: no c", "a row is"), ("| points: c: no c", "a row is"), ("gqu | a: b", "there is no condition 'gqu'")):
+    for rows, wanted in (("points: c: no c", "a row is"), ("| points: c: no c", "a row is"),
+                         ("gqu | a: b", "there is no condition 'gqu'")):
         with tap.test(f"'{rows}' is refused"):
             with edited(listed, rows):
                 said = machine.run(test, "--skips", "--suite", "unit", status=1)
@@ -276,19 +288,21 @@ JUNIT = """<?xml version="1.0"?><testsuites><testsuite name="pytest">
 <testcase classname="test_a" name="bad"><failure message="assert 1 == 2">line of the test</failure></testcase>
 <testcase classname="test_b" name="broken"><error message="no fixture"/></testcase>
 <testcase classname="test_b" name="gpu"><skipped message="no GPU here"/></testcase>
-<testcase classname="" name="test_c"><skipped message="collection skipped">('c.py', 19, 'Skipped: no torch')</skipped></testcase>
+<testcase classname="" name="test_c"><skipped message="collection skipped">('c.py', 19, 'Skipped: no torch')</skipped>
+</testcase>
 </testsuite></testsuites>
 """
 
 
 def test_python(tap, folder, root, test):
     """What tools/test --python needs and cannot have, it says, with status 2."""
-    cache = {"AMP_PYTHON_CACHE": str(folder / "cache"), "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0",
-             "PIP_EXTRA_INDEX_URL": "", "PIP_NO_CACHE_DIR": "1"}
+    cache = {"AMP_PYTHON_CACHE": str(folder / "cache"), "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
+             "PIP_RETRIES": "0", "PIP_EXTRA_INDEX_URL": "", "PIP_NO_CACHE_DIR": "1"}
     disks = {name: f"echo Filesystem; echo disk 1 1 {gigabytes << 20} 1% /"
              for name, gigabytes in (("full", 7), ("free", 99))}
     old = {"oldpython": "case $* in *version_info*) echo 3.9 ;; *) exit 1 ;; esac"}
-    # Pythons that have no PyTorch and make environments without a network, or none at all, whatever this machine's does.
+    # Pythons that have no PyTorch and make environments without a network, or none at all, whatever this machine's
+    # does.
     without = f"case $* in *torch*) exit 1 ;; '-m pip'*) echo no route; exit 1 ;; esac\nexec {sys.executable} \"$@\""
     made = """mkdir -p "$3/bin"; ln -s "$0" "$3/bin/python"; exit"""
     bare = {"barepython": f"case $* in '-m venv'*) {made} ;; esac\n{without}"}
@@ -301,7 +315,8 @@ def test_python(tap, folder, root, test):
             ("venv", "a Python without venv", {**novenv, "df": disks["free"]}, {"AMP_PYTHON": "barepython"},
              "no virtual environment could be made"),
             ("old", "an old Python", old, {"AMP_PYTHON": "oldpython"}, "3.10 or later is needed"),
-            ("none", "a Python that is not there", {}, {"AMP_PYTHON": "no-such-python"}, "'no-such-python' does not run")):
+            ("none", "a Python that is not there", {}, {"AMP_PYTHON": "no-such-python"},
+             "'no-such-python' does not run")):
         machine = Machine(folder / f"python-{name}", [], {**ROOT, **fakes}, {**cache, **environment})
         with tap.test(f"tools/test --python with {what}: status 2 and why"):
             expect(wanted in machine.run(test, "--python", status=2), "it does not say so")
@@ -345,7 +360,8 @@ def test_demo(tap, folder, machine, root, demo, elsewhere):
         expect(report.read_text(encoding="utf-8").count("a line of the report") == 190, "it is no report")
     with tap.test("tools/demo refuses before it builds"):
         for arguments, words in ((["--level", "O1,O9"], "'O9'"), (["--level=x"], "'x'"), (["--frob", "1"], "'--frob'")):
-            said = Machine(folder / f"refusing{arguments[-1]}", ["ninja", "meson"], ROOT).run(demo, *arguments, status=2)
+            refusing = Machine(folder / f"refusing{arguments[-1]}", ["ninja", "meson"], ROOT)
+            said = refusing.run(demo, *arguments, status=2)
             expect(words in last_line(said) and "building" not in said, said)
     with tap.test("tools/demo --help is the program's"):
         expect(last_line(machine.run(demo, "--help", cwd=elsewhere)) == "--help", "it did not reach the program")

@@ -2,8 +2,9 @@
 """rules.py MODE OUTPUT: traces of a literal transcription of each mode's published rule, written at build time.
 rules.py --modes: the modes, as include/amp_scaler.h has them.
 
-Independent of src/scaler/: written from the originals' documentation and from docs/guide/loss-scaling.md, with the originals' own
-variables. What an original does not have (a floor, a ceiling, hysteresis) is libamp's option, marked "option".
+Independent of src/scaler/: written from the originals' documentation and from docs/guide/loss-scaling.md, with the
+originals' own variables. What an original does not have (a floor, a ceiling, hysteresis) is libamp's option, marked
+"option".
 """
 import math
 import sys

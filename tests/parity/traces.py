@@ -12,17 +12,17 @@ To record again, run the recorder in an environment outside the tree; the same v
 
 megatron-core and deepspeed need torch; mxnet and jax want environments of their own (mxnet's numpy is old).
 
-A file: comment lines, `mode N` (AMP_SCALER_*), where known `defaults INIT MIN MAX GROWTH BACKOFF WINDOW HYSTERESIS CONSECUTIVE`
-(what libamp has where nothing is set, CONSECUTIVE 0 or 1), then one line a run:
+A file: comment lines, `mode N` (AMP_SCALER_*), where known `defaults INIT MIN MAX GROWTH BACKOFF WINDOW HYSTERESIS
+CONSECUTIVE` (what libamp has where nothing is set, CONSECUTIVE 0 or 1), then one line a run:
 
     run SEED ENTER STAY STEPS INIT MIN MAX GROWTH BACKOFF WINDOW HYSTERESIS CONSECUTIVE CHECKSUM SAMPLE...
 
-Floats are written as the eight hexadecimal digits of their bits, GROWTH and BACKOFF, which are doubles, as sixteen; a setting
-of 0 is left at the default. The overflows of a run come from a generator: x = x * 6364136223846793005 + 1442695040888963407
-mod 2^64, from x = SEED; a step overflows if (x >> 33) % 1000 < p, where p is STAY after an overflow and ENTER otherwise. After
-each step the state is observed as three words, the scale's bits and two more (see `observe` in replay.c), and mixed into the
-checksum: for each word h = (h ^ word) * 0x100000001b3 mod 2^64, from h = 0xcbf29ce484222325. A SAMPLE is the scale after every
-100th step.
+Floats are written as the eight hexadecimal digits of their bits, GROWTH and BACKOFF, which are doubles, as sixteen; a
+setting of 0 is left at the default. The overflows of a run come from a generator: x = x * 6364136223846793005 +
+1442695040888963407 mod 2^64, from x = SEED; a step overflows if (x >> 33) % 1000 < p, where p is STAY after an overflow
+and ENTER otherwise. After each step the state is observed as three words, the scale's bits and two more (see `observe`
+in replay.c), and mixed into the checksum: for each word h = (h ^ word) * 0x100000001b3 mod 2^64, from h =
+0xcbf29ce484222325. A SAMPLE is the scale after every 100th step.
 
 A run ends before the step at which a scale of the original leaves [2^-126, 2^127]: there the parity ends.
 """
@@ -98,7 +98,8 @@ def draw_settings(rng, vary):
 def written(s):
     """Settings as a line has them."""
     floats = " ".join(f"{bits(value):08x}" for value in (s.init, s.min, s.max))
-    return f"{floats} {double_bits(s.growth):016x} {double_bits(s.backoff):016x} {s.window} {s.hysteresis} {s.consecutive:d}"
+    factors = f"{double_bits(s.growth):016x} {double_bits(s.backoff):016x}"
+    return f"{floats} {factors} {s.window} {s.hysteresis} {s.consecutive:d}"
 
 
 def run_line(settings, seed, enter, stay, limit, make):

@@ -42,7 +42,8 @@ def find_package():
         except (OSError, subprocess.TimeoutExpired) as error:
             return None, f"pip: {error}"
         if said.returncode != 0:
-            return None, "the package safetensors is missing and pip failed: " + (said.stdout.strip() or "?").splitlines()[-1]
+            why = (said.stdout.strip() or "?").splitlines()[-1]
+            return None, f"the package safetensors is missing and pip failed: {why}"
     sys.path.insert(0, str(target))
     try:
         import safetensors  # pylint: disable=import-outside-toplevel

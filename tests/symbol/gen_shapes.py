@@ -7,8 +7,8 @@ import random
 import sys
 
 SCALARS = ["char", "unsigned char", "short", "unsigned short", "int", "unsigned", "long", "unsigned long", "float",
-           "float", "double", "double", "long double", "__int128", "void *", "_Bool", "float _Complex", "double _Complex",
-           "long double _Complex"]
+           "float", "double", "double", "long double", "__int128", "void *", "_Bool", "float _Complex",
+           "double _Complex", "long double _Complex"]
 # no __int128: older clangs read one that no longer fits into registers from the wrong place
 PROMOTED = ["int", "unsigned", "long", "double", "double", "long double", "void *", "double _Complex"]
 
@@ -100,7 +100,8 @@ class Generator:
             fixed.append(scalar("int"))  # va_start wants a type that is not promoted
         returned = None if self.random.random() < 0.15 else self.type()
         result, names = returned.name if returned else "void", [f"a{i}" for i in range(len(fixed) + len(variadic))]
-        parameters = ", ".join([f"{t.name} {name}" for t, name in zip(fixed, names)] + ["..."] * bool(variadic)) or "void"
+        parameters = ", ".join([f"{t.name} {name}" for t, name in zip(fixed,
+                                                                      names)] + ["..."] * bool(variadic)) or "void"
         body = [t.note.replace("@", name) for t, name in zip(fixed, names)]
         if variadic:
             body.append(f"va_list list; va_start(list, {names[len(fixed) - 1]});")

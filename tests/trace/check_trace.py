@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What libamp traces is what docs/reference/trace.schema.json and docs/reference/trace.md say: check_trace.py SOURCE PROGRAM. Prints TAP.
+"""What libamp traces is what docs/reference/trace.schema.json and docs/reference/trace.md say: check_trace.py SOURCE
+PROGRAM. Prints TAP.
 
-PROGRAM is test_trace, which leaves files in a folder. The schema is applied by `jsonschema` where that is installed, and
-always by the few words of it that are spelled out here.
+PROGRAM is test_trace, which leaves files in a folder. The schema is applied by `jsonschema` where that is installed,
+and always by the few words of it that are spelled out here.
 """
 import json
 import pathlib
@@ -31,7 +32,8 @@ def complaint(schema, value, where="line"):
         return f"{where} is {value!r}"
     if "enum" in schema and value not in schema["enum"]:
         return f"{where} is {value!r}"
-    if is_of(value, "number") and (value < schema.get("minimum", value) or value <= schema.get("exclusiveMinimum", value - 1)):
+    if is_of(value, "number") and (value < schema.get("minimum", value)
+                                   or value <= schema.get("exclusiveMinimum", value - 1)):
         return f"{where} is {value}"
     if isinstance(value, str) and not re.search(schema.get("pattern", ""), value):
         return f"{where} is {value!r}"
@@ -77,13 +79,16 @@ def main():
     schema = json.loads((source / "docs" / "reference" / "trace.schema.json").read_text(encoding="utf-8"))
     guide = (source / "docs" / "reference" / "trace.md").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
-        made = subprocess.run([program, folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        failed = [line for line in made.stdout.splitlines() if line.startswith("not ok") or ":F:" in line or ":E:" in line]
+        made = subprocess.run([program, folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              check=False)
+        failed = [line for line in made.stdout.splitlines() if line.startswith("not ok") or ":F:" in line
+                  or ":E:" in line]
         tap.point("test_trace passes", failed or ([] if made.returncode == 0 else [made.stdout[-2000:]]))
         files = sorted(pathlib.Path(folder).glob("*.jsonl"))
         lines = [(f"{file.name}:{number}", json.loads(text)) for file in files
                  for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)]
-    tap.point("it leaves files and lines", [] if len(files) > 10 and len(lines) > 300 else [f"{len(files)}, {len(lines)}"])
+    tap.point("it leaves files and lines", [] if len(files) > 10
+              and len(lines) > 300 else [f"{len(files)}, {len(lines)}"])
     tap.point("each line is what the schema says",
               [f"{where}: {said}" for where, line in lines for said in [complaint(schema, line)] if said])
     kinds = {one["properties"]["kind"]["const"]: one["required"][2:] for one in schema["oneOf"]}

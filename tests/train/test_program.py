@@ -16,8 +16,8 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
-KEYS = ["level", "low_dtype", "seed", "device", "test_accuracy", "train_loss", "steps", "skipped", "loss_scale", "param_bytes",
-        "master_bytes", "grad_bytes", "activation_peak_bytes", "seconds", "samples_per_second"]
+KEYS = ["level", "low_dtype", "seed", "device", "test_accuracy", "train_loss", "steps", "skipped", "loss_scale",
+        "param_bytes", "master_bytes", "grad_bytes", "activation_peak_bytes", "seconds", "samples_per_second"]
 LOW = {"FP32": "none", "O0": "none", "O1": "fp16", "O2": "fp16", "O3": "fp16", "O4": "bf16", "O5": "bf16"}
 FIVE_STEPS = ["--epochs", "1", "--batch", "240", "--seeds", "1"]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -122,7 +122,8 @@ def ops(folder):
 
 @test
 def gate(folder):
-    """--gate measures: the decisions are told, and what they held back is counted; --host-kernels: nothing to measure"""
+    """--gate measures: the decisions are told, and what they held back is counted; --host-kernels: nothing to
+    measure"""
     out, _ = train(folder, *FIVE_STEPS, "--level", "O4,O5", "--gate", "--ops")
     decision = "gate: (always fp32|always bf16|bf16 from \\d+ elements on, else fp32)"
     expect(re.search(rf"^conv2d: lower .*; {decision} \(amp_gate_set\)$", out, re.M), out)
@@ -207,7 +208,8 @@ def help_writes_nothing(folder):
     out, err = train(folder, "--help")
     for option in ("--level", "--epochs", "--batch", "--lr", "--optimizer", "--seed", "--seeds", "--loss-scale",
                    "--loss-multiplier", "--keep-batchnorm-fp32", "--master-weights", "--ops", "--json", "--quiet",
-                   "--sweep", "--survey", "--output", "--data", "--help", "--gate", "--host-kernels", "--fp32-kernels", "--device"):
+                   "--sweep", "--survey", "--output", "--data", "--help", "--gate", "--host-kernels", "--fp32-kernels",
+                   "--device"):
         expect(re.search(rf"^  {option} ", out, re.M), f"{option}: {out}")
     expect(err == "" and files_in(folder) == [], err)
 
@@ -217,12 +219,15 @@ def refusals(folder):
     """unknown options, missing and malformed values: status 2, what is wrong, the list"""
     for options, words in [
             (["--epoch", "3"], "no option '--epoch'"), (["fast"], "no option 'fast'"), (["--epochs"], "needs a value"),
-            (["--quiet=1"], "takes no value"), (["--epochs", "3x"], "whole number"), (["--epochs", "0"], "whole number"),
+            (["--quiet=1"], "takes no value"), (["--epochs", "3x"], "whole number"),
+            (["--epochs", "0"], "whole number"),
             (["--batch", "1198"], "1197"), (["--lr", "0"], "greater than 0"), (["--lr", "nan"], "greater than 0"),
             (["--lr", "inf"], "greater than 0"), (["--optimizer", "lion"], "sgd or adam"),
             (["--loss-scale", "automatic"], "dynamic"), (["--loss-multiplier", "2^0.5"], "2^-16"),
-            (["--loss-multiplier", "2^"], "2^-16"), (["--master-weights", "yes"], "on, off or split"), (["--activations", "3"], "8, 4 or 2"),
-            (["--device", "gpu"], "cpu or cuda"), (["--level", "O6"], "O6"), (["--level", "O1,"], "--level"), (["--level", ""], "--level"),
+            (["--loss-multiplier", "2^"], "2^-16"), (["--master-weights", "yes"], "on, off or split"),
+            (["--activations", "3"], "8, 4 or 2"),
+            (["--device", "gpu"], "cpu or cuda"), (["--level", "O6"], "O6"), (["--level", "O1,"], "--level"),
+            (["--level", ""], "--level"),
             (["--output", "--json"], "a folder"), (["--sweep", "--level", "O1"], "does not go with --sweep"),
             (["--survey", "--level", "FP32"], "use a level, O0 to O5")]:
         out, err = train(folder, *options, status=2)
@@ -253,18 +258,20 @@ def errors(folder):
 @test
 def no_gpu(folder):
     """--device cuda where there is none: status 2, what is missing, no file"""
-    result = subprocess.run([TRAIN, "--output", str(folder), *FIVE_STEPS, "--device", "cuda"], capture_output=True, text=True,
-                            stdin=subprocess.DEVNULL, check=False, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    result = subprocess.run([TRAIN, "--output", str(folder), *FIVE_STEPS, "--device", "cuda"], capture_output=True,
+                            text=True, stdin=subprocess.DEVNULL, check=False,
+                            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     expect(result.returncode == 2 and result.stdout == "", f"{result.returncode}: {result.stdout}{result.stderr}")
-    expect(re.fullmatch(r"train: --device cuda: (.*NVIDIA.*driver.*|.*built without CUDA.*nvcc.*)\n", result.stderr), result.stderr)
+    expect(re.fullmatch(r"train: --device cuda: (.*NVIDIA.*driver.*|.*built without CUDA.*nvcc.*)\n", result.stderr),
+           result.stderr)
     expect(files_in(folder) == [], files_in(folder))
 
 
 @test
 def gpu(folder):
     """--device cuda: the same table, every level"""
-    result = subprocess.run([TRAIN, "--output", str(folder), *FIVE_STEPS, "--device", "cuda"], capture_output=True, text=True,
-                            stdin=subprocess.DEVNULL, check=False)
+    result = subprocess.run([TRAIN, "--output", str(folder), *FIVE_STEPS, "--device", "cuda"], capture_output=True,
+                            text=True, stdin=subprocess.DEVNULL, check=False)
     if result.returncode == 2:
         raise Skip(result.stderr.strip())
     expect(result.returncode == 0, result.stderr)

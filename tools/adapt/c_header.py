@@ -2,8 +2,8 @@
 """Reads what a C header declares: read("net.h", ["-Iinclude"]) -> Header.
 
 The compiler's own preprocessor comes first, so that the header means what it means to the program. What pycparser does
-not know of GNU C is taken out of its output: attributes, asm, the bodies of inline functions. What is declared is told in
-the types of c_types.py: typedefs of the C library stay, all others are followed to what they are.
+not know of GNU C is taken out of its output: attributes, asm, the bodies of inline functions. What is declared is told
+in the types of c_types.py: typedefs of the C library stay, all others are followed to what they are.
 """
 import difflib
 import pathlib
@@ -27,9 +27,9 @@ class HeaderError(Exception):
 PRELUDE = "typedef int __builtin_va_list; typedef int __int128_t; typedef int __uint128_t;\n" + "".join(
     f"typedef {'long ' if bits > 32 else ''}double _Float{bits}{x};\n"
     for bits, x in ((32, ""), (32, "x"), (64, ""), (64, "x"), (128, ""))) + "typedef short _Float16;\n"
-SPELLINGS = {"__inline": "inline", "__inline__": "inline", "__const": "const", "__const__": "const", "__signed__": "signed",
-             "__volatile__": "", "__volatile": "", "__restrict": "", "__restrict__": "", "__extension__": "",
-             "__thread": "", "_Thread_local": "", "__complex__": "_Complex", "__int128": "int"}
+SPELLINGS = {"__inline": "inline", "__inline__": "inline", "__const": "const", "__const__": "const",
+             "__signed__": "signed", "__volatile__": "", "__volatile": "", "__restrict": "", "__restrict__": "",
+             "__extension__": "", "__thread": "", "_Thread_local": "", "__complex__": "_Complex", "__int128": "int"}
 WITH_ARGUMENTS = {"__attribute__", "__attribute", "__asm__", "__asm", "asm", "_Static_assert", "_Alignas", "__declspec"}
 TYPEOF = {"typeof", "__typeof__", "__typeof"}
 TOKEN = re.compile(r'^#[^\n]*$|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|\w+|\s+|[^\w\s]', re.MULTILINE)
@@ -69,8 +69,10 @@ class Header:
             found = self.typedefs[word]
             found = found.target if isinstance(found, Pointer) else found
         if word in self.variables:
-            raise HeaderError(f"{self.path}: {word} is a variable, and not a struct. Give the struct that is its type; an "
-                              "array of function pointers has no names to read: docs/start/c-host.md adapts such a host.")
+            raise HeaderError(f"{self.path}: {word} is a variable, and not a struct. Give the struct that is its type; "
+                              f"an "
+                              "array of function pointers has no names to read: docs/start/c-host.md adapts such a "
+                              "host.")
         if not isinstance(found, Struct):
             raise HeaderError(f"{self.path} declares no struct {word}.{self.nearest(word, self.structs)}")
         if found.union:
@@ -82,7 +84,8 @@ class Header:
     def nearest(self, name, found):
         """Of what the header itself declares."""
         known = [each for each, what in found.items() if what.where.rpartition(":")[0] == str(self.path)]
-        near = difflib.get_close_matches(name, known, 3, 0.6) or sorted(n for n in known if name.lower() in n.lower())[:3]
+        near = difflib.get_close_matches(name, known, 3,
+                                         0.6) or sorted(n for n in known if name.lower() in n.lower())[:3]
         return f" The nearest names are {', '.join(near)}." if near else " Is it the right header, and are -I and -D?"
 
 
@@ -136,7 +139,8 @@ def plain_c(text):
 def _preprocess(path, flags, compiler, *options):
     command = [*compiler, "-E", *options, "-x", "c", *flags, str(path)]
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                              check=False)
     except OSError as error:
         raise HeaderError(f"{compiler[0]} does not run: {error.strerror}. Set CC to a C compiler.") from error
     if done.returncode:
@@ -146,8 +150,10 @@ def _preprocess(path, flags, compiler, *options):
 
 
 def _refuse_cxx(path, text):
-    if pathlib.Path(path).suffix in (".hpp", ".hh", ".hxx") or CXX.search(re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)):
-        raise HeaderError(f"{path} is C++, whose adapters are written with amp.hpp. For functions that are extern \"C\" give a "
+    code = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
+    if pathlib.Path(path).suffix in (".hpp", ".hh", ".hxx") or CXX.search(code):
+        raise HeaderError(f"{path} is C++, whose adapters are written with amp.hpp. For functions that are extern "
+                          f"\"C\" give a "
                           "header that declares these alone.")
 
 
@@ -155,13 +161,15 @@ def _parse(path, text):
     try:
         return c_parser.CParser().parse(PRELUDE + plain_c(text), str(path))
     except RecursionError as error:
-        raise HeaderError(f"{path} nests structs or parentheses deeper than pycparser can follow. Copy the prototypes and structs "
+        raise HeaderError(f"{path} nests structs or parentheses deeper than pycparser can follow. Copy the prototypes "
+                          f"and structs "
                           "that you need into a header of your own and give that.") from error
     except Exception as error:  # its class has another module in other versions of pycparser
         if type(error).__name__ != "ParseError":
             raise
         _refuse_cxx(path, text)
-        raise HeaderError(f"pycparser cannot read this declaration: {error}. Copy the prototypes and structs that you need "
+        raise HeaderError(f"pycparser cannot read this declaration: {error}. Copy the prototypes and structs that you "
+                          f"need "
                           "into a header of your own and give that.") from error
 
 
@@ -246,7 +254,8 @@ class _Reader:
         return Unknown(type(node).__name__)
 
     def named(self, names):
-        words = " ".join(sorted(names, key=lambda word: (word not in ("signed", "unsigned"), word not in ("long", "short"))))
+        words = " ".join(sorted(names, key=lambda word: (word not in ("signed", "unsigned"),
+                                                         word not in ("long", "short"))))
         words = re.sub(r"\bsigned (?=short|int|long)", "", words)
         words = re.sub(r"(short|long) int$", r"\1", words)
         words = {"signed": "int"}.get(words, words)

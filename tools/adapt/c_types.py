@@ -119,7 +119,8 @@ def spelling(kind):
     """In C, where no name follows or one that stands behind it."""
     if isinstance(kind, (Pointer, Array)):
         target = kind.target if isinstance(kind, Pointer) else kind.element
-        return f"{'const ' if isinstance(kind, Pointer) and kind.to_const else ''}{spelling(target)} *".replace("* *", "**")
+        const = "const " if isinstance(kind, Pointer) and kind.to_const else ""
+        return f"{const}{spelling(target)} *".replace("* *", "**")
     if isinstance(kind, Void):
         return "void"
     return kind.spelling if isinstance(kind, (Enum, Struct)) else kind.name

@@ -28,30 +28,39 @@ A framework with a table of ops, or layers that hold their functions:
     amp-adapt darknet.h --table layer -I/usr/lib/darknet/include -o adapter.c
 """
 FOLDER = pathlib.Path(__file__).resolve().parent
-LISTS = next(folder for folder in (FOLDER / "lists", FOLDER.parents[1] / "src" / "opt_levels" / "lists") if folder.is_dir())
+LISTS = next(folder for folder in (FOLDER / "lists", FOLDER.parents[1] / "src" / "opt_levels" / "lists")
+             if folder.is_dir())
 
 
 def arguments(argv):
-    parser = argparse.ArgumentParser(prog="amp-adapt", description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="amp-adapt", description=HELP,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("header", help="the C header that declares them")
-    parser.add_argument("functions", nargs="*", help="functions that compute, and the optimizer's step, called by their names")
-    parser.add_argument("--table", metavar="STRUCT", help="instead of functions: a struct whose members are function pointers")
+    parser.add_argument("functions", nargs="*",
+                        help="functions that compute, and the optimizer's step, called by their names")
+    parser.add_argument("--table", metavar="STRUCT",
+                        help="instead of functions: a struct whose members are function pointers")
     parser.add_argument("--step", metavar="NAME",
                         help="which function, or STRUCT.MEMBER, updates the weights (else by its name)")
     parser.add_argument("--zero-grad", metavar="NAME", help="which one clears the gradients (else by its name)")
     for name, what in (("start", "behind which the parameters are there"), ("backward", "that runs backward"),
                        ("stop", "before which the parameters are still there")):
         parser.add_argument(f"--{name}", metavar="NAME", help=f"a function of a program that is not edited, {what}")
-    parser.add_argument("--seed", metavar="NAME.ARG", help="which number, given to which function, backward starts from: it is "
+    parser.add_argument("--seed", metavar="NAME.ARG",
+                        help="which number, given to which function, backward starts from: it is "
                         "multiplied with the loss scale on its way")
     parser.add_argument("--host", choices=["buffers", "handles", "structs"], default="", metavar="KIND",
-                        help="buffers (float *), structs (floats behind structs) or handles (tensors), if the guess is wrong")
-    parser.add_argument("--handle", metavar="TYPE", default="", help="the type of a tensor's handle, where the guess is wrong")
-    parser.add_argument("--level", default="O1", choices=[f"O{i}" for i in range(6)], help="where ADAPTER_LEVEL says none (O1)")
+                        help="buffers (float *), structs (floats behind structs) or handles (tensors), if the guess is "
+                             "wrong")
+    parser.add_argument("--handle", metavar="TYPE", default="",
+                        help="the type of a tensor's handle, where the guess is wrong")
+    parser.add_argument("--level", default="O1", choices=[f"O{i}" for i in range(6)],
+                        help="where ADAPTER_LEVEL says none (O1)")
     parser.add_argument("-o", dest="output", metavar="FILE", help="the adapter; without it, standard output")
     parser.add_argument("--force", action="store_true", help="write over FILE, which may hold what you filled in")
     parser.add_argument("-I", dest="include", action="append", default=[], metavar="DIR", help="for the preprocessor")
-    parser.add_argument("-D", dest="define", action="append", default=[], metavar="NAME[=VALUE]", help="for the preprocessor")
+    parser.add_argument("-D", dest="define", action="append", default=[], metavar="NAME[=VALUE]",
+                        help="for the preprocessor")
     return parser.parse_intermixed_args(argv)
 
 
@@ -62,13 +71,15 @@ def from_functions(header, names):
     for name in dict.fromkeys(names):
         found = header.function(name)
         if found.inline:
-            raise HeaderError(f"{found.where}: {name} is static or inline: it is no symbol, and its calls cannot be caught. "
-                              "Give the next function around it that is called by its name, or delete static and put its "
-                              "prototype in a header.")
+            raise HeaderError(f"{found.where}: {name} is static or inline: it is no symbol, and its calls cannot be "
+                              f"caught. "
+                              "Give the next function around it that is called by its name, or delete static and put "
+                              "its prototype in a header.")
         if found.defined:
-            raise HeaderError(f"{found.where}: {name} is defined here, and the adapter, which includes this, would define it "
-                              "once more. Put the prototypes in a header of their own (net.h), which the trainer includes, "
-                              "and give that header.")
+            raise HeaderError(f"{found.where}: {name} is defined here, and the adapter, which includes this, would "
+                              f"define it "
+                              "once more. Put the prototypes in a header of their own (net.h), which the trainer "
+                              "includes, and give that header.")
         ops.append(Op(name, found.type, found.where))
     return ops
 
@@ -85,7 +96,8 @@ def from_table(table, say):
         else:
             ops.append(Op(each.name, each.type.target, each.where))
     if not ops:
-        raise HeaderError(f"{table.where}: {table.name} has no function pointers. Give functions by name, without --table.")
+        raise HeaderError(f"{table.where}: {table.name} has no function pointers. Give functions by name, without "
+                          f"--table.")
     return ops
 
 
@@ -110,9 +122,11 @@ def duties(ops, given, say):
             if op.duty == "step" and any(floats(each.type) for each in op.type.params):
                 op.duty = "update"
                 text = (f"{op.where}: {op.name} takes buffers, of which a step has several: after an overflow one "
-                        "of its calls would be skipped, not all. Put adapter_step_begin and adapter_step_end around them")
+                        "of its calls would be skipped, not all. Put adapter_step_begin and adapter_step_end around "
+                        "them")
                 if given["step"]:
-                    raise HeaderError(f"--step {given['step']}: {text}, without --step; or give a function around them that "
+                    raise HeaderError(f"--step {given['step']}: {text}, without --step; or give a function around them "
+                                      f"that "
                                       "takes no buffers.")
                 say(text)
         if name and not any(op.duty == duty for op in ops):
@@ -123,7 +137,8 @@ def duties(ops, given, say):
 def include_name(path):
     name = pathlib.Path(path).name
     if re.search(r'["\\\n]', name):
-        raise HeaderError(f"{path}: no #include can name a file with a quote, a backslash or a line's end in it: rename it.")
+        raise HeaderError(f"{path}: no #include can name a file with a quote, a backslash or a line's end in it: "
+                          f"rename it.")
     return name
 
 
@@ -141,7 +156,8 @@ def build(options, say):
     header = c_header.read(options.header, flags, (os.environ.get("CC") or "cc").split())
     given = {"step": options.step, "zero_grad": options.zero_grad}
     if options.table and any(getattr(options, name) for name in FRAMES):
-        raise HeaderError("--start, --backward, --stop and --seed are functions that are called by name: not with --table")
+        raise HeaderError("--start, --backward, --stop and --seed are functions that are called by name: not with "
+                          "--table")
     if bool(options.table) == bool(options.functions):
         raise HeaderError("give functions, or --table STRUCT: one of them")
     if options.table:
@@ -170,12 +186,15 @@ def build(options, say):
         return host
     duties(own, given, say)
     if not any(op.duty == "op" for op in ops):
-        raise HeaderError(f"{header.path}: no op is left: of what is given, no function computes. Give those that do, forward "
+        raise HeaderError(f"{header.path}: no op is left: of what is given, no function computes. Give those that do, "
+                          f"forward "
                           "and backward, beside the step and what frames the training.")
     host = Host(header, Lists(LISTS), ops, options.host, options.handle, table)
     if host.handle and any(op.duty in FRAMES for op in ops):
-        raise HeaderError(f"{header.path}: {host.handle.name} is taken for a tensor's handle, and what runs backward from a "
-                          "loss tensor cannot be framed: leave out --start, --backward and --stop, or say --host buffers.")
+        raise HeaderError(f"{header.path}: {host.handle.name} is taken for a tensor's handle, and what runs backward "
+                          f"from a "
+                          "loss tensor cannot be framed: leave out --start, --backward and --stop, or say --host "
+                          "buffers.")
     return host
 
 
@@ -192,7 +211,8 @@ def main(argv=None):
         prefix = re.sub(r"\W", "_", pathlib.Path(file).stem)
         folder = str(pathlib.Path(options.header).parent)
         folders = [] if folder in (".", "/usr/include") else [folder]
-        flags = "".join(f"-I{each} " for each in folders + options.include) + "".join(f"-D{each} " for each in options.define)
+        flags = "".join(f"{flag}{each} " for flag, given in (("-I", folders + options.include), ("-D", options.define))
+                        for each in given)
         text = write(host, name, prefix, pathlib.Path(file).name, options.level, flags)
         if options.output is None:
             print(text, end="", flush=True)

@@ -20,7 +20,8 @@ def check(op, argument=""):
         raise HeaderError(f"{op.where}: {op.name} has no argument {argument or '(none was named)'} that is a float: "
                           "--seed FUNCTION.ARGUMENT names the number that backward starts from.")
     if any(is_function(each.type) for each in op.type.params):
-        raise HeaderError(f"{op.where}: {op.name} takes a function pointer: nothing can be put around it here. Name another, "
+        raise HeaderError(f"{op.where}: {op.name} takes a function pointer: nothing can be put around it here. Name "
+                          f"another, "
                           "or call the adapter's functions from the program.")
 
 
@@ -43,7 +44,8 @@ def frame(host, prefix):
     ops = [op for op in host.ops if op.duty in FRAMES]
     if not ops:
         return ""
-    puts = "".join(f"    next_{op.name} = {op.name}_slot;\n    {op.name}_slot = (amp_fn)around_{op.name};\n" for op in ops)
+    puts = "".join(f"    next_{op.name} = {op.name}_slot;\n    {op.name}_slot = (amp_fn)around_{op.name};\n"
+                   for op in ops)
     return part("frame", slots=", ".join(f"next_{op.name}" for op in ops), puts=puts,
                 functions="".join(around(op, prefix) for op in ops))
 

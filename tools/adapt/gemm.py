@@ -61,8 +61,8 @@ def implementation(op):
     params = _wrapped(f"const void *{each.name}" if each in (found["a"], found["b"]) else declared(each.type, each.name)
                       for each in op.arguments)
     given = ", ".join(each.name for each in op.arguments)
-    swapped = {"layout": str(ROW_MAJOR), "ta": name["tb"], "tb": name["ta"], "m": name["n"], "n": name["m"], "a": name["b"],
-               "lda": name["ldb"], "b": name["a"], "ldb": name["lda"]}
+    swapped = {"layout": str(ROW_MAJOR), "ta": name["tb"], "tb": name["ta"], "m": name["n"], "n": name["m"],
+               "a": name["b"], "lda": name["ldb"], "b": name["a"], "ldb": name["lda"]}
     roles = {each.name: role for role, each in found.items()}
     turned = ", ".join(swapped.get(roles[each.name], each.name) for each in op.arguments)
     flag = f" != {NO_TRANS}" if "layout" in found else " != 0"
@@ -79,5 +79,6 @@ def implementation(op):
         f"    g.b = {name['b']}, g.ld_b = {name['ldb']}, g.b_dtype = low;\n"
         f"    g.c = g.d = {name['c']}, g.ld_c = g.ld_d = {name['ldc']}, g.c_dtype = g.d_dtype = AMP_FLOAT32;\n"
         "    if (amp_matmul(&g) != AMP_OK) abort(); /* out of memory */\n}\n\n"
-        + "".join(f"static void {op.name}_{low}({PAD.lstrip(' ')}{params}) {{\n    {op.name}_low({dtype}, {given});\n}}\n\n"
+        + "".join(f"static void {op.name}_{low}({PAD.lstrip(' ')}{params}) "
+                  f"{{\n    {op.name}_low({dtype}, {given});\n}}\n\n"
                   for low, dtype in (("fp16", "AMP_FLOAT16"), ("bf16", "AMP_BFLOAT16"))))

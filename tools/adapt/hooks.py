@@ -6,7 +6,8 @@ import re
 from c_types import Array, Enum, Number, Pointer, floats, is_integer, pointed_struct
 from parts import comment, part
 
-FLOATS = {"AMP_FLOAT32": r"(F|FP|FLOAT)(32)?$", "AMP_FLOAT16": r"((F|FP|FLOAT)16|HALF)$", "AMP_BFLOAT16": r"(BF|BFLOAT)16$"}
+FLOATS = {"AMP_FLOAT32": r"(F|FP|FLOAT)(32)?$", "AMP_FLOAT16": r"((F|FP|FLOAT)16|HALF)$",
+          "AMP_BFLOAT16": r"(BF|BFLOAT)16$"}
 REQUIRED = ("view", "dtype", "cast", "release", "grad", "swap_data")
 SIGNATURES = {
     "view": "static amp_status view(void *self, void *tensor, amp_tensor_view *out)",
@@ -25,11 +26,12 @@ DUTIES = {
     "view": "fill in out->data, out->device.type (1: CPU), out->ndim, out->shape (int64_t, valid until the next view), "
             "out->strides if it is not compact, out->dtype (code 2 float, 4 bfloat, 0 int; bits; lanes 1).",
     "dtype": "AMP_FLOAT32, AMP_FLOAT16, AMP_BFLOAT16, or AMP_DTYPE_OTHER for integers.",
-    "cast": "*out = a copy in the type `to`, recorded on the tape, so that backward gives the gradient in the source's type.",
+    "cast": "*out = a copy in the type `to`, recorded on the tape, so that backward gives the gradient in the source's "
+            "type.",
     "release": "give up one reference to a tensor that cast, scale or grad had handed over.",
     "grad": "*out = the parameter's gradient, NULL if it has none. No reference is taken.",
-    "swap_data": "put storage->data, of type storage->dtype, under the tensor, and what was there into *storage (O2, O3 and O5 "
-                 "alone: at O1 and O4 it is not called).",
+    "swap_data": "put storage->data, of type storage->dtype, under the tensor, and what was there into *storage (O2, "
+                 "O3 and O5 alone: at O1 and O4 it is not called).",
     "id": "without id another handle on a parameter's storage is not known as that.",
     "version": "without version casts of weights are kept within a scope alone.",
     "set_grad": "without set_grad gradients are buffers that stay.",
@@ -58,7 +60,8 @@ def describe_host(host):
     text = f"static void describe_host({host.table.spelling + ' *table' if table else 'void'}) {{\n"
     text += "    host = (amp_host)AMP_HOST_INIT;\n"
     text += "    host.self = table;\n" if table else ""
-    text += comment("AMP_ADAPT? host.flags = AMP_HOST_TAPE_RETAINS_INPUTS, if the tape holds references to what ops received.")
+    text += comment("AMP_ADAPT? host.flags = AMP_HOST_TAPE_RETAINS_INPUTS, if the tape holds references to what ops "
+                    "received.")
     for name in SIGNATURES:
         if name in found or name in REQUIRED:
             text += f"    host.{name} = {name};\n"
@@ -132,7 +135,8 @@ def _found(host):
     grad = _member(handle, "grad|gradient", lambda each: pointed_struct(each) is handle)
     if grad:
         made["grad"] = f"    const {mine}    *out = x->{grad.name};\n    return AMP_OK;\n"
-        made["set_grad"] = (f"    {mine}    x->{grad.name} = gradient; /* moves: neither retained nor released here */\n"
+        made["set_grad"] = (f"    {mine}    x->{grad.name} = gradient; /* moves: neither retained nor released here "
+                            f"*/\n"
                             "    return AMP_OK;\n")
     _calls(host, made)
     _elements(host, made, kind)
@@ -191,7 +195,8 @@ def _elements(host, made, kind):
     if not data:
         for each in handle.members or []:
             inner = pointed_struct(each.type)
-            found = inner and inner is not handle and _member(inner, "data|values|ptr", lambda one: isinstance(one, Pointer))
+            found = inner and inner is not handle and _member(inner, "data|values|ptr",
+                                                              lambda one: isinstance(one, Pointer))
             if found:
                 data, through = found, f"{each.name}->"
     ndim = _member(handle, "n_?dims?|rank|dims_count", is_integer)

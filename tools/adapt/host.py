@@ -18,8 +18,8 @@ from structs import by_value_fault, float_members
 RESERVED = {"pointer", "Tensor", "bool", "struct", "const", "self", "size_t", "ptrdiff_t", "uint8", "uint16", "uint32",
             "uint64", "int8", "int16", "int32", "int64"}
 OUT = re.compile(r"^(out|output|outputs|y|dst|dest|res|result|probs|losses|logits)$", re.IGNORECASE)
-ADDED = re.compile(r"^(d_?([a-z]|in|inp|inputs?|outputs?|out|weights?|bias(es)?|gamma|beta|hidden|logits|act\w*|[A-Z]\w*)\d?|"
-                   r"grad\w*|\w*_grads?|\w*_updates?|\w*_?delta)$")
+ADDED = re.compile(r"^(d_?([a-z]|in|inp|inputs?|outputs?|out|weights?|bias(es)?|gamma|beta|hidden|logits|"
+                   r"act\w*|[A-Z]\w*)\d?|grad\w*|\w*_grads?|\w*_updates?|\w*_?delta)$")
 KEPT = re.compile(r"mean|var(iance)?$|rstd|mask|label|target|truth|index|indices|running", re.IGNORECASE)
 SEED = re.compile(r"^(seed|d_?loss(es)?|grad_loss(es)?)$", re.IGNORECASE)
 IN_PLACE = re.compile(r"in_?place", re.IGNORECASE)
@@ -87,8 +87,8 @@ class Host:
 
     def find_handle(self, kind, named):
         if named:
-            return self.header.struct(named) if named in self.header.structs and self.header.structs[named].members else (
-                self.opaque(named))
+            known = named in self.header.structs and self.header.structs[named].members
+            return self.header.struct(named) if known else self.opaque(named)
         if kind in ("buffers", "structs"):
             return None
         ops = [each for each in self.ops if each.duty == "op"]
@@ -117,10 +117,12 @@ class Host:
     def describe(self, op, prefix):
         kind, where = op.type, f"{op.where}: {op.name}"
         if kind.variadic:
-            raise HeaderError(f"{where} takes any number of arguments (...): a wrapper cannot hand on what it cannot know. "
+            raise HeaderError(f"{where} takes any number of arguments (...): a wrapper cannot hand on what it cannot "
+                              f"know. "
                               "Give a function with fixed arguments that calls it.")
         if not kind.prototype:
-            raise HeaderError(f"{where} has no prototype, so that its arguments are not known: write (void) if there are none.")
+            raise HeaderError(f"{where} has no prototype, so that its arguments are not known: write (void) if there "
+                              f"are none.")
         if len(kind.params) > 64:
             raise HeaderError(f"{where} takes {len(kind.params)} arguments; a schema has 64 at most.")
         taken = set()
@@ -148,11 +150,13 @@ class Host:
             if fault:
                 raise HeaderError(f"{what} is {kind.name} by value, and {fault}: registers cannot be told. "
                                   "Leave the function out, or let it take a pointer.")
-            return Argument(name, kind, f"struct {self.know(kind)} {name}", struct=kind if float_members(kind) else None)
+            return Argument(name, kind, f"struct {self.know(kind)} {name}",
+                            struct=kind if float_members(kind) else None)
         if isinstance(kind, Pointer):
             return self.pointer(op, name, kind, number)
         if isinstance(kind, (Unknown, Void)) or kind == Number("long double"):
-            raise HeaderError(f"{what} is {getattr(kind, 'name', 'void')}: schemas have no such type. Leave the function out.")
+            raise HeaderError(f"{what} is {getattr(kind, 'name', 'void')}: schemas have no such type. Leave the "
+                              f"function out.")
         return Argument(name, kind, f"{_number(kind)} {name}")
 
     def pointer(self, op, name, kind, number):
@@ -198,7 +202,8 @@ class Host:
         in_place = not constant and _in_place(op, name)
         mark, sure = _use(name, constant, is_backward(op.name), in_place)
         shape = ", ".join(extents) if known else _lonely_extent(op.type.params) or "..."
-        return Argument(name, kind, f"{element.name} *{name}", f"{element.name}{mark} {name}[{shape}]{'' if sure else ' ?'}")
+        return Argument(name, kind, f"{element.name} *{name}",
+                        f"{element.name}{mark} {name}[{shape}]{'' if sure else ' ?'}")
 
     def returned(self, kind, where):
         if isinstance(kind, Void):
@@ -269,10 +274,11 @@ def _writable(param):
 
 
 def _in_place(op, name):
-    """Is the buffer probably read and written? BLAS' c with a beta; of a function in place the first that can be written; of
-    one that returns nothing the only one."""
+    """Is the buffer probably read and written? BLAS' c with a beta; of a function in place the first that can be
+    written; of one that returns nothing the only one."""
     params = op.type.params
-    if name.lower() in ("c", "y") and any((each.name or "").lower() == "beta" and is_float(each.type) for each in params):
+    if name.lower() in ("c", "y") and any((each.name or "").lower() == "beta" and is_float(each.type)
+                                          for each in params):
         return True
     writable = [each for each in params if _writable(each)]
     if IN_PLACE.search(op.name):

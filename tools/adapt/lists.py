@@ -7,9 +7,9 @@ from dataclasses import dataclass
 # What C programs call an op of the lists. "": known, and of no list.
 SYNONYMS = {
     "gemm": "matmul", "sgemm": "matmul", "dgemm": "matmul", "hgemm": "matmul", "mulmat": "matmul", "matmult": "matmul",
-    "gemv": "mv", "sgemv": "mv", "dgemv": "mv", "matvec": "mv", "ger": "addr", "sger": "addr", "sdot": "dot", "ddot": "dot",
-    "dense": "linear", "fc": "linear", "fullyconnected": "linear", "connected": "linear", "innerproduct": "linear",
-    "conv": "conv2d", "convolutional": "conv2d", "convolve": "convolution", "conv2": "conv2d",
+    "gemv": "mv", "sgemv": "mv", "dgemv": "mv", "matvec": "mv", "ger": "addr", "sger": "addr", "sdot": "dot",
+    "ddot": "dot", "dense": "linear", "fc": "linear", "fullyconnected": "linear", "connected": "linear",
+    "innerproduct": "linear", "conv": "conv2d", "convolutional": "conv2d", "convolve": "convolution", "conv2": "conv2d",
     "deconv": "conv_transpose2d", "deconvolutional": "conv_transpose2d", "attention": "scaled_dot_product_attention",
     "layernorm": "layer_norm", "groupnorm": "group_norm", "rmsnorm": "rms_norm", "l2norm": "normalize",
     "normalization": "local_response_norm", "lrn": "local_response_norm", "mse": "mse_loss", "nll": "nll_loss",
@@ -80,7 +80,8 @@ class Lists:
 
     def find(self, name, prefix=""):
         """By the longest run of words that a list, or a habit of C programs, knows; None: there is none."""
-        words = [each for each in words_of(name[len(prefix):] if name.startswith(prefix) else name) if each not in NOISE]
+        words = [each for each in words_of(name[len(prefix):] if name.startswith(prefix) else name)
+                 if each not in NOISE]
         runs = [words[i:j] for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
         for run in sorted(runs, key=len, reverse=True):
             flat = "".join(run)

@@ -35,11 +35,13 @@ def about(op, host):
         known = "" if op.listed.name == op.name.rstrip("_") else f"{op.listed.name}, "
         text = f"{op.name}: {known}{op.listed.words()}."
     else:
-        text = (f"{op.name}: no cast list knows it: at O1 and O4 it runs as it comes. Is it one of theirs by another name, "
+        text = (f"{op.name}: no cast list knows it: at O1 and O4 it runs as it comes. Is it one of theirs by another "
+                f"name, "
                 "such as linear or conv2d? Give that as its alias.")
     if recognise(op):
-        text += (" Its arguments are those of BLAS' gemm: extents and the 16-bit product are filled in. What a described op "
-                 "calls is not cast again: where the ops around it are described too, they get op_class = AMP_LEAVE.")
+        text += (" Its arguments are those of BLAS' gemm: extents and the 16-bit product are filled in. What a "
+                 "described op calls is not cast again: where the ops around it are described too, they get op_class = "
+                 "AMP_LEAVE.")
     elif any("[" in each.question for each in op.arguments):
         needed = "" if op.lower or op.loss else " Only O2, O3 and O5 need them."
         text += f" {extents_from(op)}{needed}"
@@ -75,7 +77,8 @@ def _marked(lines, text):
 def entry(op, array, slot, name, alias):
     """ops[n++] = op(...), with what follows it."""
     pad = " " * 8
-    text = f"    {array} = op({name}, {alias}, {slot},\n" + "".join(f"{pad}{line}\n" for line in schema(op, op.name)).rstrip()
+    text = f"    {array} = op({name}, {alias}, {slot},\n" + "".join(f"{pad}{line}\n"
+                                                                    for line in schema(op, op.name)).rstrip()
     return text + ");\n"
 
 
@@ -104,7 +107,8 @@ def describe_ops(host):
     text += "".join(implementation(op) for op in ops) + part(f"legend_{host.kind}")
     text += f"static void describe_ops({table.spelling + ' *table' if table else 'void'}) {{\n    n_ops = 0;\n"
     for op in ops:
-        text += "\n" + comment(about(op, host)) + entry(op, "ops[n_ops++]", slot(op, table), f'"{op.name}"', alias_of(op))
+        text += "\n" + comment(about(op, host)) + entry(op, "ops[n_ops++]", slot(op, table), f'"{op.name}"',
+                                                        alias_of(op))
         text += after(op, "ops[n_ops - 1]")
     return text + "}\n\n"
 

@@ -11,7 +11,8 @@ EMPTY = "    n_params = 0, undescribed = 0;\n"
 def params(host, prefix):
     if host.layers:
         layer = host.table
-        return part("numbered") + part("params", prefix=prefix, params_args=f"{layer.spelling} *layers, size_t n_layers",
+        return part("numbered") + part("params", prefix=prefix,
+                                       params_args=f"{layer.spelling} *layers, size_t n_layers",
                                        params_body=EMPTY + layer_params(layer) + part("no_params"))
     given = start_arguments(host)
     unused = f"    {', '.join(f'(void){name}' for _, name in given)};\n" if given else ""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The constant parts of an adapter, which lie in parts/: part("head", prefix="adapter") -> C, with @prefix@ filled in."""
+"""The constant parts of an adapter, which lie in parts/: part("head", prefix="adapter") -> C, with @prefix@ filled
+in."""
 import pathlib
 import textwrap
 

@@ -41,7 +41,8 @@ def large(struct):
 def _odd(kind):
     """What a schema's members cannot say, or ""."""
     if isinstance(kind, Array):
-        return _odd(kind.element) if kind.length and kind.length.isdigit() else "has an array whose length is not a number"
+        known = kind.length and kind.length.isdigit()
+        return _odd(kind.element) if known else "has an array whose length is not a number"
     if isinstance(kind, Struct):
         if kind.union:
             return "has a union"

@@ -14,7 +14,8 @@ from visit import describe_structs, visit
 def write(host, header, prefix, file, level, flags=""):
     """`header` as it is included; `prefix` of the functions that the program calls; `flags` of the compiler."""
     values = {"prefix": prefix, "file": file, "level": level, "header": header, "flags": flags}
-    text = head(host, values) + includes(host, header) + "".join(f"{call}\n" for call, _ in prototypes(host, prefix)) + "\n"
+    text = head(host, values) + includes(host, header) + "".join(f"{call}\n"
+                                                                 for call, _ in prototypes(host, prefix)) + "\n"
     text += part("common") + ("" if host.table else symbols(host))
     text += describe_layers(host) if host.layers else describe_ops(host)
     text += describe_structs(host) + visit(host)
@@ -53,7 +54,8 @@ def prototypes(host, prefix):
     calls += [] if host.handle else [(f"float {prefix}_seed(void);", "what the seed of backward is multiplied with")]
     calls += [(f"amp_status {prefix}_end(void);", "after backward")]
     if not host.steps:
-        calls += [(f"amp_status {prefix}_step_begin(int *may);", "before the update, which is left out where *may is 0"),
+        calls += [(f"amp_status {prefix}_step_begin(int *may);",
+                   "before the update, which is left out where *may is 0"),
                   (f"amp_status {prefix}_step_end(void);", "after it, in either case")]
     return calls + [(f"void {prefix}_health(void);", "after two iterations: what is wrong, on standard error"),
                     (f"amp_status {prefix}_stop(void);", "everything as before")]
@@ -85,7 +87,8 @@ def start_body(host):
         lines += ["model.flags = AMP_MODEL_WHOLE_TABLE; /* of which a model uses a part */"]
     lines += ["optimizer.params = trained, optimizer.n_params = list_trained();"]
     if not host.handle:
-        lines += ["optimizer.flags = 0; /* AMP_OPTIMIZER_GRADS_STAY, if gradients hold the momentum and are not cleared */"]
+        lines += ["optimizer.flags = 0; /* AMP_OPTIMIZER_GRADS_STAY, if gradients hold the momentum and are not "
+                  "cleared */"]
     if host.structs:
         lines += [f"{each}.structs = structs, {each}.n_structs = N_STRUCTS;" for each in ("model", "optimizer")]
     return "".join(f"    {line}\n" for line in lines) + steps(host) + part("untrained" if host.handle else "emulate")

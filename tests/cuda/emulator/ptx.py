@@ -45,8 +45,8 @@ def _aligned(offset, alignment):
     return (offset + alignment - 1) // alignment * alignment
 
 
-PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\s+)?(?:\.\w+\s+)?(?:\.align\s+\d+\s+)?(\w+)"
-                       r"(?:\[(\d+)\])?")
+PARAMETER = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\s+)?(?:\.\w+\s+)?"
+                       r"(?:\.align\s+\d+\s+)?(\w+)(?:\[(\d+)\])?")
 
 
 def _parameters(function, text):
@@ -144,7 +144,8 @@ class _Body:
         match = self.take(r"(?:@(!?%[\w$]+)\s+)?([a-z][\w.:]*)\s*([^;]*);")
         if match:
             guard, opcode, operands = match.groups()
-            self.function.body.append(Instruction(opcode, operands_of(self.renamed(operands)), self.renamed(guard or ""), line))
+            self.function.body.append(Instruction(opcode, operands_of(self.renamed(operands)),
+                                                  self.renamed(guard or ""), line))
         return match
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The emulator can fail: kernels with a fault each are found under the tests that pass without it.
 
-test_mutants.py PROGRAM FAKE_BLAS EMULATOR.a SOURCE_OF_KERNELS OBJECT... -- NVCC FLAG... -- C++ COMPILER... -- LINK FLAG...:
-the objects are those of the translated kernels, and a mutant's takes the place of one.
+test_mutants.py PROGRAM FAKE_BLAS EMULATOR.a SOURCE_OF_KERNELS OBJECT... -- NVCC FLAG... -- C++ COMPILER... -- LINK
+FLAG...: the objects are those of the translated kernels, and a mutant's takes the place of one.
 """
 import os
 import pathlib
@@ -15,8 +15,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 # What it is, where, what is there, what stands there instead, what is said of it ("": a result is wrong).
 MUTANTS = [
     ("the kernels as they are", "sum.cuh", "", "", None),
-    ("a barrier is taken out", "sum.cuh", "        __syncthreads();\n        if", "        if", "emulator: kernel_sum_"),
-    ("an index is off by one", "finish_kernels.cu", "cuda_sums_range(begin + (int64_t)q,", "cuda_sums_range(begin + (int64_t)q + 1,", ""),
+    ("a barrier is taken out", "sum.cuh", "        __syncthreads();\n        if", "        if",
+     "emulator: kernel_sum_"),
+    ("an index is off by one", "finish_kernels.cu", "cuda_sums_range(begin + (int64_t)q,",
+     "cuda_sums_range(begin + (int64_t)q + 1,", ""),
     ("a tail is not checked", "group.h", "if (i < at->count) nonfinite |= cuda_store_one_f32",
      "nonfinite |= cuda_store_one_f32", ""),
 ]
@@ -42,8 +44,8 @@ def build(folder, mutant, archive, source, objects, nvcc, cxx, link):
         raise LookupError(f"{mutant[1]} has no {mutant[2]!r} any more: choose another mutant")
     file.write_text(text.replace(mutant[2], mutant[3]), encoding="utf-8")
     ptx, made = folder / "finish.ptx", folder / "finish.o"
-    subprocess.run([nvcc[0], f"-I{folder / 'src'}", *nvcc[1:], "-ptx", "-arch=compute_90", kernels / "finish_kernels.cu",
-                    "-o", ptx], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([nvcc[0], f"-I{folder / 'src'}", *nvcc[1:], "-ptx", "-arch=compute_90",
+                    kernels / "finish_kernels.cu", "-o", ptx], check=True, stderr=subprocess.DEVNULL)
     subprocess.run([sys.executable, HERE / "compile.py", ptx, made, *cxx], check=True)
     kept = [made if "finish_kernels" in object else object for object in objects]
     subprocess.run([*cxx, "-shared", "-o", folder / "libamp_cuda.so", "-Wl,--whole-archive", archive,
@@ -51,10 +53,11 @@ def build(folder, mutant, archive, source, objects, nvcc, cxx, link):
 
 
 def run(folder, program, blas):
-    environment = dict(os.environ, AMP_BACKEND_PATH=str(folder), AMP_CUBLASLT=os.path.abspath(blas), CK_RUN_CASE="test_products.c",
-                       CK_VERBOSITY="silent", CK_TAP_LOG_FILE_NAME="-", AMP_TEST_SHORT="1")
-    return subprocess.run([program, "fake"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace", check=False)
+    environment = dict(os.environ, AMP_BACKEND_PATH=str(folder), AMP_CUBLASLT=os.path.abspath(blas),
+                       CK_RUN_CASE="test_products.c", CK_VERBOSITY="silent", CK_TAP_LOG_FILE_NAME="-",
+                       AMP_TEST_SHORT="1")
+    return subprocess.run([program, "fake"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors="replace", check=False)
 
 
 def main():

@@ -42,8 +42,9 @@ class Translator:
         if operand.startswith("0d"):
             return f"of_bits<double>(0x{operand[2:]}ull)"
         if re.fullmatch(r"-?\d+", operand):
-            return f"as<{C[kind]}>({operand}{'ull' if int(operand) > 2**63 - 1 else 'll'})" if operand != "-9223372036854775808" \
-                else f"as<{C[kind]}>(0x8000000000000000ull)"
+            if operand == "-9223372036854775808":
+                return f"as<{C[kind]}>(0x8000000000000000ull)"
+            return f"as<{C[kind]}>({operand}{'ull' if int(operand) > 2**63 - 1 else 'll'})"
         if operand in self.function.shared:
             return f"as<{C[kind]}>({self.function.shared[operand]})"
         if operand in self.offsets:
@@ -103,7 +104,8 @@ class Translator:
         if words[:1] == ["sync"]:
             return self.wait("", "")
         if words == ["red", "or", "pred"]:
-            return self.wait(f"t.block->any_next |= {self.value(operands[2], 'pred')}; ", self.set(operands[0], "t.block->any"))
+            return self.wait(f"t.block->any_next |= {self.value(operands[2], 'pred')}; ",
+                             self.set(operands[0], "t.block->any"))
         return None
 
     op_barrier = op_bar
@@ -136,7 +138,8 @@ class Translator:
             parts = self.vector(source)
             part = f"b{ptx.width(kind) * 8 // len(parts)}"
             return self.set(to, f"as<{C[kind]}>(" + " | ".join(
-                f"as<uint64_t>({self.value(name, part)}) << {i * ptx.width(part) * 8}" for i, name in enumerate(parts)) + ")")
+                f"as<uint64_t>({self.value(name, part)}) << {i * ptx.width(part) * 8}"
+                for i, name in enumerate(parts)) + ")")
         return self.set(to, self.value(source, kind))
 
     def memory(self, words, operand, count, how):
@@ -158,13 +161,15 @@ class Translator:
         words = [word for word in words if word not in ("volatile", "relaxed", "release", "gpu")]
         names, kind = self.vector(source), words[-1]
         return f"{{ unsigned char *m = {self.memory(words, to, len(names), 'write')}; " + " ".join(
-            f"store<{C[kind]}>(m + {i * ptx.width(kind)}, {self.value(name, kind)});" for i, name in enumerate(names)) + " }"
+            f"store<{C[kind]}>(m + {i * ptx.width(kind)}, {self.value(name, kind)});"
+            for i, name in enumerate(names)) + " }"
 
     def op_atom(self, words, to, address, *given):
         words = [word for word in words if word not in ("relaxed", "gpu", "cta")]
         space, what, kind = words[0], words[1], words[-1]
-        becomes = {"add": "as<T>(old + x)", "min": "old < x ? old : x", "max": "old > x ? old : x", "or": "as<T>(old | x)",
-                   "and": "as<T>(old & x)", "exch": "x", "inc": "old >= x ? 0 : as<T>(old + 1)", "cas": "old == x ? y : old"}[what]
+        becomes = {"add": "as<T>(old + x)", "min": "old < x ? old : x", "max": "old > x ? old : x",
+                   "or": "as<T>(old | x)", "and": "as<T>(old & x)", "exch": "x", "inc": "old >= x ? 0 : as<T>(old + 1)",
+                   "cas": "old == x ? y : old"}[what]
         text = (f"{{ using T = {C[kind]}; unsigned char *m = t.update_{space}({self.address(address)}, sizeof(T)); "
                 f"const T old = load<T>(m), x = {self.value(given[0], kind)}")
         if len(given) > 1:
@@ -261,7 +266,8 @@ class Translator:
 
     def op_bfi(self, words, to, a, b, at, length):
         kind = words[-1]
-        return self.set(to, f"insert({self.value(a, kind)}, {self.value(b, kind)}, {self.value(at, 'u32')}, {self.value(length, 'u32')})")
+        return self.set(to, f"insert({self.value(a, kind)}, {self.value(b, kind)}, {self.value(at, 'u32')}, "
+                            f"{self.value(length, 'u32')})")
 
     def op_prmt(self, words, to, a, b, selector):
         return self.set(to, f"permute({self.value(a, 'b32')}, {self.value(b, 'b32')}, {self.value(selector, 'b32')})")
@@ -274,7 +280,8 @@ class Translator:
 
     def op_neg(self, words, to, a):
         kind = words[-1]
-        return self.set(to, f"-{self.value(a, kind)}" if kind[0] == "f" else f"0 - {self.value(a, kind.replace('s', 'u'))}")
+        return self.set(to, f"-{self.value(a, kind)}" if kind[0] == "f"
+                        else f"0 - {self.value(a, kind.replace('s', 'u'))}")
 
     def op_abs(self, words, *operands):
         return self.call("magnitude", words, *operands)
@@ -312,7 +319,8 @@ class Translator:
         if target in ("f16", "bf16"):
             return self.set(to, f"float_to_{target}({value[0]})")
         if target[0] != "f":
-            return self.set(to, f"to_integer<{C[target]}>({value[0]})" if source[0] == "f" else f"as<{C[target]}>({value[0]})")
+            return self.set(to, f"to_integer<{C[target]}>({value[0]})" if source[0] == "f"
+                            else f"as<{C[target]}>({value[0]})")
         value = value[0]
         if source[0] == "f":
             value = f"saturated({value})" if "sat" in words else f"std::trunc({value})" if "rzi" in words else value
@@ -332,7 +340,7 @@ class Translator:
         lines += [f"    {C[kind]} {', '.join(names)};" for kind, names in kinds.items()]
         lines += [f"    unsigned char {frame}[{size}];" for frame, size in function.frame.items()] + ["};"]
         waits = function.has_barriers()
-        arguments = "unsigned char *parameters" if function.is_entry else "unsigned char *parameters, unsigned char *result"
+        arguments = "unsigned char *parameters" + ("" if function.is_entry else ", unsigned char *result")
         if function.is_entry:
             lines += [f"static State call_{name}(Thread &t, void *registers) {{",
                       "    unsigned char *const parameters = t.block->grid->parameters; (void)parameters;"]
@@ -343,7 +351,8 @@ class Translator:
             lines.append(f"static State call_{name}(Thread &t, {arguments}) {{")
             own = ""
         lines.append(f"    registers_{name} &r = {own};" if own else f"    registers_{name} r; (void)t;")
-        body = [(item, f"{item.replace('$', '')}: ;") if isinstance(item, str) else (item, self.at(item)) for item in function.body]
+        body = [(item, f"{item.replace('$', '')}: ;") if isinstance(item, str) else (item, self.at(item))
+                for item in function.body]
         lines += ["    switch (r.at) {", "    case 0: ;"] if waits else []
         lines += ["    " + text for _, text in body] + (["    }"] if waits else []) + ["    return ENDED;", "}"]
         return "\n".join(lines)
@@ -368,9 +377,11 @@ def translate(path):
             parts = ", ".join(f"{{{offset}, {size}}}" for _, offset, size in function.parameters)
             lines.append(f"const Parameter parameters_{name}[] = {{{parts}}};")
             registers = f"sizeof(registers_{name})" if function.has_barriers() else "0"
-            rows.append(f'    {{"{function.name}", call_{name}, {registers}, parameters_{name}, {len(function.parameters)}, '
+            rows.append(f'    {{"{function.name}", call_{name}, {registers}, parameters_{name}, '
+                        f"{len(function.parameters)}, "
                         f"{function.parameter_bytes}, {function.shared_bytes}}},")
-    lines += ["const Kernel kernels[] = {", *rows, "};", "const Registered registered(kernels, sizeof kernels / sizeof *kernels);", "}"]
+    lines += ["const Kernel kernels[] = {", *rows, "};",
+              "const Registered registered(kernels, sizeof kernels / sizeof *kernels);", "}"]
     return "\n".join(lines) + "\n"
 
 

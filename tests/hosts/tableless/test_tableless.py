@@ -14,7 +14,8 @@ import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "symbol"))
-from programs import Tap, expect, run, scratch, skip_unless_supported  # noqa: E402  pylint: disable=wrong-import-position
+# noqa: E402  pylint: disable=wrong-import-position
+from programs import Tap, expect, run, scratch, skip_unless_supported
 
 HERE = pathlib.Path(__file__).resolve().parent
 RECIPES = ["--wrap", "Shared build", "Preload", "objcopy"]
@@ -69,7 +70,8 @@ class Place:
         """The trainer's three parts with a table between them, and the adapter for that."""
         definitions = "\n".join(f"    .{name} = {name}," for name in self.functions if name != "uniform")
         self.write("table.h", (HERE / "table.h").read_text(encoding="utf-8"))
-        self.write("table.c", f'#include "trainer.h"\n#include "table.h"\nstruct table table = {{\n{definitions}\n}};\n')
+        self.write("table.c",
+                   f'#include "trainer.h"\n#include "table.h"\nstruct table table = {{\n{definitions}\n}};\n')
         layers, network = [[name for name in self.functions if re.search(rf"(?m)^(void|float) {name}\(", part)]
                            for part in self.parts[:2]]
         for part, calls in ((1, layers), (2, network)):
@@ -152,7 +154,8 @@ def main():
             # no seed was scaled: the bracket refuses to unscale
             said = place.shell(f"{place.unseen()} 2>&1 || echo failed", ADAPT_LEVEL="O1",
                                ADAPT_REPORT=str(place.folder / "report"))
-            expect("AMP-M02" in said and "crossentropy_backward saw no call" in said and said.endswith("failed\n"), said)
+            expect("AMP-M02" in said and "crossentropy_backward saw no call" in said and said.endswith("failed\n"),
+                   said)
     tap.done()
 
 
