@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cuda.h"
-#include "beside.h"
+#include "digits.h"
 #include "memory.h"
 
 #include <amp_kernels.h>

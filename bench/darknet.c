@@ -4,7 +4,7 @@
 
 #ifdef BENCH_DARKNET
 
-#include "beside.h"
+#include "digits.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

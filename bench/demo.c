@@ -4,7 +4,6 @@
 #include "bench.h"
 
 #include "adapter.h"
-#include "beside.h"
 #include "digits.h"
 
 #include <amp_diagnostics.h>

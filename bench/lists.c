@@ -2,7 +2,7 @@
 /* Lists of tensors against one tensor of the same bytes; what a call of 2000 tensors asks for; and two threads against
  * one. */
 #include "bench.h"
-#include "beside.h"
+#include "digits.h"
 
 #include <amp_kernels.h>
 

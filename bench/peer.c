@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The peers' process: one line goes to peers.py, one comes back ("ok ...", "none why" at its start, "error why"). */
 #include "bench.h"
-#include "beside.h"
+#include "digits.h"
 
 #include <errno.h>
 #include <fcntl.h>

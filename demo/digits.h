@@ -53,4 +53,9 @@ void digits_epoch_start(struct digits_epoch *epoch,
 int digits_epoch_next(struct digits_epoch *epoch, mt_tensor **images,
                       mt_tensor **labels);
 
+/* What a program needs lies beside it, so that both can be moved together. */
+/* "FOLDER/name" with the folder of this program's file, in `path`; where the system does not say it, or it is too long,
+ * the name alone, which is in the current folder. */
+const char *beside_program(char *path, size_t size, const char *name);
+
 #endif

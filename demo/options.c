@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
-#include "beside.h"
+#include "digits.h"
 #include "packing.h"
 
 #include <math.h>

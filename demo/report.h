@@ -20,4 +20,8 @@ void report_ops(FILE *out, const char *label, amp_context *context);
 /* How many of the results, from the first on, are runs of the same level. */
 size_t report_group(const struct run_result *results, size_t n);
 
+/* curves.c: curves.svg, the loss and the loss scale of every level against steps. The runs of each level in a row, all
+ * of equally many steps. 0, or -1 without memory. */
+int curves_write(FILE *out, const struct run_result *results, size_t n);
+
 #endif

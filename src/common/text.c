@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text into a caller's buffer, and the nearest names for messages. */
+/* Text into a caller's buffer, the nearest names for messages, and switches that are written as words. */
 #include "common/common.h"
 
 #include <stdarg.h>
@@ -51,4 +51,21 @@ void amp__nearest_names(amp__text *text, const char *wanted, const char *const *
     for (size_t limit = 0; limit <= 3 && shown < NEAREST_MAX; limit++)
         for (size_t i = 0; i < n && shown < NEAREST_MAX; i++)
             if (distance(wanted, names[i]) == limit) amp__text_add(text, "%s%s", shown++ ? ", " : "", names[i]);
+}
+
+/* ---- switches ---- */
+
+/* In capitals or not, whatever the locale. */
+static bool is_word(const char *text, const char *word) {
+    while (*word && (*text == *word || (*word >= 'a' && (*text | 0x20) == *word))) text++, word++;
+    return !*text && !*word;
+}
+
+int amp__switch_parse(const char *text) {
+    static const char *const words[][2] = { { "0", "1" }, { "false", "true" }, { "no", "yes" }, { "off", "on" } };
+    if (!text || !*text) return 0;
+    for (size_t i = 0; i < AMP_COUNT(words); i++)
+        for (int on = 0; on < 2; on++)
+            if (is_word(text, words[i][on])) return on;
+    return -1;
 }

@@ -5,7 +5,7 @@
  * up in one group, and one launch takes them back. Buckets go in their order, whatever the order of the gradients, for
  * the ranks' calls must be the same.
  */
-#include "nccl/average.h"
+#include "nccl/nccl.h"
 
 #include <stdio.h>
 

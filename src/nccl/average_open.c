@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a list of gradients is cut into buckets, and where they lie in memory. */
-#include "nccl/average.h"
+#include "nccl/nccl.h"
 #include "kernels/spans.h"
 
 #include <math.h>

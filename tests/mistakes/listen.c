@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What libamp said, and the hook visit with a mistake in it. */
-#include "listen.h"
+#include "mistakes.h"
 
 #include <stdbool.h>
 #include <stdio.h>

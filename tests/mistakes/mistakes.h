@@ -37,6 +37,11 @@ struct mistaken {
 };
 extern const struct mistaken host_raw, host_pairs, host_mill, host_loom, host_tape, host_tableless;
 
+/* listen.c. What libamp said since `heard` was last made empty, a line each. */
+enum { HEARD_SIZE = 1 << 16 };
+extern char heard[HEARD_SIZE];
+/* The first failure since it was last made AMP_OK. */
+extern amp_status heard_status;
 /* Notes an error's words, and returns the status. */
 amp_status hear(amp_status status);
 /* The hook `event` of every adapter: notes warnings and errors. */

@@ -3,7 +3,7 @@
  * Every mistake of the table is made, at each of its levels, and libamp is heard in time and with its code. What nobody
  * hears says so, and whether it trains otherwise than the right adapter does. The right adapters are not warned of.
  */
-#include "listen.h"
+#include "mistakes.h"
 #include "kit.h"
 #include "levels.h"
 

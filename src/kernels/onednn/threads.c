@@ -2,6 +2,9 @@
 /* The number is the calling thread's own setting in OpenMP: to change it and to put it back disturbs nobody else. */
 #include "kernels/onednn/product.h"
 
+#include <stdatomic.h>
+#include <sys/mman.h>
+
 /* Weak: there if the oneDNN that was loaded brought an OpenMP with it, whichever that is. */
 extern int omp_get_max_threads(void) __attribute__((weak));
 extern void omp_set_num_threads(int threads) __attribute__((weak));
@@ -15,4 +18,48 @@ int32_t threads_enter(int32_t threads) {
 
 void threads_leave(int32_t before) {
     if (before > 0 && omp_get_max_threads && omp_get_max_threads() != before) omp_set_num_threads(before);
+}
+
+/* ---- children ---- */
+
+/*
+ * oneDNN has locks of its own. A child that is forked while another thread multiplies may inherit one locked, and would
+ * wait for it for ever. So products in flight are counted, and a child that finds some of its parent's uses oneDNN no
+ * more. A page that fork empties tells a child that it is one.
+ */
+static atomic_int running;
+static atomic_bool given_up;
+static atomic_bool had_threads; /* more than one, in this process or in one that it comes from */
+static atomic_bool alone;       /* those were not in this process */
+static atomic_int *mark; /* 1 in the process that wrote it; NULL: the system has no such pages */
+
+void children_init(void) {
+#ifdef MADV_WIPEONFORK
+    void *page = mmap(NULL, sizeof *mark, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return;
+    if (madvise(page, sizeof *mark, MADV_WIPEONFORK)) {
+        munmap(page, sizeof *mark);
+        return;
+    }
+    mark = page;
+    atomic_store(mark, 1);
+#endif
+}
+
+bool children_enter(void) {
+    if (mark && !atomic_load(mark)) {
+        if (atomic_load(&had_threads)) atomic_store(&alone, true);
+        if (!atomic_exchange(mark, 1) && atomic_load(&running)) atomic_store(&given_up, true);
+    }
+    if (atomic_load(&given_up)) return false;
+    atomic_fetch_add(&running, 1);
+    return true;
+}
+
+void children_leave(void) { atomic_fetch_sub(&running, 1); }
+
+int32_t children_threads(int32_t threads) {
+    if (threads < 2 || !mark || atomic_load(&alone)) return 1;
+    atomic_store(&had_threads, true);
+    return threads;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dst = src in dst's type. Different types are never in place, so that pointers to them are restrict. */
+#include "amp_kernels.h"
 #include "kernels/ref/convert.h"
 #include "kernels/ref/ref.h"
 
@@ -53,3 +54,10 @@ static AMP__CAST_LIST(cast_list) {
 amp__cast_list_fn *const amp__ref_cast_list[AMP__TYPES][AMP__TYPES] = {
     { NULL }, LIST_ROW, LIST_ROW, LIST_ROW, LIST_ROW
 };
+
+/* ---- single values ---- */
+
+AMP_API uint16_t amp_float_to_half(float value) { return amp__f32_to_f16(value); }
+AMP_API float amp_half_to_float(uint16_t bits) { return amp__f16_to_f32(bits); }
+AMP_API uint16_t amp_float_to_bfloat16(float value) { return amp__f32_to_bf16(value); }
+AMP_API float amp_bfloat16_to_float(uint16_t bits) { return amp__bf16_to_f32(bits); }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <amp_raw.h>
 #include "mill_adapter.h"
-#include "mill_low.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -25,4 +25,10 @@ struct mill_adapter {
 /* After mill_plan, since parameters must have their memory. `low`: linear gets 16-bit implementations as well. */
 void mill_adapter_init(struct mill_adapter *adapter, const mill_graph *graph, mill_sgd *sgd, int low);
 
+/*
+ * mill_low.c: linear of mill on 16-bit memory: the same node, whose pointers to what it reads and what it overwrites show
+ * 16-bit elements for the time of the call. What it adds to, gradients, is mill's own FP32 memory.
+ */
+mill_op mill_linear_fp16, mill_linear_bf16;
+
 #endif

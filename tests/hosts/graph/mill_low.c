@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mill_low.h"
+#include "mill_adapter.h"
 #include "problem.h"
 
 #include <amp_kernels.h>
