@@ -74,7 +74,6 @@ amp_status amp__grads_for_step(struct amp__param *param, struct amp__grad_for_st
     const struct amp__left *left = &param->gradient.left;
     void *grad;
     *out = (struct amp__grad_for_step){ .inverse = 1.0f, .factor = 1.0f };
-    AMP_TRY(amp__master_settle(param));
     AMP_TRY(find_left(param, &grad));
     if (!grad) return amp__grads_view(param, &out->span);
     AMP_TRY(amp__grad_elements(param, grad, &out->span));

@@ -114,6 +114,19 @@ TEST(handles_that_a_struct_says_are_written_are_rounded_in_place) {
     ck_assert_int_eq(out->logical, AMP_FLOAT16);
 }
 
+/* One that is kept is the op's own business, and a handle that is not there is nobody's. */
+TEST(handles_that_are_kept_or_missing_are_left_alone) {
+    WORLD_OF_STRUCTS(w, AMP_LOWER);
+    ck_ok(start(&w, AMP_O3));
+    OWN *a = filled(1.0f), *b = filled(1.0f), *kept = filled(1.0f + 0x1p-11f);
+    struct extra extra = { NULL, NULL, kept };
+    a->logical = b->logical = kept->logical = AMP_FLOAT16;
+    OWN *out = combine_slot((struct pair){ a, b, 0 }, &extra);
+    ck_ok(amp_check(w.model.amp));
+    ck_assert_float_eq(kept->data[0], 1.0f + 0x1p-11f);
+    ck_assert(seen_extra.mask == kept && !seen_extra.sum && !seen_extra.bias);
+}
+
 TEST_TIMES(a_field_is_a_buffer_or_a_tensor, 4) {
     static const struct {
         amp_role role;

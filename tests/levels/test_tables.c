@@ -162,6 +162,22 @@ TEST(a_struct_with_data_around_its_slots) {
     munmap(rom, 4096);
 }
 
+/* The bytes end within a slot: what is there of it is copied, and nothing is written behind. */
+TEST(a_slot_that_the_bytes_cut_is_no_slot) {
+    struct rom rom;
+    rom_start(&rom, AMP_O1);
+    enum { CUT = sizeof(amp_fn) + sizeof(amp_fn) / 2 };
+    unsigned char copy[2 * sizeof(amp_fn)];
+    amp_fn first;
+    memset(copy, 0xa5, sizeof copy);
+    ck_ok(amp_wrap_table(rom.rig.context, rom.table, CUT, copy));
+    memcpy(&first, copy, sizeof first);
+    ck_assert(first == rom.rig.net.table[0] && first != rom.table[0]);
+    ck_assert_mem_eq(copy + sizeof first, (unsigned char *)rom.table + sizeof first, CUT - sizeof first);
+    for (size_t i = CUT; i < sizeof copy; i++) ck_assert_uint_eq(copy[i], 0xa5);
+    rom_end(&rom);
+}
+
 /* ---- refusals ---- */
 
 TEST(what_cannot_be_copied_is_refused) {

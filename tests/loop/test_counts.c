@@ -179,3 +179,29 @@ TEST_TIMES(a_bracket_after_the_first_allocates_nothing, N_PROMISES) {
         crowd_end(&crowd);
     }
 }
+
+/* A tensor whose cast the cache has: no cast, no allocation. And a call that made it holds nothing back: without one
+ * under way, what is dropped from the cache is released. */
+TEST(a_cast_from_the_cache_allocates_nothing) {
+    static struct crowd crowd;
+    crowd_start(&crowd, 1, AMP_O1, 0, 1);
+    amp_context *context = crowd.model.amp;
+    void *casts[3];
+    const int64_t live = crowd.host.live_tensors;
+    for (int i = 0; i < 3; i++) {
+        amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+        void *tensor = crowd.tensors[0];
+        const uint64_t before = allocations;
+        ck_ok(amp_cast_to(context, AMP_FLOAT16, &tensor, 1, &frame));
+        casts[i] = tensor;
+        ck_ok(amp_cast_done(&frame));
+        ck_assert_ptr_eq(tensor, crowd.tensors[0]);
+        if (i) ck_assert_uint_eq(allocations, before);
+    }
+    ck_assert(casts[0] != (void *)crowd.tensors[0] && casts[1] == casts[0] && casts[2] == casts[0]);
+    ck_assert_int_eq(crowd.host.live_tensors, live + 1);
+    ck_ok(amp_tape_done(context));
+    ck_ok(amp_cache_clear(context));
+    ck_assert_int_eq(crowd.host.live_tensors, live);
+    crowd_end(&crowd);
+}

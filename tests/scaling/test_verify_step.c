@@ -9,7 +9,7 @@
 enum slip {
     RIGHT, FACTOR_TWICE, FACTOR_NEVER, LOSS_STAYS_SCALED, GRADIENT_LOST, STEPS, STEPS_BY_ITSELF, STEP_BEGINS, LEFT_OPEN,
     DELAYS, NO_BRACKET, FAILS, RANDOM, SAYS_NO_LOSS, NESTS, SHUTS_DOWN, ADDS_PARAMS, OVERFLOWS,
-    LOOKS_BACK, NO_LOSS, NO_GRADIENT, N_SLIPS
+    LOOKS_BACK, NO_LOSS, NO_GRADIENT, OFF_WEIGHT, OFF_BIAS, OFF_GAMMA, N_SLIPS
 };
 
 struct pass {
@@ -66,6 +66,10 @@ static amp_status run(void *self, double *loss) {
     if (slip != NO_GRADIENT)
         net_backward(net, 0.5, slip == FACTOR_TWICE ? factor * factor : slip == FACTOR_NEVER ? 1.0 : factor);
     if (slip == GRADIENT_LOST && pass->n == WIRED_PASS) fake_put_grad(net->bias, NULL);
+    if (slip >= OFF_WEIGHT && pass->n == WIRED_PASS) { /* within the bound */
+        struct fake_tensor *off = net->trained[slip - OFF_WEIGHT];
+        add_grad(off, fake_get(off->grad, 0) / 64.0);
+    }
     if (slip == OVERFLOWS && pass->n == WIRED_PASS) add_grad(net->bias, INF);
     fake_tape_clear(&rig->host);
     if (slip == LEFT_OPEN) return AMP_OK;
@@ -110,6 +114,17 @@ TEST_TIMES(what_is_right_passes_without_a_trace, N_EACH_LEVEL * N_HOSTS) {
     }
     ck_assert_ptr_nonnull(strstr(rig.host.last_message[AMP_EVENT_LOG], "amp_verify_step: the loss is"));
     ck_assert_uint_eq(rig.host.events[AMP_EVENT_WARNING] + rig.host.events[AMP_EVENT_ERROR], 0);
+}
+
+/* What fits is told with the gradients that were compared, and which of them is furthest off. */
+TEST_TIMES(the_gradient_that_is_furthest_off_is_named, 3) {
+    static const char *const names[] = { "weight", "bias", "gamma" };
+    char wanted[64];
+    START_AT_SCALE(rig, AMP_O2, FAKE_RETAINS, 8.0f); /* it overflows at no pass */
+    ck_ok(verify(&rig, (enum slip)(OFF_WEIGHT + _i)));
+    snprintf(wanted, sizeof wanted, "of 3 gradients %s ", names[_i]);
+    ck_assert_msg(strstr(rig.host.last_message[AMP_EVENT_LOG], wanted), "no '%s' in: %s", wanted,
+                  rig.host.last_message[AMP_EVENT_LOG]);
 }
 
 TEST(ops_run_as_they_come_and_parameters_are_fp32_in_the_first_pass) {
@@ -179,7 +194,7 @@ static const struct {
     { ADDS_PARAMS, AMP_ERR_WRONG_STATE, "amp_add_params inside amp_verify_step" },
 };
 enum { N_SLIPPED = sizeof slips / sizeof *slips };
-_Static_assert(N_SLIPPED == N_SLIPS - 1, "a row for each");
+_Static_assert(N_SLIPPED == OFF_WEIGHT - 1, "a row for each that is wrong");
 
 /* And the training goes on as if nobody had verified. */
 TEST_TIMES(what_is_wrong_is_named, N_SLIPPED * 3) {
