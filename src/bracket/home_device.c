@@ -24,13 +24,22 @@ static bool never_skips(const amp_context *context) {
     return !amp__scaler_skips(&amp__policy_of(context)->properties.scaler);
 }
 
+/* The decision concerns the bracket's optimizers, and those of brackets that delayed their check. */
+static bool concerns(const struct amp__bracket *bracket, const struct amp__optimizer *optimizer) {
+    const bool *unchecked = bracket->unchecked.by_optimizer;
+    bool concerned = unchecked && unchecked[optimizer - amp__optimizers_of(bracket->context)->list];
+    for (size_t i = 0; i < bracket->n_optimizers; i++) concerned |= bracket->optimizers[i] == optimizer;
+    return concerned;
+}
+
 static bool can_decide_alone(const struct amp__bracket *bracket, bool with_loss) {
+    const struct amp__optimizers *optimizers = amp__optimizers_of(bracket->context);
     const amp_host *host = bracket->host;
     const bool ranks = host && amp__host_has_ranks(host), there = ranks && amp__home_agrees_there(bracket);
     if (never_skips(bracket->context) && !there) return true;
     if (!host || (ranks && !there)) return false;
-    for (size_t i = 0; i < bracket->n_optimizers; i++)
-        if (!bracket->optimizers[i]->skips_on_device) return false;
+    for (size_t i = 0; i < optimizers->n; i++)
+        if (concerns(bracket, &optimizers->list[i]) && !optimizers->list[i].skips_on_device) return false;
     if (!amp__policy_of(bracket->context)->properties.scaler.dynamic) return true;
     return (with_loss && host->scale_by) || (host->flags & AMP_HOST_SEEDS_ON_DEVICE);
 }
@@ -104,17 +113,15 @@ static amp_status keep_looked(struct amp__bracket *bracket, const struct amp__pl
     return AMP_OK;
 }
 
-/* Which optimizers it concerns: those of the bracket, and those of brackets that delayed their check. */
-static size_t concern(struct amp__bracket *bracket) {
+/* Counts the optimizers that it concerns and that skip on the device; the others wait for it. */
+static size_t list_concerned(struct amp__bracket *bracket) {
     const amp_context *context = bracket->context;
     const struct amp__optimizers *optimizers = amp__optimizers_of(context);
     size_t n = 0;
     for (size_t i = 0; i < optimizers->n; i++) {
-        const struct amp__optimizer *optimizer = &optimizers->list[i];
-        bool concerned = bracket->unchecked.by_optimizer && bracket->unchecked.by_optimizer[i];
-        for (size_t k = 0; k < bracket->n_optimizers; k++) concerned |= bracket->optimizers[k] == optimizer;
-        if (concerned && optimizer->skips_on_device) bracket->device.which[n++] = (uint32_t)i;
-        else if (concerned) bracket->device.waiting[i] = true;
+        if (!concerns(bracket, &optimizers->list[i])) continue;
+        if (optimizers->list[i].skips_on_device) bracket->device.which[n++] = (uint32_t)i;
+        else bracket->device.waiting[i] = true;
     }
     return n;
 }
@@ -128,7 +135,7 @@ static amp_status end_on_device(struct amp__bracket *bracket, bool decides, bool
                                      .decides = decides, .found_elsewhere = overflow, .skips = devices->skips,
                                      .which = bracket->device.which };
     AMP_TRY(keep_looked(bracket, place));
-    call.n = decides ? concern(bracket) : 0;
+    call.n = decides ? list_concerned(bracket) : 0;
     AMP_TRY(amp__place_end_bracket(place, &call));
     if (!decides) return AMP_OK;
     bracket->device.last = AMP__DECISION_ON_DEVICE;

@@ -250,6 +250,36 @@ TEST(a_rounding_that_fails_there_is_told) {
     fake_destroy(&host);
 }
 
+/* A bracket of one that skips on the device decides also for an optimizer that asks the host and delayed its check. */
+TEST(a_delayed_check_of_an_optimizer_that_asks_the_host) {
+    struct fake host;
+    struct net net;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    start(&host, &net);
+    host.hooks.flags |= AMP_HOST_SEEDS_ON_DEVICE;
+    void *first[] = { net.weight }, *second[] = { net.bias };
+    net.optimizer.params = first, net.optimizer.n_params = 1;
+    amp_optimizer other = SIZED(amp_optimizer, .host = &host.hooks, .params = second, .n_params = 1,
+                                .flags = AMP_OPTIMIZER_SKIPS_ON_DEVICE);
+    const amp_config config = CONFIG(AMP_O1, .loss_scale = AMP_DYNAMIC);
+    amp_model *model = &net.model;
+    amp_optimizer *optimizers[] = { &net.optimizer, &other };
+    ck_ok(amp_initialize_many(&model, 1, optimizers, 2, &config, NULL));
+    ck_ok(amp_scale_loss_begin_many(NULL, &optimizers[0], 1, 0, AMP_DELAY_OVERFLOW_CHECK, NULL, &scaled));
+    add_grad(net.weight, INF);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_ok(amp_scale_loss_begin_many(NULL, &optimizers[1], 1, 0, 0, NULL, &scaled));
+    add_grad(net.bias, 0.5);
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_ok(amp_step_begin(&net.optimizer, &info));
+    ck_assert_int_eq(info.action, AMP_SKIP);
+    ck_ok(amp_step_end(&net.optimizer));
+    ck_ok(amp_shutdown(net.model.amp));
+    net_destroy(&net);
+    fake_destroy(&host);
+}
+
 TEST(split_masters_are_refused_by_name) {
     struct fake host;
     struct net net;
