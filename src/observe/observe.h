@@ -203,7 +203,7 @@ struct amp__seen *amp__observe_param(struct amp__observer *observer, const struc
 void amp__observe_add(struct amp__observer *observer, struct amp__seen *seen, amp_dtype dtype,
                       const amp_statistics *statistics);
 
-/* ---- survey.c ---- */
+/* ---- src/survey/, which nothing here includes ---- */
 
 void amp__survey_free(struct amp__survey *survey);
 /* Surveys what was observed, for the trace, where there are both. */
@@ -327,6 +327,7 @@ void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket
 void amp__observe_tell(amp_context *context, uint64_t bracket, uint32_t what);
 void amp__observe_tell_memory(amp_context *context, uint64_t bracket);
 void amp__observe_tell_culprit(amp_context *context, uint64_t bracket);
-void amp__observe_tell_survey(amp_context *context, const amp_survey_result *result, bool at_end);
+/* The members of `memory`, in a line. */
+void amp__observe_add_memory(amp__text *line, const amp_memory *memory);
 
 #endif

@@ -4,7 +4,7 @@
 [--write]
 
 Codes, titles, reasons and mends of findings stand once, in src/context/findings.inc and, for those that only scripts
-can make, in bindings/python/libamp/_findings.py; those of advice in src/observe/advice.inc. --write makes the pages of
+can make, in bindings/python/libamp/_findings.py; those of advice in src/survey/advice.inc. --write makes the pages of
 them.
 """
 import ast
@@ -53,7 +53,7 @@ In Python call `amp.observe(model, every=1)` after `amp.initialize`, and `print(
 
 Without a line of code: `AMP_OBSERVE=every=1 AMP_TRACE=run.jsonl ./trainer`, then `python -m libamp.report run.jsonl`.
 
-This page is generated from `src/observe/advice.inc` (`tests/docs/check_mistakes.py . --write`).
+This page is generated from `src/survey/advice.inc` (`tests/docs/check_mistakes.py . --write`).
 
 """
 ROW = re.compile(r'^(?:FINDING|ADVICE)\((\w+), (".*?)\)\n', re.MULTILINE | re.DOTALL)

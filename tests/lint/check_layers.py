@@ -21,7 +21,7 @@ ROWS = {
     "intercept": 3, "master": 3,
     "context": 4,
     "call": 5, "raw": 5, "observe": 5,
-    "bracket": 6,
+    "bracket": 6, "survey": 6,
     "state": 7,
     "api": 8, "": 9,
 }
@@ -56,11 +56,12 @@ EXTRAS = {
     "report": ("bindings/python/libamp/_report/", "bindings/python/libamp/report.py",
                PY_TESTS + "test_report.py", PY_TESTS + "test_notebooks.py"),
     "rust": ("bindings/rust/",),
+    "survey": ("src/survey/", "tests/observe/test_survey.c"),
 }
 # But for these: the header that has all, and the plugin's table, which names what it was built with. nccl is a part of
-# the library and of the plugin.
+# the library and of the plugin, and survey of the library: they see the rows below their own.
 MEETS = {("include/amp_all.h", "nccl"), ("src/kernels/cuda/plugin.c", "nccl")}
-WITHIN = {"nccl"}
+WITHIN = {"nccl", "survey"}
 
 # Headers of others: (pattern, what in src/ may include them).
 FOREIGN = [

@@ -7,7 +7,7 @@
 
 enum amp__advice_kind {
 #define ADVICE(name, ...) AMP__##name,
-#include "observe/advice.inc"
+#include "survey/advice.inc"
 #undef ADVICE
     AMP__ADVICES
 };

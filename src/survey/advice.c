@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a survey advises: kept once for each kind and subject. */
-#include "observe/advice.h"
+#include "survey/advice.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@ static const struct {
     const char *code, *title, *mend;
 } kinds[] = {
 #define ADVICE(name, code, title, why, mend) [AMP__##name] = { code, title, mend },
-#include "observe/advice.inc"
+#include "survey/advice.inc"
 #undef ADVICE
 };
 _Static_assert(AMP_COUNT(kinds) == AMP__ADVICES, "a row for each kind");

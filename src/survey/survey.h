@@ -3,7 +3,7 @@
 #ifndef AMP_SURVEY_H
 #define AMP_SURVEY_H
 
-#include "observe/advice.h"
+#include "survey/advice.h"
 
 struct amp__survey {
     struct amp__advice_list list;
@@ -19,5 +19,8 @@ float amp__survey_default_scale(void);
 void amp__survey_rules(struct amp__advice_list *list, const amp_context *context);
 /* The exponent of the scale that is advised; false: no gradient was seen. */
 bool amp__survey_scale(const amp_context *context, int *exponent);
+
+/* tell.c: into the trace, where there is one. */
+void amp__survey_tell(amp_context *context, const amp_survey_result *result, bool at_end);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What would become of this training at each level: the advice together, memory, a level that fits. */
 #include "context/live.h"
-#include "observe/survey.h"
+#include "survey/survey.h"
 
 #include <math.h>
 #include <string.h>
@@ -193,7 +193,7 @@ static amp_status make_survey(amp_context *context, amp_survey_result *made, boo
     }
     pthread_mutex_unlock(&context->lock);
     amp__survey_free(survey);
-    if (status == AMP_OK) amp__observe_tell_survey(context, made, at_end);
+    if (status == AMP_OK) amp__survey_tell(context, made, at_end);
     return status;
 }
 

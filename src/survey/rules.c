@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a survey concludes from the numbers of each thing that was seen. Losses are exact, as a cast has them. */
-#include "observe/survey.h"
+#include "survey/survey.h"
 
 #include <math.h>
 #include <string.h>
