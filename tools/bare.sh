@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh
-# Sourced by tools/test after setup.sh and python.sh. Debian's smallest system as a root of its own, in which the commands of
-# README.md run as they do for somebody who has nothing yet. The root sees nothing of this machine but its network settings.
+# Sourced by tools/test after setup.sh and python.sh. Debian's smallest system as a root of its own, in which the
+# commands of README.md run as they do for somebody who has nothing yet. The root sees nothing of this machine but its
+# network settings.
 #
 #   bare_stage quick   what README.md says, a short demo, and the suite packaging: part of tools/test --strict
-#   bare_stage whole   the same with tools/demo and tools/test as they are, and the packages of debian/: tools/test --bare
+#   bare_stage whole   the same with tools/demo and tools/test as they are, and the packages of debian/: tools/test
+#   --bare
 #
-# Downloads are kept in the cache folder of python.sh, the unpacked system too, for 30 days. The root itself is build/bare/root.
+# Downloads are kept in the cache folder of python.sh, the unpacked system too, for 30 days. The root itself is
+# build/bare/root.
 
 : "${root:?tools/bare.sh is sourced with root set}" "${python_cache:?tools/bare.sh is sourced after tools/python.sh}"
 
@@ -46,7 +49,8 @@ bare_settings() {
     mirror='' proxy=''
     if have apt-get; then
         # shellcheck disable=SC2016 # apt's own variables
-        mirror=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' 2>/dev/null |
+        mirror=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' \
+            2>/dev/null |
             sed -n "s|^$debian main \(https\{0,1\}://.*[^/]\)/*\$|\1|p" | head -n 1)
         eval "$(apt-config shell proxy Acquire::http::Proxy 2>/dev/null)"
     fi
@@ -58,7 +62,8 @@ bare_settings() {
 # bare_network COMMAND...: in the place of this shell, with no other settings than the network's
 # shellcheck disable=SC2154 # bare_settings sets them
 bare_network() {
-    exec /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root ${bare_http_proxy:+"http_proxy=$bare_http_proxy"} \
+    exec /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
+        ${bare_http_proxy:+"http_proxy=$bare_http_proxy"} \
         ${bare_https_proxy:+"https_proxy=$bare_https_proxy"} ${bare_no_proxy:+"no_proxy=$bare_no_proxy"} "$@"
 }
 
@@ -140,7 +145,8 @@ bare_tests() {
     start=$(date +%s)
     in_bare_root /root/libamp/tools/test ${jobs:+--jobs "$jobs"} ${allowed:+--skips} "$@" >"$dir/test.log" 2>&1 || true
     sed '$d' "$dir/test.log"
-    counted=$(tail -n 1 "$dir/test.log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p')
+    counted=$(tail -n 1 "$dir/test.log" |
+        sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p')
     # shellcheck disable=SC2086 # three numbers
     set -- ${counted:-0 1 0}
     printf '   tools/test: %s passed, %s failed, %s skipped in %s s\n' "$1" "$2" "$3" "$(seconds_since "$start")"

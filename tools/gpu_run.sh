@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Tests and measures libamp on the GPU of this machine, by the programs beside this file (tools/gpu pack). Needs a driver,
-# cuBLASLt, timeout and awk; `run --help` has the steps.
+# Tests and measures libamp on the GPU of this machine, by the programs beside this file (tools/gpu pack). Needs a
+# driver, cuBLASLt, timeout and awk; `run --help` has the steps.
 set -u
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 results=$here/results
@@ -22,10 +22,10 @@ usage: run quick          $quick
        run list           the steps' names
        run with PROGRAM [ARGUMENT...]   a program of this folder, by hand
 What was ok is not run again by quick and all; what failed or was interrupted is. Results of another GPU or another pack
-are put aside. results/ has a log of each step, and figures.json: each ratio beside what is expected of it, and each step.
-The status is 1 if a step failed. What a step does not come to is a failure: a test that is skipped, a plan that is
-missing, a group that is left out, no GPU. The tools of compute-sanitizer are left out by all where there are none, or
-where they do not know this GPU, and torch where no Python has PyTorch and libamp. A ratio below what is expected is
+are put aside. results/ has a log of each step, and figures.json: each ratio beside what is expected of it, and each
+step. The status is 1 if a step failed. What a step does not come to is a failure: a test that is skipped, a plan that
+is missing, a group that is left out, no GPU. The tools of compute-sanitizer are left out by all where there are none,
+or where they do not know this GPU, and torch where no Python has PyTorch and libamp. A ratio below what is expected is
 counted, and is no failure.
 environment:
   AMP_CUBLASLT   the file libcublasLt.so, if it is not found
@@ -60,7 +60,8 @@ find_cublas() {
     file=libcublasLt.so.$(made cublas)
     if [ -z "${AMP_CUBLASLT:-}" ]; then
         packages=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null || true)
-        for folder in "$here" /usr/local/cuda*/lib64 /usr/local/cuda*/targets/*/lib /opt/cuda/lib64 /usr/lib/*-linux-gnu \
+        for folder in "$here" /usr/local/cuda*/lib64 /usr/local/cuda*/targets/*/lib /opt/cuda/lib64 \
+            /usr/lib/*-linux-gnu \
             /usr/lib64 "$packages"/nvidia/*/lib /usr/local/lib/python3*/*-packages/nvidia/*/lib \
             /opt/*/lib/python3*/site-packages/nvidia/*/lib; do
             if [ -e "$folder/$file" ]; then
@@ -82,7 +83,8 @@ find_sanitizer() {
     return 1
 }
 
-gpus() { timeout 20 nvidia-smi --query-gpu=name,driver_version,compute_cap,memory.total --format=csv,noheader 2>/dev/null || true; }
+gpus() { timeout 20 nvidia-smi --query-gpu=name,driver_version,compute_cap,memory.total --format=csv,noheader \
+    2>/dev/null || true; }
 
 # Results belong to a pack and a GPU, the one that was here before if a busy one does not say which it is.
 open_results() {
@@ -101,7 +103,7 @@ open_results() {
 child='' # what runs
 trap 'if [ -n "$child" ]; then kill "$child"; fi; say interrupted; exit 130' INT TERM HUP
 
-# ---- what a step came to: its reason in `why`, empty if it is ok ------------------------------------------------------
+# ---- what a step came to: its reason in `why`, empty if it is ok -----------------------------------------------------
 
 # LIMIT COMMAND...: its output in the step's log. runner: what starts it.
 program() {
@@ -173,7 +175,10 @@ demo() { # LIMIT ARGUMENT...
             level = word[2]; sub(/".*/, "", level)
             if (word[3] !~ /^cuda"/) { print level " was not trained on the GPU"; exit }
             seen[level] = 1
-            if (!(word[4] + 0 >= least)) { print level ": accuracy " word[4] + 0 " %, at least " least " expected"; exit }
+            if (!(word[4] + 0 >= least)) {
+                print level ": accuracy " word[4] + 0 " %, at least " least " expected"
+                exit
+            }
         }
         END { if (!(seen["FP32"] && seen["O1"] && seen["O2"])) print "a level is missing" }
     ' "$results/$step/results.json" | head -n 1)
@@ -268,7 +273,8 @@ run_step() {
     if [ -n "$absent" ] && ! $named; then result=left-out why=$absent; fi
     if [ -n "$absent" ] && $named; then why=$absent; fi
     if [ "$result" = ok ] && [ -n "$why" ]; then result=FAILED; fi
-    printf '%s\t%s\t%s\n' "$result" $(($(date +%s) - start)) "$(printf %s "$why" | tr '\n\t' '  ')" >"$results/$step.result"
+    printf '%s\t%s\t%s\n' "$result" $(($(date +%s) - start)) "$(printf %s "$why" | tr '\n\t' '  ')" \
+        >"$results/$step.result"
     show
 }
 
@@ -337,7 +343,8 @@ write_figures() {
         for step in $all; do
             if [ ! -e "$results/$step.result" ]; then continue; fi
             IFS='	' read -r result seconds why <"$results/$step.result"
-            printf '%s\n    {"name": "%s", "result": "%s", "seconds": %s, "why": %s}' "$comma" "$step" "$result" "$seconds" \
+            printf '%s\n    {"name": "%s", "result": "%s", "seconds": %s, "why": %s}' "$comma" "$step" "$result" \
+                "$seconds" \
                 "$(text "$why")"
             comma=,
         done

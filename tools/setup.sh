@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh
-# Sourced by tools/demo, tools/test and tools/bench, which set `root` (the repository) and `me` (their name for messages).
+# Sourced by tools/demo, tools/test and tools/bench, which set `root` (the repository) and `me` (their name for
+# messages).
 #
 #   setup_need THING...   check each thing; install what is missing; exit 2, printing the command, where that fails
 #   setup_want THING...   the same for things without which a check is merely skipped: a note instead of the exit
 #   setup_cuda            says so if there is no CUDA compiler
-#   setup_gpu             in `cuda`: the option of Meson's that builds libamp_cuda.so for the GPU that is here, or not at all
-#   setup_disassembler    cuobjdump on PATH, where there is a CUDA compiler: the toolkit's, or NVIDIA's own package on PyPI
+#   setup_gpu             in `cuda`: the option of Meson's that builds libamp_cuda.so for the GPU that is here, or not
+#                         at all
+#   setup_disassembler    cuobjdump on PATH, where there is a CUDA compiler: the toolkit's, or NVIDIA's own package on
+#                         PyPI
 #   setup_darknet         in `darknet`: the folder of libdarknet.so, if it is not where Debian has it; empty without it
 #   configure DIR ARG...  meson setup, anew only when something about it changed
 #   logged LOG CMD...     run quietly; show the log's end if it fails
@@ -36,7 +39,7 @@ compiles() {
 # Without pkg-config itself a library counts as missing: it cannot be found.
 library() { have "${PKG_CONFIG:-pkg-config}" && "${PKG_CONFIG:-pkg-config}" --atleast-version="$2" "$1" 2>/dev/null; }
 
-# ---- what is needed: one line a thing ---------------------------------------------------------------------------------
+# ---- what is needed: one line a thing --------------------------------------------------------------------------------
 
 present() {
     case $1 in
@@ -60,7 +63,9 @@ present() {
     pip) have python3 && python3 -c 'import pip' 2>/dev/null ;;
     pycparser) have python3 && python3 -c 'import pycparser' 2>/dev/null ;;
     python-venv) have python3 && python3 -c 'import venv, ensurepip' 2>/dev/null ;;
-    python-dev) have python3 && [ -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
+    python-dev)
+        have python3 &&
+            [ -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] ;;
     binutils) have nm && have readelf && have objcopy ;;
     sanitizers) links_sanitizers ;;
     cuda) at_least "$(cuda_version)" 12.4 ;;
@@ -226,7 +231,7 @@ links_sanitizers() {
     return $code
 }
 
-# ---- installing -------------------------------------------------------------------------------------------------------
+# ---- installing ------------------------------------------------------------------------------------------------------
 
 missing_of() {
     for thing; do
@@ -362,14 +367,15 @@ setup_want() {
 # CUDA's compiler is too old in the distributions, or not there: it is never installed, only spoken of.
 setup_cuda() {
     if ! present cuda; then
-        say "going on without nvcc 12.4 or later, which is optional: libamp_cuda.so is not built, its tests are skipped (to have" \
-            "it: NVIDIA's CUDA toolkit, in /usr/local/cuda, or its nvcc on PATH)"
+        say "going on without nvcc 12.4 or later, which is optional: libamp_cuda.so is not built, its tests are" \
+            "skipped (to have it: NVIDIA's CUDA toolkit, in /usr/local/cuda, or its nvcc on PATH)"
     fi
 }
 
 # nvcc takes minutes for every kind.
 setup_gpu() {
-    archs=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | sort -u | paste -sd, - || true)
+    archs=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | sort -u |
+        paste -sd, - || true)
     # shellcheck disable=SC2034 # the callers'
     case $archs in
     '' | *[!0-9,]*) cuda=-Dcuda=disabled ;;
@@ -377,7 +383,8 @@ setup_gpu() {
     esac
 }
 
-# Toolkits are installed without it where space is scarce. NVIDIA's package on PyPI has it, and reads what older toolkits made.
+# Toolkits are installed without it where space is scarce. NVIDIA's package on PyPI has it, and reads what older
+# toolkits made.
 setup_disassembler() {
     tools=$root/build/cuda-tools log=$root/build/cuda-tools.log
     if ! present cuda || { have cuobjdump && have nvdisasm; } || [ -x /usr/local/cuda/bin/cuobjdump ]; then return; fi
@@ -392,7 +399,8 @@ setup_disassembler() {
         PATH=$disassembler:$PATH
         export PATH
     else
-        say "going on without cuobjdump: of the kernels PTX is tested, and not the instructions (the installation's log is $log)"
+        say "going on without cuobjdump: of the kernels PTX is tested, and not the instructions" \
+            "(the installation's log is $log)"
     fi
 }
 
@@ -404,8 +412,8 @@ disassembler_there() {
     return 1
 }
 
-# Debian's package brings OpenCV, 75 MB and a minute for the sake of windows and pictures. So it is only unpacked, and finds empty
-# libraries by those names: calls into them are bound when they are made, and a training makes none.
+# Debian's package brings OpenCV, 75 MB and a minute for the sake of windows and pictures. So it is only unpacked, and
+# finds empty libraries by those names: calls into them are bound when they are made, and a training makes none.
 setup_darknet() {
     darknet='' unpacked=$root/build/darknet/usr/lib/darknet
     if [ -f /usr/lib/darknet/include/darknet.h ]; then return; fi
@@ -419,8 +427,8 @@ setup_darknet() {
         # shellcheck disable=SC2034 # the callers'
         darknet=$unpacked
     else
-        say "going on without darknet, which is optional: libamp_darknet.so is not built, its tests are skipped (to have it: Debian's" \
-            "package darknet)"
+        say "going on without darknet, which is optional: libamp_darknet.so is not built, its tests are skipped" \
+            "(to have it: Debian's package darknet)"
     fi
 }
 
@@ -431,7 +439,7 @@ unpack_darknet() {
     done
 }
 
-# ---- building ---------------------------------------------------------------------------------------------------------
+# ---- building --------------------------------------------------------------------------------------------------------
 
 logged() {
     log=$1
@@ -452,7 +460,8 @@ logged() {
 configure() {
     dir=$1
     shift
-    stamp="$root|${CC:-}|${CXX:-}|${CFLAGS:-}|${LDFLAGS:-}|${PKG_CONFIG_PATH:-}|$(meson --version)|$(command -v cuobjdump || true)|$*"
+    stamp="$root|${CC:-}|${CXX:-}|${CFLAGS:-}|${LDFLAGS:-}|${PKG_CONFIG_PATH:-}|$(meson --version)"
+    stamp="$stamp|$(command -v cuobjdump || true)|$*"
     if [ -f "$dir/build.ninja" ] && [ "$(cat "$dir/.configured-with" 2>/dev/null)" = "$stamp" ]; then return; fi
     rm -rf "$dir"
     mkdir -p "$dir"

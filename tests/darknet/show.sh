@@ -4,8 +4,9 @@
 #
 #     tests/darknet/show.sh [STEPS [SEED [LEVEL...]]]
 #
-# Without arguments 200 steps, seed 1, level O4: 20 seconds. Installs and builds what is missing, in build/show; AMP_SHOW_BUILD
-# names another build, which has libamp_darknet.so already, and AMP_SHOW_DARKNET the folder of its libdarknet.so.
+# Without arguments 200 steps, seed 1, level O4: 20 seconds. Installs and builds what is missing, in build/show;
+# AMP_SHOW_BUILD names another build, which has libamp_darknet.so already, and AMP_SHOW_DARKNET the folder of its
+# libdarknet.so.
 set -eu
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 me=tests/darknet/show.sh

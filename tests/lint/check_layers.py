@@ -41,7 +41,8 @@ APEX, PY_TESTS = "bindings/python/libamp/apex/", "bindings/python/tests/"
 EXTRAS = {
     "adapt": ("tools/adapt/", "examples/adapt/", "tests/adapt/"),
     "apex_layers": (*(APEX + name for name in ("RNN/", "_autocast_utils.py", "contrib/", "fused_dense/",
-                                               "fused_layer_norm_cuda.py", "mlp/", "normalization/", "xentropy_cuda.py")),
+                                               "fused_layer_norm_cuda.py", "mlp/", "normalization/",
+                                               "xentropy_cuda.py")),
                     *(PY_TESTS + name for name in ("sharded", "test_apex_attention.py", "test_apex_layers.py",
                                                    "test_apex_losses.py", "test_apex_rnn.py",
                                                    "test_distributed_optimizers.py", "test_normalization.py",
@@ -111,7 +112,7 @@ SIDE_EFFECT = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
 
 MAX_LINES = 500
 MAX_COLUMNS = 120
-# Where no line is longer, of C at least.
+# Where no line of C is longer. No line of a script is, nor any of the other code in bindings/ and bench/.
 NARROW = ("src/", "include/", "demo/", "examples/", "bindings/", "bench/", "tests/", "adapters/")
 WIDE_FILES = (  # but for tables with a case on each line, and for what guides quote
     "tests/intercept/test_grammar.c", "src/call/gate_table.inc", "tests/hosts/", "tests/badinput/test_messages.c",
@@ -119,7 +120,8 @@ WIDE_FILES = (  # but for tables with a case on each line, and for what guides q
 LONG_FILES = {}  # path: reason
 
 C_SUFFIXES = {".c", ".h", ".inc", ".cu", ".cuh", ".cpp", ".cc", ".hpp"}
-CODE_SUFFIXES = C_SUFFIXES | {".py", ".sh", ".S"}
+SCRIPT_SUFFIXES = {".py", ".sh"}
+CODE_SUFFIXES = C_SUFFIXES | SCRIPT_SUFFIXES | {".S"}
 MESON_FILES = {"meson.build", "meson_options.txt"}
 SKIPPED_FOLDERS = {".git", "build", "subprojects", "__pycache__", "shared"}
 
@@ -215,9 +217,10 @@ class Lint:
         lines = text.count("\n")
         if lines > MAX_LINES and path not in self.long_files:
             self.report("length", path, lines, f"{lines} lines: split it, or add it to LONG_FILES with a reason")
-        c = pathlib.PurePath(path).suffix in C_SUFFIXES
-        narrow = (path.startswith(NARROW) and (c or path.startswith(("bindings/", "bench/")))
-                  and not path.startswith(WIDE_FILES))
+        suffix = pathlib.PurePath(path).suffix
+        narrow = suffix in SCRIPT_SUFFIXES or text.startswith("#!") or path.startswith(("bindings/", "bench/"))
+        if suffix in C_SUFFIXES:
+            narrow = path.startswith(NARROW) and not path.startswith(WIDE_FILES)
         for number, line in enumerate(text.splitlines() if narrow else (), 1):
             if len(line) > MAX_COLUMNS:
                 self.report("width", path, number, f"{len(line)} columns, {MAX_COLUMNS} at most")

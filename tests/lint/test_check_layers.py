@@ -97,6 +97,9 @@ PLANTED = [  # what, rule, file, text
      "from libamp.torch.contrib import clip\n"),
     ("a public header with stdbool.h", "public", "include/amp_more.h", "#include <stdbool.h>\n"),
     ("a wide line", "width", "bench/wide.c", "int " + "x" * 116 + ";\n"),
+    ("a wide line of Python", "width", "tools/wide.py", SCRIPT + "x = " + "1" * 117 + "\n"),
+    ("a wide line of a shell script", "width", "tests/wide.sh", SCRIPT + "#" * 121 + "\n"),
+    ("a wide line of a command", "width", "tools/wide", "#!/bin/sh\n" + SCRIPT + "#" * 121 + "\n"),
     ("a long file", "length", "src/api/a.c", "int x;\n" * 501),
     ("a fourth loop over the arguments of a call", "decoders", "src/raw/a.c",
      "#define EACH_ARG(i, s) for (int i = 0; i < (s)->n_args; i++)\n"),
@@ -131,7 +134,9 @@ def violations(files):
 def planted(path, text):
     files = {name: (SCRIPT if name.endswith(".py") else SPDX) + content for name, content in CLEAN.items()}
     files["src/api/api.c"] = SPDX + "#include <dlfcn.h>\n"
-    files[path] = "#!/bin/sh\n" if text is None else (SCRIPT if path.endswith(".py") else SPDX) + text
+    whole = text is not None and text.startswith("#!")
+    head = "" if whole else SCRIPT if path.endswith(".py") else SPDX
+    files[path] = "#!/bin/sh\n" if text is None else head + text
     return violations(files)
 
 

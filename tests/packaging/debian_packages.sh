@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds the packages of debian/, shows them to lintian, installs them, and compiles and runs the programs that came with
-# them. For a Debian that may be changed: as root, with a network. tools/test --bare runs it in one of its own.
+# Builds the packages of debian/, shows them to lintian, installs them, and compiles and runs the programs that came
+# with them. For a Debian that may be changed: as root, with a network. tools/test --bare runs it in one of its own.
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 source=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)

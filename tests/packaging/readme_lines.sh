@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs the lines of "From source" in docs/start/install.md as they are written there, around a program of ours. For a Debian that may
-# be changed: as root, with a network. tools/test runs it in one of its own (tools/bare.sh).
+# Runs the lines of "From source" in docs/start/install.md as they are written there, around a program of ours. For a
+# Debian that may be changed: as root, with a network. tools/test runs it in one of its own (tools/bare.sh).
 set -eu
 source=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 cd "$source"
