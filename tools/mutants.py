@@ -5,9 +5,9 @@
 Takes N places at random in FOLDERs of src/ (default: what decides about scales, masters, brackets and levels; src: all
 but kernels/, whose tests have other ways to see) and makes each wrong in its turn: a condition turned round, a
 comparison that takes in its bound or not, a sum for a difference, a constant one larger, a call or an assignment left
-out. All of them are compiled at once, each behind a number that the environment gives (AMP_MUTANT), so that the programs
-are built once; then the suites run for each until one fails, those first that take a quarter of the time and notice most.
-Prints those that lived: a place that no test looks at, or where the wrong is as good as the right.
+out. All of them are compiled at once, each behind a number that the environment gives (AMP_MUTANT), so that the
+programs are built once; then the suites run for each until one fails, those first that take a quarter of the time and
+notice most. Prints those that lived: a place that no test looks at, or where the wrong is as good as the right.
 
 --tests REVISION takes tests/ from there: the same mutants (same seed) against older tests. Needs clang, and libclang
 (PyPI) of its version.
