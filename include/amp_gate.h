@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which code a call runs: an op's own implementations for 16-bit and FP32 arguments, and the gate, which keeps calls in
- * FP32 that would be slower in 16 bits.
+ * The code that a call runs: implementations of an op for 16-bit and FP32 arguments, and the gate, which runs calls in
+ * FP32 if 16 bits would be slower.
  */
 #ifndef AMP_GATE_H
 #define AMP_GATE_H
@@ -15,81 +15,75 @@ extern "C" {
 /* ---- Implementations --------------------------------------------------------------------------------------------- */
 
 /*
- * Implementations: functions of the op's own type that the wrapper calls instead of the original, decided call by call
- * by the type of the floating arguments once the policy is through with them. A call of more than one floating type,
- * one in FP64, one that libamp passes on unseen (amp_op_stats.passed), one whose casts failed, and one that works on
- * nothing (no Tensor or buffer argument, and visit emits nothing but what is KEEP, a seed or not there) take the
- * original. AMP_OP_DIRECT: none is called.
+ * An implementation is a function with the type of the op. The wrapper calls it instead of the original, by the type of
+ * the floating arguments of the call after casts. The original runs if a call has several floating types or FP64, has
+ * no Tensor or buffer argument (and visit emits only KEEP, seeds or NULL), is not under the policy
+ * (amp_op_stats.passed), or if a cast failed. Ops with AMP_OP_DIRECT use no implementation.
  *
- *   fp16, bf16  all handles have that type, at any level and of any class; or the op has raw buffers, is of class
- *               AMP_LOWER, and that is the level's 16-bit type: it gets copies (docs/reference/buffers.md).
- *   fp32        all handles and raw buffers are FP32, at any level and of any class: calls at O0 and others that no
- *               class casts; of AMP_LOWER, those that the gate holds back, and raw buffers without an implementation
- *               for the low type; of AMP_FP32, after the casts; AMP_PROMOTE, if FP32 is the widest. Under emulate it
- *               computes what the original would, on the rounded FP32 values. So a context with fp32 is the program
- *               whose slot held fp32 from the start, and at O0 it is bit-equal to that one. Leave it NULL where O0
- *               shall be the host's own bits.
+ *   fp16, bf16  runs if all handles have that type, at any level and class; or if the op has raw buffers, the class
+ *               AMP_LOWER, and it is the 16-bit type of the level: then it gets copies (docs/reference/buffers.md).
+ *   fp32        runs if all handles and raw buffers are FP32, at any level and class: at O0 and in other calls without
+ *               casts; for AMP_LOWER, if the gate chose FP32, or the op has raw buffers and no 16-bit implementation;
+ *               for AMP_FP32, after its casts; for AMP_PROMOTE, if FP32 is the widest type. With emulate it gets the
+ *               rounded values. A context with fp32 equals a program with that function in the slot, bit for bit at O0.
+ *               Leave it NULL to have the bits of the host at O0.
  */
 
-/* AMP_OP_MATMUL: what the op computes is amp_matmul's work in either type, or the host's own code that gains as much
- * from 16 bits: what is known of amp_matmul holds for it. In FP32 that is `fp32`, or the original without one: where
- * that is slower than amp_matmul, give the op an fp32 by amp_matmul, or leave the flag out. */
+/* AMP_OP_MATMUL: the op is a matrix product by amp_matmul, or by code of the host that gains as much from 16 bits, so
+ * the gate uses its measurements of amp_matmul. If the FP32 function of the op is slower than amp_matmul, give the op
+ * an fp32 that uses amp_matmul, or leave the flag out. */
 
 /* ---- The gate ---------------------------------------------------------------------------------------------------- */
 
 /*
- * Low precision is not faster on every machine, nor at every size. The gate runs a call of an op of class AMP_LOWER in
- * FP32 where the 16-bit type is not at least 1.05 times as fast, its casts included. It takes nothing but a narrowing
- * back: it looks only at calls whose floating arguments are all FP32 as they come, and then the op gets them untouched.
- * A call with a 16-bit argument keeps the policy's type. So there is work for it at O1 and O4 alone: at O2, O3 and O5
- * the values are 16-bit before any op runs, at O0 nothing is lowered, and emulate is about values and not about speed.
- * amp_config.gate says:
+ * The gate runs a call of an op of class AMP_LOWER in FP32 if the 16-bit type, with its casts, is not at least 1.05
+ * times as fast. It affects only calls with FP32 in all floating arguments, which the op then gets without casts: at O1
+ * and O4. (At O2, O3 and O5 values are 16-bit before any op runs; emulate rounds in any case.) amp_config.gate:
  *
- *   AMP_DEFAULT  the gate chooses between the implementations that an op carries: fp32, or else the original, and fp16
- *                or bf16, for the level's type. No type depends on the machine: an op of handles returns the 16-bit
- *                type all the same (its FP32 result is cast), one of raw buffers writes FP32 as ever, and amp_op_target
- *                answers alike everywhere. Values do: they were not rounded on the way in. What nothing is known of
- *                runs low.
- *   AMP_ON       the gate chooses the type: also of ops without an implementation, and of amp_cast_args. A call in FP32
- *                returns FP32. amp_op_target, which knows no sizes, answers AMP_DTYPE_DEFAULT for FP32 arguments of an
- *                op that runs low at no size here, and else the 16-bit type. What nothing is known of runs in FP32.
- *   AMP_OFF      never: the policy's type always.
+ *   AMP_DEFAULT  the gate chooses between the implementations of an op: fp32, or the original without one, and that for
+ *                the 16-bit type. Types do not depend on the machine: an op on handles returns the 16-bit type (its
+ * FP32
+ *                result is cast), an op on raw buffers writes FP32, and amp_op_target ignores the gate. Values do: the
+ *                inputs of such a call are not rounded. Ops of unknown speed run in 16 bits.
+ *   AMP_ON       the gate chooses the type, also for ops without implementations and for amp_cast_args; a call in FP32
+ *                returns FP32. amp_op_target, which knows no sizes, gives AMP_DTYPE_DEFAULT for FP32 arguments of an op
+ *                that never runs in 16 bits here. Ops of unknown speed run in FP32.
+ *   AMP_OFF      the gate is off.
  *
- * Each op has one number, the least size of a call that runs low, decided once. It is, in this order: what amp_gate_set
- * said; with AMP_OP_MATMUL what amp_gate_measure found, else what libamp's table knows of amp_matmul on the instruction
- * set and the backend that are in use at amp_initialize (docs/guide/gate.md has it); else nothing is known. All but
- * amp_gate_set speak of CPUs. Calls on an NVIDIA GPU keep the policy's type, but where amp_gate_set has said nothing
- * and the GPU has no tensor cores for it: there ops with AMP_OP_MATMUL run in FP32. Such calls, and those with a
- * dimension that is no multiple of 8, which tensor cores multiply more slowly, are counted (amp_op_stats), and
- * amp_explain says what to do. Calls on other devices keep the policy's type.
+ * Each op has one number, the least size of a call that runs in 16 bits: that of amp_gate_set; else, with
+ * AMP_OP_MATMUL, that of amp_gate_measure; else, with AMP_OP_MATMUL, that of a table for the instruction set and
+ * backend in use at amp_initialize (docs/guide/gate.md); else the speed is unknown. Except for amp_gate_set this
+ * concerns CPUs only. On an NVIDIA GPU calls run in 16 bits, except for ops with AMP_OP_MATMUL on a GPU without tensor
+ * cores for the type. Such calls, and those with a dimension that is no multiple of 8 (slower on tensor cores), are
+ * counted in amp_op_stats, and amp_explain gives advice. On other devices the gate has no effect.
  *
- * The size of a call with AMP_OP_MATMUL is the edge of the square product that does as many multiplications for each
- * element of its matrices: 3 / (1/m + 1/n + 1/k), rounded down. The shapes of handles tell m, n and k (matmul, linear,
- * convolution), those of raw buffers too: the two largest that are read and the largest that is written. The size of
- * other calls is the number of floating elements in their arguments. What cannot be seen has size 0.
+ * The size of a call with AMP_OP_MATMUL is the edge of a square product with as many multiplications per element of its
+ * matrices: 3 / (1/m + 1/n + 1/k), rounded down. m, n and k come from the shapes of handles (matmul, linear,
+ * convolution), or from the two largest raw buffers that are read and the largest that is written. The size of other
+ * calls is the number of floating elements in their arguments, or 0 if unknown.
  *
- * amp_op_stats.gated counts the calls that ran in FP32 for the gate's sake, and amp_explain has the decision.
- * Checkpoints do not have it: it belongs to the machine.
+ * amp_op_stats.gated counts the calls that the gate ran in FP32, and amp_explain shows its choice. Checkpoints do not
+ * include it, since it depends on the machine.
  */
-#define AMP_GATE_ALWAYS UINT64_C(0)  /* least size: the 16-bit type always */
-#define AMP_GATE_NEVER UINT64_MAX    /* least size: FP32 always */
+#define AMP_GATE_ALWAYS UINT64_C(0)  /* a least size: always 16 bits */
+#define AMP_GATE_NEVER UINT64_MAX    /* a least size: always FP32 */
 
-/* The host's decision on an op of the context, "name" for all of that name or "name#index" for one: calls of size
- * `least` and more run low. Over whatever libamp knows, or will measure. For ops that the gate does not look at it is
- * kept and not used. Any thread; calls that have begun keep their type. AMP_ERR_NOT_FOUND: no op of that name. */
+/* Sets the least size of an op: calls of size `least` or more run in 16 bits, whatever libamp measures. `op`: "name"
+ * for all ops of that name, or "name#index" for one. No effect on ops outside of the gate. May be called on any thread;
+ * calls that have begun keep their type. AMP_ERR_NOT_FOUND: no op has that name. */
 AMP_API AMP_MUST_CHECK amp_status amp_gate_set(amp_context *context, const char *op, uint64_t least);
 
-/* The caller's clock, for libamp reads none: time in any unit that does not go back; `self` is passed through. */
+/* A clock of the caller, since libamp reads none: monotonic time in any unit. self: the argument of
+ * amp_gate_measure. */
 typedef uint64_t (*amp_clock)(void *self);
 
 /*
- * Times amp_matmul in the level's 16-bit type, casts included, against FP32, on this thread, and decides all ops of the
- * context with AMP_OP_MATMUL that amp_gate_set has not: the least size is the least edge from which on every edge that
- * was timed wins. Takes some tens of milliseconds, where there are no fast kernels half a second. The edges are 256,
- * 128, 64, 32 and 16; for each seven times: the clock is asked, FP32 multiplies, the clock is asked twice, the 16-bit
- * type multiplies, the clock is asked; medians are compared. A clock that stands still lets nothing win; what one that
- * goes back lets win is chance. Nothing is timed, and AMP_OK, where the gate has nothing to do. AMP_ERR_NO_MEMORY:
- * nothing was decided. Not while another thread is in the same function.
+ * Times amp_matmul on this thread, in FP32 and in the 16-bit type of the level with casts, and sets the least size of
+ * all ops with AMP_OP_MATMUL that amp_gate_set has not set: the least edge from which every timed edge is faster in 16
+ * bits. It takes tens of milliseconds, or half a second without fast kernels. For each edge of 256, 128, 64, 32 and 16
+ * it reads the clock around seven products of each type, in turns, and compares medians. With a clock that stands still
+ * FP32 always wins. Returns AMP_OK at once if the gate has no effect in this context. AMP_ERR_NO_MEMORY: no change.
+ * Only one thread at a time may be in this function.
  */
 AMP_API AMP_MUST_CHECK amp_status amp_gate_measure(amp_context *context, amp_clock clock, void *self);
 

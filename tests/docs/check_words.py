@@ -14,7 +14,7 @@ GOALS = {"what": 3, "who, whose": 2, "semicolons": 5}
 LIMITS = {  # per 1,000 words: what; who, whose; semicolons. Lower them with every rewrite, down to GOALS
     "README.md": (3, 2, 5),
     "docs": (3, 2, 5.1),
-    "include": (8.4, 1.7, 24),
+    "include": (6.4, 1.3, 23.4),
     "src": (14.7, 2.8, 14.6),
 }
 PAGE = 24 * 1024
