@@ -189,11 +189,17 @@ static void any_op(const float *x, const float *w, float number, float *y, int32
     for (int32_t i = 0; i < m * k; i++) y[i] = (x[i] + w[i % k] + number) * 0.0f;
 }
 
+/* Levels as bits, by what they do. */
+#define EVERY(level, value, ...) | 1u << (value)
+#define LOW(level, value, text, low, model, casts, ...) | (unsigned)((casts) || (model) == (low)) << (value)
+#define FP16(level, value, text, low, model, casts, ...)                                                               \
+    | (unsigned)((low) == AMP_FLOAT16 && ((casts) || (model) == (low))) << (value)
+#define MODEL16(level, value, text, low, model, ...) | (unsigned)((low) == AMP_FLOAT16 && (model) == (low)) << (value)
 enum {
-    EVERY_LEVEL = 0
-#define LEVEL(name, ...) | 1u << name
-        AMP_LEVEL_MAP(LEVEL)
-#undef LEVEL
+    EVERY_LEVEL = 0 AMP_LEVEL_MAP(EVERY),
+    LOW_LEVELS = 0 AMP_LEVEL_MAP(LOW),
+    FP16_LEVELS = 0 AMP_LEVEL_MAP(FP16),
+    FP16_MODELS = 0 AMP_LEVEL_MAP(MODEL16) /* that are in fp16 */
 };
 
 static void thousandfold(const float *x, const float *w, float number, float *y, int32_t m, int32_t k) {
@@ -212,21 +218,20 @@ static const struct {
 } rules[] = {
     { "linear", AMP_BY_LIST, 1.0f, 1.0f, 1.0f, K, NULL, NULL, 0 },
     { "linear", AMP_BY_LIST, 1.0f, 65504.0f, 0.0f, K, NULL, NULL, 0 },
-    { "linear", AMP_BY_LIST, 1.0f, 65536.0f, 0.0f, K, "AMP-A01", "w", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
-    { "softmax", AMP_BY_LIST, 1.0f, 65536.0f, 0.0f, K, "AMP-A01", "w", 1u << AMP_O2 | 1u << AMP_O3 },
-    { "softmax", AMP_LOWER, 1.0f, 65536.0f, 0.0f, K, "AMP-A01", "w", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
-    { "aten::log", AMP_BY_LIST, 1e-9f, 1.0f, 0.0f, K, "AMP-A06", "x", 1u << AMP_O2 | 1u << AMP_O3 },
+    { "linear", AMP_BY_LIST, 1.0f, 65536.0f, 0.0f, K, "AMP-A01", "w", FP16_LEVELS },
+    { "softmax", AMP_BY_LIST, 1.0f, 65536.0f, 0.0f, K, "AMP-A01", "w", FP16_MODELS },
+    { "softmax", AMP_LOWER, 1.0f, 65536.0f, 0.0f, K, "AMP-A01", "w", FP16_LEVELS },
+    { "aten::log", AMP_BY_LIST, 1e-9f, 1.0f, 0.0f, K, "AMP-A06", "x", FP16_MODELS },
     { "exp", AMP_BY_LIST, 1e-9f, 1.0f, 0.0f, K, NULL, NULL, 0 },
     { "sum", AMP_LOWER, 1023.0f, 1.0f, 0.0f, K, NULL, NULL, 0 },
-    { "sum", AMP_LOWER, 1024.0f, 1.0f, 0.0f, K, "AMP-A07", "x", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
-    { "norm", AMP_BY_LIST, 1.0f, 91.0f, 0.0f, K, "AMP-A07", "w", 1u << AMP_O2 | 1u << AMP_O3 },
-    { "mul", AMP_BY_LIST, 1.0f, 1.0f, 1e-8f, K, "AMP-A08", "number", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
-    { "mul", AMP_BY_LIST, 1.0f, 1.0f, -1e9f, K, "AMP-A08", "number", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
-    { "linear", AMP_BY_LIST, 1.0f, 1.0f, 0.0f, 7, "AMP-A09", "x",
-      1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 | 1u << AMP_O4 | 1u << AMP_O5 },
+    { "sum", AMP_LOWER, 1024.0f, 1.0f, 0.0f, K, "AMP-A07", "x", FP16_LEVELS },
+    { "norm", AMP_BY_LIST, 1.0f, 91.0f, 0.0f, K, "AMP-A07", "w", FP16_MODELS },
+    { "mul", AMP_BY_LIST, 1.0f, 1.0f, 1e-8f, K, "AMP-A08", "number", FP16_LEVELS },
+    { "mul", AMP_BY_LIST, 1.0f, 1.0f, -1e9f, K, "AMP-A08", "number", FP16_LEVELS },
+    { "linear", AMP_BY_LIST, 1.0f, 1.0f, 0.0f, 7, "AMP-A09", "x", LOW_LEVELS },
     { "mul", AMP_BY_LIST, 1.0f, 1.0f, 0.0f, 7, NULL, NULL, 0 },
     { "exp", AMP_BY_LIST, (float)__builtin_inff(), 1.0f, 0.0f, K, "AMP-A11", "x", EVERY_LEVEL },
-    { "batch_norm", AMP_BY_LIST, 1.0f, 1.0f, 0.0f, K, "AMP-A10", "x", 1u << AMP_O1 | 1u << AMP_O2 | 1u << AMP_O3 },
+    { "batch_norm", AMP_BY_LIST, 1.0f, 1.0f, 0.0f, K, "AMP-A10", "x", FP16_LEVELS },
 };
 enum { N_RULES = sizeof rules / sizeof rules[0] };
 
@@ -377,9 +382,9 @@ static const struct {
     int32_t kind;
     unsigned levels; /* 0: nothing is said of it */
 } weights[] = {
-    { 1e5f, AMP_MODULE_OTHER, 1u << AMP_O2 | 1u << AMP_O3 },
+    { 1e5f, AMP_MODULE_OTHER, FP16_MODELS },
     { 1e5f, AMP_MODULE_BATCH_NORM, 1u << AMP_O3 },
-    { 1e-9f, AMP_MODULE_OTHER, 1u << AMP_O2 | 1u << AMP_O3 },
+    { 1e-9f, AMP_MODULE_OTHER, FP16_MODELS },
     { 1e-6f, AMP_MODULE_OTHER, 0 },
     { 6e4f, AMP_MODULE_OTHER, 0 },
 };
