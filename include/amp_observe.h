@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a training's numbers are like, while it runs: of each op and argument, each parameter and gradient, how its
- * values lie in the binades (amp_statistics), and where an overflow began. The picture is that of Micikevicius et al.
- * 2017, Mixed Precision Training, figures 2 and 3. Values are read and never changed: an observed run trains the same
- * bits.
+ * Statistics of a training while it runs: for each op and argument, each parameter and each gradient a histogram of its
+ * values by binades (amp_statistics), and the op at which an overflow began. After the figures 2 and 3 of Micikevicius
+ * et al. 2017, Mixed Precision Training. Values are read and never changed: an observed run trains the same bits.
  *
- * An iteration is what happens from the end of one bracket to the end of the next, so that a forward before
- * amp_scale_loss_begin belongs to it. An evaluation between brackets does not: calls during which the host's hook
- * grad_enabled says 0 are not looked at there. Without that hook nothing tells them from a training's, and they are
- * counted with it. Iterations that are not observed cost nothing. With a trace (docs/reference/trace.md) each
- * observed iteration is written there.
+ * An iteration lasts from the end of one bracket to the end of the next, so that it includes the forward before
+ * amp_scale_loss_begin. Between brackets, calls during which the hook grad_enabled returns 0 are an evaluation and are
+ * not observed. Without that hook an evaluation is observed like a training. Iterations that are not observed cost
+ * nothing. With a trace (docs/reference/trace.md) each observed iteration is written to it.
  */
 #ifndef AMP_OBSERVE_H
 #define AMP_OBSERVE_H
@@ -21,234 +19,238 @@
 extern "C" {
 #endif
 
-/* What is looked at. A CUDA device that has parameters counts itself what is in its memory (strided tensors are copied
- * to the CPU, which waits for the device), not while a graph is captured. Nobody waits for these counts: they are
- * looked at when the host knows the bracket's decision anyway, or else before the next observed iteration, at the end
- * of the next bracket, or when asked for, whichever comes first; so culprits and lines of the trace may come an
- * iteration late. A host that launches ahead is held up where more than eight tables of lists are on their way. */
+/* The values to observe. A CUDA device with parameters counts values in its own memory. (Strided tensors are copied to
+ * the CPU, which waits for the device, unless a graph is captured.) No call waits for these counts: they are read when
+ * the host knows the decision of the bracket anyway, or else before the next observed iteration, at the end of the next
+ * bracket or on request, whichever comes first. So culprits and trace lines may come an iteration late. A host that
+ * launches ahead waits if more than eight tables of lists are in flight. */
 enum {
-    AMP_SEE_INPUTS = 1u << 0,    /* what an op gets, cast already where it is cast */
-    AMP_SEE_OUTPUTS = 1u << 1,   /* what it returned or wrote, as the next one gets it */
-    AMP_SEE_WEIGHTS = 1u << 2,   /* parameters under the host's handles, at the bracket's end */
-    AMP_SEE_SCALED = 1u << 3,    /* gradients as backward left them, times the loss scale */
-    AMP_SEE_GRADIENTS = 1u << 4, /* gradients as the optimizer gets them; not in a bracket that is skipped */
-    AMP_SEE_MASTERS = 1u << 5,   /* FP32 masters, where there are some */
-    AMP_SEE_UPDATES = 1u << 6    /* what the step changed weights by (masters, where there are some) */
+    AMP_SEE_INPUTS = 1u << 0,    /* arguments of ops, after their casts */
+    AMP_SEE_OUTPUTS = 1u << 1,   /* return values and written arguments of ops, as the next op receives them */
+    AMP_SEE_WEIGHTS = 1u << 2,   /* parameters under the handles of the host, at the end of the bracket */
+    AMP_SEE_SCALED = 1u << 3,    /* gradients after backward, times the loss scale */
+    AMP_SEE_GRADIENTS = 1u << 4, /* gradients for the optimizer, if the bracket is not skipped */
+    AMP_SEE_MASTERS = 1u << 5,   /* FP32 masters, if there are any */
+    AMP_SEE_UPDATES = 1u << 6    /* changes of weights (of masters, if there are any) by the step */
 };
 
-/* What is to be looked at, and when. */
+/* Options of amp_observe: the values and iterations to observe. */
 typedef struct amp_observe_options {
     uint32_t struct_size;
-    uint32_t what;       /* AMP_SEE_*; 0: all of it */
-    uint32_t every;      /* one iteration in so many; 0: 200 */
-    uint32_t first;      /* and the first so many; 0: 1 */
-    uint32_t after_skip; /* and so many after a skipped one, to find where the next overflow begins; 0: 1. Where a
-                            device decides, they begin an iteration later at the earliest: nobody waits for it */
-    uint32_t n_names;    /* of names */
-    const char *const *names; /* patterns (*, ?, [a-z] as in a shell) of ops and parameters; NULL: all. Copied */
-    uint64_t max_bytes; /* of memory that is kept; amp_survey's text says what did not fit. 0: 64 MiB */
+    uint32_t what;       /* AMP_SEE_*; 0: all */
+    uint32_t every;      /* one in `every` iterations; 0: 200 */
+    uint32_t first;      /* the first iterations; 0: 1 */
+    uint32_t after_skip; /* the iterations after a skipped one, to find the next overflow; 0: 1. If a device decides,
+                            they start at least an iteration later, since no call waits for the decision */
+    uint32_t n_names;    /* number of names */
+    const char *const *names; /* patterns (*, ?, [a-z] as in a shell) of ops and parameters; copied; NULL: all */
+    uint64_t max_bytes; /* memory for statistics; 0: 64 MiB. The text of amp_survey says if it was too small */
 } amp_observe_options;
 
 #define AMP_OBSERVE_OPTIONS_INIT AMP_SIZED_(amp_observe_options)
 
-/* Observes from here on, the iteration that is under way too; options NULL: all defaults. Called again it begins
- * anew: what was seen is forgotten. Ops that the level leaves alone have no wrapper unless amp_config.observe was
- * AMP_ON, and are not seen then. AMP_OBSERVE in the environment does both for any host: "1", or any of
- * "every=N,first=N,after_skip=N,what=inputs+outputs+weights+scaled+gradients+masters+updates,names=conv*+fc*".
- * Not while a bracket is open (AMP_ERR_WRONG_STATE), nor while other threads run ops. AMP_ERR_INVALID_ARGUMENT: an
- * unknown bit. One thread, as brackets; ops may run on several. */
+/* Starts to observe, with the current iteration. options NULL: defaults. A second call starts again without the earlier
+ * statistics. Ops that the level does not cast have no wrapper, and are not observed, unless amp_config.observe is
+ * AMP_ON. The environment variable AMP_OBSERVE sets both for any host: "1", or any of
+ * "every=N,first=N,after_skip=N,what=inputs+outputs+weights+scaled+gradients+masters+updates,names=conv*+fc*". Thread
+ * rule of brackets, and no other thread may run ops during the call. AMP_ERR_WRONG_STATE: a bracket is open.
+ * AMP_ERR_INVALID_ARGUMENT: an unknown bit. */
 AMP_API AMP_MUST_CHECK amp_status amp_observe(amp_context *context, const amp_observe_options *options);
-/* Ends it, and forgets what was seen. Not while other threads run ops. */
+/* Stops observing and drops the statistics. No other thread may run ops during the call. */
 AMP_API AMP_MUST_CHECK amp_status amp_observe_stop(amp_context *context);
 
-/* What was seen of one thing. Pointers are valid until the next amp_observe, amp_observe_stop or amp_shutdown; read
- * them between iterations. */
+/* The statistics of one argument, parameter or gradient. Pointers are valid until the next amp_observe,
+ * amp_observe_stop or amp_shutdown, and may be read between iterations. */
 typedef struct amp_observation {
     uint32_t struct_size;
     uint32_t what;     /* one of AMP_SEE_* */
-    const char *op;    /* inputs and outputs; else NULL */
-    uint32_t index;    /* of the op among those of its name */
-    amp_dtype dtype;   /* of its elements, when last seen */
-    const char *name;  /* the argument or field ("return": what it returned), or the parameter */
-    uint64_t iterations; /* in which it was seen */
-    uint64_t lost_fp16, lost_bf16; /* updates other than 0 that weights of this type would not have shown, in total */
-    const amp_statistics *last;  /* of the last observed iteration */
-    const amp_statistics *total; /* of all */
+    const char *op;    /* op of an input or output; NULL for others */
+    uint32_t index;    /* index of the op among those of its name */
+    amp_dtype dtype;   /* type of the elements in the last observation */
+    const char *name;  /* the argument or field ("return": the return value), or the parameter */
+    uint64_t iterations; /* number of iterations with this observation */
+    uint64_t lost_fp16, lost_bf16; /* total number of nonzero updates too small to change a weight of this type */
+    const amp_statistics *last;  /* statistics of the last observed iteration */
+    const amp_statistics *total; /* statistics of all observed iterations */
 } amp_observation;
 
 #define AMP_OBSERVATION_INIT AMP_SIZED_(amp_observation)
 
-/* Ops in the order of their first call, then parameters; capacity and count as in amp_master_params. Nothing is
- * observed: 0. */
+/* Lists the observations: ops in the order of their first call, then parameters. capacity and count as in
+ * amp_master_params. *count is 0 if nothing is observed. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_observations(amp_context *context, amp_observation *observations,
                                                        size_t capacity, size_t *count);
 
-/* An argument of a call, in few words. */
+/* Summary of an argument of a call. */
 typedef struct amp_seen_argument {
-    const char *name;    /* argument or field; "return" */
-    int32_t is_output;   /* 1: after the call; 0: before it */
-    amp_dtype dtype;     /* of its elements */
-    uint64_t elements;   /* of all that the call has of this name */
-    uint64_t nonfinite;  /* infinities and NaN */
-    double largest;      /* greatest finite |x| */
-    double least;        /* least |x| that is not 0 */
+    const char *name;    /* the argument or field, or "return" */
+    int32_t is_output;   /* 1: value after the call, 0: value before it */
+    amp_dtype dtype;     /* type of the elements */
+    uint64_t elements;   /* number of elements of this name in the call */
+    uint64_t nonfinite;  /* number of infinities and NaN */
+    double largest;      /* largest finite |x| */
+    double least;        /* least |x| above 0 */
 } amp_seen_argument;
 
-/* So many of a call are remembered. */
+/* The largest number of arguments in an amp_culprit. */
 #define AMP_SEEN_ARGUMENTS 12
 
-/* What an overflow came from. */
+/* The cause of an overflow. */
 enum {
-    AMP_CAUSE_UNKNOWN = 0, /* no op was seen to make it */
-    AMP_CAUSE_OP = 1,      /* the op made it of finite values */
-    AMP_CAUSE_CAST = 2,    /* the op's input was finite before it was cast to 16 bits */
-    AMP_CAUSE_INPUT = 3,   /* the op's input was not finite, and no op that was seen made it: the batch, a constant, an
-                              op that libamp does not see */
-    AMP_CAUSE_WEIGHT = 4   /* a parameter itself is not finite: amp_culprit.weight */
+    AMP_CAUSE_UNKNOWN = 0, /* no observed op produced it */
+    AMP_CAUSE_OP = 1,      /* the op produced it from finite values */
+    AMP_CAUSE_CAST = 2,    /* the input of the op was finite before its cast to 16 bits */
+    AMP_CAUSE_INPUT = 3,   /* the input of the op was not finite and no observed op produced it: the batch, a constant,
+                              or an op unknown to libamp */
+    AMP_CAUSE_WEIGHT = 4   /* a parameter is not finite: amp_culprit.weight */
 };
 
-/* Where an overflow began, in an observed iteration: the first op, in the order of execution, forward or backward, that
- * made NaN or infinity from finite values, or got them from outside and passed them on. -infinity counts where an op
- * made NaN of it, if arithmetic made it; one that was filled in, as in a mask, only where there is no other culprit. */
+/* The origin of an overflow in an observed iteration: the first op, in the order of execution, forward or backward,
+ * that produced NaN or infinity from finite values, or received them from outside and passed them on. A -infinity from
+ * arithmetic counts if an op made NaN of it. A -infinity that was filled in, as in a mask, counts only if there is no
+ * other culprit. */
 typedef struct amp_culprit {
     uint32_t struct_size;
-    uint32_t index;        /* of the op */
-    const char *op;        /* NULL: no op was seen to make it: it is one that libamp does not know */
-    uint64_t bracket;      /* that overflowed, counted from 1 as in the trace; 0: none was observed */
-    uint64_t call;         /* among the iteration's wrapped calls, from 1 on */
+    uint32_t index;        /* index of the op among those of its name */
+    const char *op;        /* the op; NULL: no observed op produced the overflow, so it is an op unknown to libamp */
+    uint64_t bracket;      /* number of the bracket that overflowed, from 1 as in the trace; 0: no observed overflow */
+    uint64_t call;         /* number of the call among the wrapped calls of the iteration, from 1 */
     int32_t was_cast;      /* 1: AMP_CAUSE_CAST */
-    int32_t in_backward;   /* 1: it is the backward of that call, as the order of forward tells: the host's backward has
-                              no ops of its own, `parameter` was used there last, and arguments are not known */
+    int32_t in_backward;   /* 1: the backward of that call, derived from the order of forward, since backward of this
+                              host has no ops; `parameter` was last used there, and arguments are unknown */
     int32_t cause;         /* AMP_CAUSE_* */
-    uint32_t n_arguments;  /* of arguments */
-    const char *parameter; /* whose gradient was the first, in the order of backward, not to be finite: the order in
-                              which ops wrote gradients or the host told of them (amp_observe_call), else the reverse of
-                              that in which forward used the parameters, else of the optimizer's list; NULL: unknown */
-    amp_seen_argument arguments[AMP_SEEN_ARGUMENTS]; /* what it got, then what it made */
-    const char *weight;    /* AMP_CAUSE_WEIGHT: the first parameter that is not finite; else NULL */
-    uint64_t since;        /* the bracket from which on it is not finite: the last that it can be, */
-    uint64_t since_least;  /* and the first. They are equal where each bracket was checked */
+    uint32_t n_arguments;  /* entries of arguments */
+    const char *parameter; /* parameter with the first non-finite gradient in the order of backward: the order in which
+                              ops wrote gradients or the host reported them (amp_observe_call), else the reverse of the
+                              order in which forward used the parameters, else the reverse of the list of the optimizer;
+                              NULL: unknown */
+    amp_seen_argument arguments[AMP_SEEN_ARGUMENTS]; /* inputs, then outputs of the call */
+    const char *weight;    /* first parameter that is not finite, for AMP_CAUSE_WEIGHT; else NULL */
+    uint64_t since;        /* latest bracket in which `weight` can have become non-finite */
+    uint64_t since_least;  /* earliest such bracket; equal to `since` if every bracket was checked */
 } amp_culprit;
 
 #define AMP_CULPRIT_INIT AMP_SIZED_(amp_culprit)
 
-/* Of the last bracket that overflowed while observed. An AMP_EVENT_LOG says the same when it happens, once for each
+/* Describes the last observed bracket that overflowed. An AMP_EVENT_LOG reports the same at once, one time for each
  * parameter. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_culprit(amp_context *context, amp_culprit *culprit);
 
-/* ---- Hosts that call ops themselves (amp_cast_args), or name what no slot shows -------------------------------- */
+/* ---- Hosts that call ops themselves (amp_cast_args), or name what no slot shows ---------------------------------- */
 
-/* What a call got or made: one tensor. */
+/* One tensor of a call. */
 typedef struct amp_observed_value {
-    const char *name;  /* of the argument; copied. Several of one name are counted together */
-    void *tensor;      /* the host's handle, read by its hook view; NULL: */
-    amp_span span;     /* these elements, compact, in the CPU's memory. Shape: amp_kernels.h */
-    int32_t is_output; /* 1: the call made it. In backward a parameter, by its handle: its gradient is made now */
+    const char *name;  /* name of the argument, copied; tensors with the same name are counted together */
+    void *tensor;      /* handle, read with the hook view; NULL: `span` is used */
+    amp_span span;     /* compact elements in CPU memory, aligned as in amp_kernels.h */
+    int32_t is_output; /* 1: output of the call. In backward, with the handle of a parameter: its gradient is
+                          complete */
     int32_t reserved;
 } amp_observed_value;
 
 /* A call that has returned. */
 typedef struct amp_observed_call {
     uint32_t struct_size;
-    int32_t in_backward;  /* 1: of the op's backward; it is seen as an op of its own, "linear (backward)" */
-    const char *op;       /* as the lists know it ("linear"), copied; */
-    const char *where;    /* before it, ("encoder.layers.3": "encoder.layers.3: linear"); NULL: nothing */
-    const amp_observed_value *values; /* in any order */
-    uint64_t n_values;    /* of values */
-    int32_t is_cast;      /* 1: a conversion to another type, no op of its own: an infinity that it made is told as the
-                             cast of the next op's input */
+    int32_t in_backward;  /* 1: backward of the op, observed as a separate op "linear (backward)" */
+    const char *op;       /* name in the cast lists ("linear"), copied */
+    const char *where;    /* prefix of the name, "encoder.layers.3" for "encoder.layers.3: linear"; NULL: none */
+    const amp_observed_value *values; /* inputs and outputs in any order */
+    uint64_t n_values;    /* entries of values */
+    int32_t is_cast;      /* 1: a cast instead of an op: an infinity from it is reported as the cast of the input of the
+                             next op */
     int32_t reserved;
 } amp_observed_call;
 
 #define AMP_OBSERVED_CALL_INIT AMP_SIZED_(amp_observed_call)
 
-/* 1: the iteration that is under way is observed. Any thread; costs two reads. */
+/* Returns 1 if the current iteration is observed. Any thread. Costs two reads. */
 AMP_API int32_t amp_is_observing(const amp_context *context);
-/* Counts a call as those of wrapped ops are: for amp_get_observations, the culprit, the survey and the trace. Outside
- * of an observed iteration it does nothing. What cannot be read (sparse tensors, other devices) is left out. Inputs
- * that the call wrote are to be told as outputs alone. Any thread. AMP_ERR_INVALID_ARGUMENT: op or a value has no
+/* Adds a call to the statistics, like the call of a wrapped op: for amp_get_observations, the culprit, the survey and
+ * the trace. No effect outside an observed iteration. Tensors that cannot be read (sparse, other devices) are left out.
+ * Pass an input that the call overwrote as an output only. Any thread. AMP_ERR_INVALID_ARGUMENT: op or a value has no
  * name. */
 AMP_API AMP_MUST_CHECK amp_status amp_observe_call(amp_context *context, const amp_observed_call *call);
 
-/* ---- Memory: what a training needs beside its program --------------------------------------------------------- */
+/* ---- Memory of a training ---------------------------------------------------------------------------------------- */
 
-/* Bytes. */
+/* Memory of a training in bytes, by purpose. */
 typedef struct amp_memory {
     uint32_t struct_size;
-    amp_level level;    /* the context's, or the one that was asked for */
-    uint64_t weights;   /* of parameters, as the host has them */
-    uint64_t gradients; /* of those that are trained, in the parameters' types, whether they are there now or not */
-    uint64_t masters;   /* of FP32 masters, */
-    uint64_t master_gradients; /* and of their FP32 gradients, which libamp keeps from the first bracket on */
-    uint64_t moments;   /* of amp_optim.h's optimizers; a host's own are not known */
-    uint64_t casts;     /* alive: copies for ops, in the cache, on the tape, in calls; */
-    uint64_t most_casts; /* and the most at once. Both of those made in observed iterations, 0 without any */
-    uint64_t outputs;   /* of all that ops made in the last observed iteration: activations, and their gradients where
-                           ops of backward are seen */
-    uint64_t packed_from; /* of tensors that amp_pack was given in the last iteration, for this context, */
-    uint64_t packed;      /* and of what it made of them */
-    uint64_t masters_split; /* of masters if those that can be were split (AMP_SPLIT): bfloat16 parameters' */
+    amp_level level;    /* level of the context, or the predicted one */
+    uint64_t weights;   /* parameters, in the types that the host has now */
+    uint64_t gradients; /* gradients of the trained parameters, in the types of the parameters, present now or not */
+    uint64_t masters;   /* FP32 masters */
+    uint64_t master_gradients; /* FP32 gradients of masters, allocated at the first bracket */
+    uint64_t moments;   /* moments of the optimizers of amp_optim.h (those of a host are unknown) */
+    uint64_t casts;     /* casts alive now: in the cache, on the tape and in calls, if made in observed iterations */
+    uint64_t most_casts; /* largest value of casts, from observed iterations */
+    uint64_t outputs;   /* outputs of all ops in the last observed iteration: activations, and their gradients if
+                           backward has ops */
+    uint64_t packed_from; /* tensors passed to amp_pack with this context in the last iteration, before packing */
+    uint64_t packed;      /* the same tensors after packing */
+    uint64_t masters_split; /* masters if all bfloat16 parameters had split masters (AMP_SPLIT) */
 } amp_memory;
 
 #define AMP_MEMORY_INIT AMP_SIZED_(amp_memory)
 
-/* As it is now. */
+/* Writes the memory of the context now. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_memory(amp_context *context, amp_memory *memory);
-/* What the same training would take at another level, with that level's defaults; the seed is FP32's 8 bytes a trained
- * weight with its gradient, and 4 an element of the outputs. casts and most_casts: each weight once, where the level
- * casts ops; the most there can be in the cache. Nothing is packed. outputs needs an observed iteration, and is halved
- * where the op works in 16 bits. AMP_ERR_INVALID_ARGUMENT: there is no such level. */
+/* Predicts the memory of the same training at another level with its defaults, from 8 bytes for each trained FP32
+ * weight with its gradient and 4 bytes for each element of the outputs. casts and most_casts: one cast of each weight
+ * at levels that cast ops, the largest possible cache. Nothing is packed. outputs needs an observed iteration, and is
+ * halved for ops that run in 16 bits. AMP_ERR_INVALID_ARGUMENT: unknown level. */
 AMP_API AMP_MUST_CHECK amp_status amp_predict_memory(amp_context *context, amp_level level, amp_memory *memory);
 
-/* ---- Survey: would this training survive with 16 bits, and where not? ------------------------------------------- */
+/* ---- Survey: the losses of this training in 16 bits -------------------------------------------------------------- */
 
-/* One advice. Codes: docs/guide/choose-a-level.md. */
+/* One advice of a survey. Its codes: docs/guide/choose-a-level.md. */
 typedef struct amp_advice {
     uint32_t struct_size;
-    uint32_t levels;     /* that it concerns: bits 1u << AMP_O1 and so on */
-    const char *code;    /* "AMP-A01". Static */
-    const char *op;      /* NULL: of a parameter, or of all */
-    uint32_t index;      /* of the op among those of its name */
+    uint32_t levels;     /* levels concerned: bits 1u << AMP_O1 and so on */
+    const char *code;    /* "AMP-A01", static */
+    const char *op;      /* op concerned; NULL: a parameter, or all */
+    uint32_t index;      /* index of the op among those of its name */
     uint32_t reserved;
-    const char *name;    /* of the argument, the field or the parameter; NULL: of all */
-    uint64_t elements;   /* that it is about, */
-    uint64_t of;         /* of so many that were seen */
-    double largest;      /* greatest finite |x| of these */
-    const char *message; /* what was seen and what to do; begins with the code */
+    const char *name;    /* the argument, field or parameter; NULL: all */
+    uint64_t elements;   /* number of elements concerned */
+    uint64_t of;         /* number of elements observed */
+    double largest;      /* largest finite |x| of them */
+    const char *message; /* the observation and the remedy, after the code */
 } amp_advice;
 
-/* A level, as far as what was seen tells of it. */
+/* The result of a survey for one level. */
 typedef struct amp_surveyed_level {
     uint32_t struct_size;
-    int32_t fits;         /* 1: no advice but on speed concerns it; 2: it fits once the ops of the advice are FP32 */
-    uint32_t n_advice;    /* that concern it */
+    int32_t fits;         /* 1: all advice for the level is about speed; 2: the level fits once the ops of the advice
+                             are FP32; 0: it does not fit */
+    uint32_t n_advice;    /* number of advice for the level */
     uint32_t reserved;
-    amp_memory memory;    /* as amp_predict_memory says; memory.level: which level */
+    amp_memory memory;    /* amp_predict_memory of memory.level */
 } amp_surveyed_level;
 
-/* What a survey found. Elements of both arrays are struct_size of the first apart. Pointers are valid until the next
- * amp_survey, amp_observe, amp_observe_stop or amp_shutdown. */
+/* The result of a survey. The struct_size of the first element of an array is its stride. Pointers are valid until the
+ * next amp_survey, amp_observe, amp_observe_stop or amp_shutdown. */
 typedef struct amp_survey_result {
     uint32_t struct_size;
-    amp_level level;      /* advised: O2, else O1, if they fit, else their twins in bfloat16; these first on a CPU on
-                             which products in fp16 are not faster than FP32's (amp_gate.h), unless
-                             amp_config.gate is off */
-    float init_scale;     /* advised at O1 and O2: a power of two, one binade below the greatest at which no gradient
-                             overflows; the default where no gradient was seen */
+    amp_level level;      /* recommended level: O2, else O1, else O5, else O4, the first that fits (O1 also with ops in
+                             FP32), or O0 if none does. On a CPU without faster products in fp16 than in FP32
+                             (amp_gate.h), O5 and O4 come first, unless amp_config.gate is off */
+    float init_scale;     /* recommended scale at O1 and O2: a power of two, one binade below the largest without an
+                             overflow in any gradient; the default if no gradient was observed */
     int32_t reserved;
-    uint64_t iterations;  /* that were observed */
-    const amp_advice *advice; /* those that matter most first */
-    uint64_t n_advice;    /* of advice */
-    const amp_surveyed_level *levels; /* O0, O1 and so on */
-    uint64_t n_levels;    /* of levels */
-    const char *text;     /* all of it, for people */
+    uint64_t iterations;  /* number of observed iterations */
+    const amp_advice *advice; /* advice, most important first */
+    uint64_t n_advice;    /* entries of advice */
+    const amp_surveyed_level *levels; /* one entry a level, from O0 */
+    uint64_t n_levels;    /* entries of levels */
+    const char *text;     /* the whole result as text */
 } amp_survey_result;
 
 #define AMP_SURVEY_RESULT_INIT AMP_SIZED_(amp_survey_result)
 
-/* What each level would make of all that amp_observe has seen: run some iterations of the training as it is, best at O0
- * with amp_config.observe on and amp_observe_options.every 1, then ask. It says what would be lost by the values that
- * were seen, no more: another batch may have larger ones. AMP_ERR_WRONG_STATE: nothing was observed. */
+/* Estimates the losses at each level from all observations of amp_observe. Run some iterations of the training first,
+ * best at O0 with amp_config.observe on and amp_observe_options.every 1. The result covers the observed values only:
+ * another batch may have larger ones. AMP_ERR_WRONG_STATE: nothing was observed. */
 AMP_API AMP_MUST_CHECK amp_status amp_survey(amp_context *context, amp_survey_result *result);
 
 #ifdef __cplusplus

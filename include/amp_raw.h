@@ -70,7 +70,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_weights_restore(amp_context *context);
  */
 typedef struct amp_struct {
     uint32_t struct_size; /* sizeof(amp_struct); AMP_STRUCT_INIT sets it. The stride of arrays, the same in all
-    entries */
+                             entries */
     uint32_t flags;       /* 0 */
     const char *name;     /* its tag, without the word struct */
     uint64_t size;        /* sizeof; 0: unknown, for a struct passed by pointer only */
