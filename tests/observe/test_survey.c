@@ -192,8 +192,7 @@ static void any_op(const float *x, const float *w, float number, float *y, int32
 /* Levels as bits, by what they do. */
 #define EVERY(level, value, ...) | 1u << (value)
 #define LOW(level, value, text, low, model, casts, ...) | (unsigned)((casts) || (model) == (low)) << (value)
-#define FP16(level, value, text, low, model, casts, ...)                                                               \
-    | (unsigned)((low) == AMP_FLOAT16 && ((casts) || (model) == (low))) << (value)
+#define FP16(level, value, text, low, ...) | ((low) == AMP_FLOAT16 ? 0u LOW(level, value, text, low, __VA_ARGS__) : 0u)
 #define MODEL16(level, value, text, low, model, ...) | (unsigned)((low) == AMP_FLOAT16 && (model) == (low)) << (value)
 enum {
     EVERY_LEVEL = 0 AMP_LEVEL_MAP(EVERY),
