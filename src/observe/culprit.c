@@ -3,6 +3,9 @@
  * Where an overflow began: the first call of an observed iteration that made NaN or infinity, or got them from outside
  * and passed them on; and whether a weight itself is not finite.
  */
+#include "context/params.h"
+#include "context/parts.h"
+#include "context/policy.h"
 #include "context/report.h"
 #include "observe/observe.h"
 
@@ -97,7 +100,7 @@ void amp__observe_judge(struct amp__observer *observer, const struct amp__seen_c
 }
 
 void amp__observe_call(amp_context *context, struct amp__seen_call *seen) {
-    struct amp__observer *observer = context->observer;
+    struct amp__observer *observer = amp__observer_of(context);
     pthread_mutex_lock(observer->lock);
     seen->number = observer->calls + 1;
     if (!seen->is_cast) observer->ring[++observer->calls % AMP__RING] = *seen;
@@ -107,7 +110,7 @@ void amp__observe_call(amp_context *context, struct amp__seen_call *seen) {
 }
 
 void amp__observe_gradient(amp_context *context, const void *memory) {
-    struct amp__observer *observer = context->observer;
+    struct amp__observer *observer = amp__observer_of(context);
     uint64_t rest;
     const struct amp__param *param = amp__gradient_known(context, memory, &rest);
     pthread_mutex_lock(observer->lock);
@@ -141,7 +144,7 @@ void amp__observe_forget_uses(struct amp__observer *observer) {
 }
 
 void amp__observe_use(const struct amp__seen_call *seen, const struct amp__param *param) {
-    struct amp__observer *observer = seen->op->context->observer;
+    struct amp__observer *observer = amp__observer_of(seen->op->context);
     if (!param || seen->op->is_backward) return;
     pthread_mutex_lock(observer->lock);
     struct amp__use *use = use_of(observer, param);
@@ -150,7 +153,7 @@ void amp__observe_use(const struct amp__seen_call *seen, const struct amp__param
 }
 
 void amp__observe_made(amp_context *context, const struct amp__param *param) {
-    struct amp__observer *observer = context->observer;
+    struct amp__observer *observer = amp__observer_of(context);
     pthread_mutex_lock(observer->lock);
     struct amp__use *use = use_of(observer, param);
     if (use && !use->made) use->made = ++observer->made;
@@ -186,15 +189,16 @@ static bool is_finite(const struct amp__observer *observer, const struct amp__pa
 }
 
 static const struct amp__param *find_bad(const amp_context *context, bool is_observed) {
-    for (size_t i = 0; i < context->params.n; i++) {
-        const struct amp__param *param = context->params.list[i];
-        if (param->in_optimizer && !is_finite(context->observer, param, is_observed)) return param;
+    struct amp__params *params = amp__params_of(context);
+    for (size_t i = 0; i < params->n; i++) {
+        const struct amp__param *param = params->list[i];
+        if (param->in_optimizer && !is_finite(amp__observer_of(context), param, is_observed)) return param;
     }
     return NULL;
 }
 
 const struct amp__param *amp__observe_bad_weight(const amp_context *context, uint64_t bracket, bool is_observed) {
-    struct amp__observer *observer = context->observer;
+    struct amp__observer *observer = amp__observer_of(context);
     const struct amp__param *bad = find_bad(context, is_observed);
     const uint64_t stepped_on = observer->stepped_on;
     if (!bad) {
@@ -209,10 +213,10 @@ const struct amp__param *amp__observe_bad_weight(const amp_context *context, uin
 }
 
 void amp__observe_follow_weights(const amp_context *context, const struct amp__decided_bracket *bracket) {
-    struct amp__observer *observer = context->observer;
+    struct amp__observer *observer = amp__observer_of(context);
     const bool breaks = bracket->overflowed && !bracket->skips && !observer->stepped_on;
     const bool is_rare =
-        amp__scaling_is_trivial(&context->policy.properties) && !(bracket->number & (bracket->number - 1));
+        amp__scaling_is_trivial(&amp__policy_of(context)->properties) && !(bracket->number & (bracket->number - 1));
     if (breaks) observer->stepped_on = bracket->number;
     if ((breaks || is_rare) && !observer->since && !amp__observing(context))
         (void)amp__observe_bad_weight(context, bracket->number, false);
@@ -278,10 +282,12 @@ static void describe_culprit(amp__text *text, const amp_culprit *culprit) {
 }
 
 bool amp__observe_words(amp_context *context, amp__text *text) {
+    pthread_mutex_t *lock = amp__lock_of(context);
+    struct amp__observer *observer = amp__observer_of(context);
     amp_culprit last = AMP_CULPRIT_INIT;
-    pthread_mutex_lock(&context->lock);
-    if (context->observer) last = context->observer->culprit;
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_lock(lock);
+    if (observer) last = observer->culprit;
+    pthread_mutex_unlock(lock);
     if (last.bracket) describe_culprit(text, &last);
     return last.bracket != 0;
 }
@@ -305,7 +311,7 @@ static void describe(amp_culprit *culprit, const struct amp__seen_call *call) {
 
 void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket, uint64_t number,
                          const struct amp__param *weight) {
-    struct amp__observer *observer = context->observer;
+    struct amp__observer *observer = amp__observer_of(context);
     const struct amp__suspect *suspect = observer->suspects;
     while (!suspect->at && suspect < &observer->suspects[AMP__MASKED]) suspect++;
     amp_culprit culprit = AMP_CULPRIT_INIT;
@@ -343,9 +349,11 @@ void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket
 AMP_API amp_status amp_get_culprit(amp_context *context, amp_culprit *culprit) {
     amp_culprit last = AMP_CULPRIT_INIT;
     AMP_RETURN_IF(!context || !culprit, AMP_ERR_INVALID_ARGUMENT, "amp_get_culprit: an argument is NULL");
+    pthread_mutex_t *lock = amp__lock_of(context);
+    struct amp__observer *observer = amp__observer_of(context);
     amp__observe_collect(context);
-    pthread_mutex_lock(&context->lock);
-    if (context->observer && context->observer->culprit.bracket) last = context->observer->culprit;
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_lock(lock);
+    if (observer && observer->culprit.bracket) last = observer->culprit;
+    pthread_mutex_unlock(lock);
     return amp__fill_struct(culprit, culprit->struct_size, sizeof last, &last, sizeof last, "amp_culprit");
 }

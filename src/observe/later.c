@@ -4,6 +4,7 @@
  * decision anyway, and else at the end of the next bracket, or when it is asked. Calls wait in a list for what their
  * tensors were like, since the culprit is the first of them.
  */
+#include "context/parts.h"
 #include "observe/observe.h"
 
 #include <string.h>
@@ -107,7 +108,7 @@ static struct amp__later_call *call_of(struct amp__observer *observer, struct am
 
 bool amp__later_tensor(struct amp__seen_call *call, struct amp__place *place, const amp_span *span,
                        struct amp__seen *entry, bool is_output, const void *handle) {
-    struct amp__observer *observer = call->op->context->observer;
+    struct amp__observer *observer = amp__observer_of(call->op->context);
     struct amp__counts *counts = counts_on(observer, place);
     struct amp__pending pending = {
         .kind = TENSOR, .counts = counts, .seen = entry, .name = entry->name, .is_output = is_output,
@@ -122,7 +123,7 @@ bool amp__later_tensor(struct amp__seen_call *call, struct amp__place *place, co
 /* What was counted as an argument, not being cast, is not counted again. */
 void amp__later_before_cast(struct amp__seen_call *call, struct amp__place *place, const amp_span *span,
                             const void *handle) {
-    struct amp__observer *observer = call->op->context->observer;
+    struct amp__observer *observer = amp__observer_of(call->op->context);
     struct amp__pending pending = { .kind = BEFORE_CAST, .call = call->later, .memory = span->data,
                                     .dtype = span->dtype };
     if (!call->later) return; /* nothing of it is to come */

@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a training takes in bytes: as it is, and as it would be at a level. */
-#include "context/live.h"
 #include "amp_optim.h"
+#include "call/cache.h"
+#include "context/live.h"
+#include "context/optimizer.h"
+#include "context/params.h"
+#include "context/parts.h"
+#include "context/policy.h"
+#include "context/progress.h"
 #include "observe/observe.h"
 
-static void count_moments(const amp_context *context, amp_memory *out) {
-    for (size_t i = 0; i < context->optimizers.n; i++) {
-        const struct amp__optim *optim = context->optimizers.list[i].optim;
+static void count_moments(const struct amp__optimizers *optimizers, amp_memory *out) {
+    for (size_t i = 0; i < optimizers->n; i++) {
+        const struct amp__optim *optim = optimizers->list[i].optim;
         for (size_t j = 0; optim && j < optim->n; j++)
             for (int k = 0; k < AMP__MOMENTS; k++)
                 if (optim->states[j].moments[k])
@@ -29,8 +35,9 @@ static uint64_t bytes_at(const struct amp__param *param, const struct amp__prope
 }
 
 static void count_params_at(const amp_context *context, const struct amp__properties *p, amp_memory *out) {
-    for (size_t i = 0; i < context->params.n; i++) {
-        const struct amp__param *param = context->params.list[i];
+    struct amp__params *params = amp__params_of(context);
+    for (size_t i = 0; i < params->n; i++) {
+        const struct amp__param *param = params->list[i];
         const uint64_t bytes = bytes_at(param, p);
         out->weights += bytes;
         const bool copies = p->patch_ops || amp__keeps_block(p, param->host);
@@ -47,7 +54,8 @@ static void count_params_at(const amp_context *context, const struct amp__proper
 
 /* Of one iteration: an op that works in 16 bits makes such. */
 static void count_outputs_at(const amp_context *context, const struct amp__properties *p, amp_memory *out) {
-    const struct amp__seen *first = context->observer ? context->observer->first : NULL;
+    struct amp__observer *observer = amp__observer_of(context);
+    const struct amp__seen *first = observer ? observer->first : NULL;
     for (const struct amp__seen *seen = first; seen; seen = seen->next) {
         if (seen->what != AMP_SEE_OUTPUTS) continue;
         const bool low = amp__retypes(p) || (p->patch_ops && seen->op->listed != AMP_FP32);
@@ -62,16 +70,16 @@ amp_status amp__memory_at(const amp_context *context, amp_level level, amp_memor
     AMP_TRY(amp__properties_resolve(&config, &p));
     *out = (amp_memory){ .struct_size = sizeof *out, .level = level };
     count_params_at(context, &p, out);
-    count_moments(context, out);
+    count_moments(amp__optimizers_of(context), out);
     count_outputs_at(context, &p, out);
     return AMP_OK;
 }
 
 /* ---- as it is ---- */
 
-static void count_params(const amp_context *context, amp_memory *out) {
-    for (size_t i = 0; i < context->params.n; i++) {
-        const struct amp__param *param = context->params.list[i];
+static void count_params(const struct amp__params *params, amp_memory *out) {
+    for (size_t i = 0; i < params->n; i++) {
+        const struct amp__param *param = params->list[i];
         const uint64_t bytes = param->size * (param->released.data ? 2 : amp__dtype_size(param->dtype));
         out->weights += bytes;
         out->gradients += param->in_optimizer ? bytes : 0;
@@ -83,15 +91,17 @@ static void count_params(const amp_context *context, amp_memory *out) {
 }
 
 void amp__memory_now(const amp_context *context, amp_memory *out) {
-    const struct amp__packed *packed = &context->progress.packed;
+    struct amp__cache *cache = amp__cache_of(context);
+    struct amp__observer *observer = amp__observer_of(context);
+    const struct amp__packed *packed = &amp__progress_of(context)->packed;
     const uint64_t last = atomic_load(&packed->last_from);
-    *out = (amp_memory){ .struct_size = sizeof *out, .level = context->policy.properties.level,
+    *out = (amp_memory){ .struct_size = sizeof *out, .level = amp__policy_of(context)->properties.level,
                          .packed_from = last ? last : atomic_load(&packed->from),
                          .packed = last ? atomic_load(&packed->last_to) : atomic_load(&packed->to),
-                         .casts = context->cache.ledger.now, .most_casts = context->cache.ledger.most };
-    count_params(context, out);
-    count_moments(context, out);
-    const struct amp__seen *first = context->observer ? context->observer->first : NULL;
+                         .casts = cache->ledger.now, .most_casts = cache->ledger.most };
+    count_params(amp__params_of(context), out);
+    count_moments(amp__optimizers_of(context), out);
+    const struct amp__seen *first = observer ? observer->first : NULL;
     for (const struct amp__seen *seen = first; seen; seen = seen->next)
         if (seen->what == AMP_SEE_OUTPUTS) out->outputs += seen->last.elements * amp__dtype_size(seen->dtype);
 }
@@ -107,20 +117,22 @@ static amp_status check(const amp_context *context, const amp_memory *memory, co
 AMP_API amp_status amp_get_memory(amp_context *context, amp_memory *memory) {
     amp_memory now;
     AMP_TRY(check(context, memory, "amp_get_memory"));
+    pthread_mutex_t *lock = amp__lock_of(context);
     amp__observe_collect(context);
-    pthread_mutex_lock(&context->lock);
+    pthread_mutex_lock(lock);
     amp__memory_now(context, &now);
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_unlock(lock);
     return amp__fill_struct(memory, memory->struct_size, sizeof now, &now, sizeof now, "amp_memory");
 }
 
 AMP_API amp_status amp_predict_memory(amp_context *context, amp_level level, amp_memory *memory) {
     amp_memory at;
     AMP_TRY(check(context, memory, "amp_predict_memory"));
+    pthread_mutex_t *lock = amp__lock_of(context);
     amp__observe_collect(context);
-    pthread_mutex_lock(&context->lock);
+    pthread_mutex_lock(lock);
     const amp_status status = amp__memory_at(context, level, &at);
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_unlock(lock);
     AMP_TRY(status);
     return amp__fill_struct(memory, memory->struct_size, sizeof at, &at, sizeof at, "amp_memory");
 }

@@ -3,6 +3,7 @@
  * Parameters, masters and gradients, at the end of an observed bracket; and what the step after it changed, seen at the
  * end of the next bracket: until then nothing else writes weights.
  */
+#include "context/parts.h"
 #include "context/trace.h"
 #include "observe/observe.h"
 
@@ -16,29 +17,29 @@ static void cast(const amp_span *to, const amp_span *from) {
 
 /* ---- one block ---- */
 
-static void add(amp_context *context, const struct amp__param *param, uint32_t what, amp_dtype dtype,
+static void add(struct amp__observer *observer, const struct amp__param *param, uint32_t what, amp_dtype dtype,
                 const amp_statistics *statistics) {
-    struct amp__seen *seen = amp__observe_param(context->observer, param, what);
-    if (seen) amp__observe_add(context->observer, seen, dtype, statistics);
-    if (what == AMP_SEE_SCALED && amp__nonfinite(statistics)) amp__observe_suspect(context->observer, param);
+    struct amp__seen *seen = amp__observe_param(observer, param, what);
+    if (seen) amp__observe_add(observer, seen, dtype, statistics);
+    if (what == AMP_SEE_SCALED && amp__nonfinite(statistics)) amp__observe_suspect(observer, param);
 }
 
-static void take(amp_context *context, const struct amp__param *param, uint32_t what, const amp_span *span) {
+static void take(struct amp__observer *observer, const struct amp__param *param, uint32_t what, const amp_span *span) {
     amp_statistics statistics = AMP_STATISTICS_INIT;
     if (!span->data || !span->size) return;
-    if (param->on_device) (void)amp__later_param(context->observer, param, what, span, NULL, 0);
+    if (param->on_device) (void)amp__later_param(observer, param, what, span, NULL, 0);
     else if (amp_statistics_list(span, 1, &statistics) == AMP_OK) /* of integers there are none */
-        add(context, param, what, span->dtype, &statistics);
+        add(observer, param, what, span->dtype, &statistics);
 }
 
 /* What stands under a handle of the parameter's. */
-static void take_handle(amp_context *context, const struct amp__param *param, uint32_t what, void *handle) {
+static void take_handle(struct amp__observer *observer, const struct amp__param *param, uint32_t what, void *handle) {
     struct amp__elements now;
     if (!handle || amp__param_layout(param, handle, param->name, &now) != AMP_OK) return;
     void *block = now.strides ? amp__alloc((size_t)now.size, amp__dtype_size(now.dtype)) : now.data;
     if (!block) return;
     if (now.strides) amp__strides_gather(block, &now);
-    take(context, param, what, &(const amp_span){ block, now.size, now.dtype, 0 });
+    take(observer, param, what, &(const amp_span){ block, now.size, now.dtype, 0 });
     if (now.strides) amp__free(block);
 }
 
@@ -54,20 +55,22 @@ static bool has_readable_master(struct amp__param *param) {
 /* ---- gradients ---- */
 
 void amp__observe_scaled(amp_context *context, struct amp__optimizer *const *optimizers, size_t n) {
+    struct amp__observer *observer = amp__observer_of(context);
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < optimizers[i]->n_params; j++) {
             const struct amp__param *param = optimizers[i]->params[j];
             void *grad = NULL;
             if (!is_readable(param) || !param->host->grad ||
-                !amp__observe_wants(context->observer, AMP_SEE_SCALED, param->name) ||
+                !amp__observe_wants(observer, AMP_SEE_SCALED, param->name) ||
                 amp__host_grad(param->host, param->tensor, param->name, &grad) != AMP_OK)
                 continue;
-            take_handle(context, param, AMP_SEE_SCALED, grad);
+            take_handle(observer, param, AMP_SEE_SCALED, grad);
         }
 }
 
 /* Times a factor, rounded to FP32, as an unscaled gradient is. */
-static void take_scaled(amp_context *context, const struct amp__param *param, const amp_span *span, float factor) {
+static void take_scaled(struct amp__observer *observer, const struct amp__param *param, const amp_span *span,
+                        float factor) {
     enum { CHUNK = 4096 };
     float chunk[CHUNK], unused = 0.0f;
     amp_statistics statistics = AMP_STATISTICS_INIT;
@@ -78,20 +81,20 @@ static void take_scaled(amp_context *context, const struct amp__param *param, co
         if (amp_scale_list(&to, &from, 1, factor, &unused) != AMP_OK) return;
         amp__observe_count(&to, &statistics);
     }
-    add(context, param, AMP_SEE_GRADIENTS, AMP_FLOAT32, &statistics);
+    add(observer, param, AMP_SEE_GRADIENTS, AMP_FLOAT32, &statistics);
 }
 
 /* What the step reads; what is left to it is not unscaled yet. */
-static void take_gradient(amp_context *context, struct amp__param *param) {
+static void take_gradient(struct amp__observer *observer, struct amp__param *param) {
     struct amp__grad_for_step grad;
     if (amp__grads_for_step(param, &grad) != AMP_OK || !grad.span.data) return;
     const amp_factor factors[] = { { grad.device_inverse, grad.inverse, AMP_FACTOR_AS_IT_IS },
                                    { NULL, grad.factor, AMP_FACTOR_AS_IT_IS } };
     const float factor = grad.inverse * grad.factor;
-    if (!grad.device_inverse && factor == 1.0f) take(context, param, AMP_SEE_GRADIENTS, &grad.span);
-    else if (!param->on_device) take_scaled(context, param, &grad.span, factor);
+    if (!grad.device_inverse && factor == 1.0f) take(observer, param, AMP_SEE_GRADIENTS, &grad.span);
+    else if (!param->on_device) take_scaled(observer, param, &grad.span, factor);
     else
-        (void)amp__later_param(context->observer, param, AMP_SEE_GRADIENTS, &grad.span, factors,
+        (void)amp__later_param(observer, param, AMP_SEE_GRADIENTS, &grad.span, factors,
                                grad.factor == 1.0f ? 1 : 2);
 }
 
@@ -182,8 +185,7 @@ static void count_update(const struct amp__before *before, const amp_span *now, 
     }
 }
 
-static void take_update(amp_context *context, const struct amp__before *before) {
-    struct amp__observer *observer = context->observer;
+static void take_update(struct amp__observer *observer, const struct amp__before *before) {
     const amp_span was = { before->elements, before->size, AMP_FLOAT32, 0 };
     amp_statistics statistics = AMP_STATISTICS_INIT;
     uint64_t lost[2] = { 0, 0 };
@@ -202,11 +204,10 @@ static void take_update(amp_context *context, const struct amp__before *before) 
     amp__observe_add(observer, seen, AMP_FLOAT32, &statistics);
 }
 
-static void take_updates(amp_context *context) {
-    struct amp__observer *observer = context->observer;
+static void take_updates(struct amp__observer *observer) {
     if (!observer->before) return;
     for (const struct amp__before *before = observer->before; before; before = before->next)
-        take_update(context, before);
+        take_update(observer, before);
     amp__observe_forget_before(observer);
     observer->due.updates = true;
     observer->due.updates_of = observer->before_of;
@@ -214,31 +215,30 @@ static void take_updates(amp_context *context) {
 
 /* ---- the bracket ---- */
 
-static void take_params(amp_context *context, const struct amp__optimizer *optimizer, bool steps) {
-    struct amp__observer *observer = context->observer;
+static void take_params(struct amp__observer *observer, const struct amp__optimizer *optimizer, bool steps) {
     for (size_t i = 0; i < optimizer->n_params; i++) {
         struct amp__param *param = optimizer->params[i];
         if (is_readable(param) && amp__observe_wants(observer, AMP_SEE_WEIGHTS, param->name))
-            take_handle(context, param, AMP_SEE_WEIGHTS, param->tensor);
+            take_handle(observer, param, AMP_SEE_WEIGHTS, param->tensor);
         if (amp__observe_wants(observer, AMP_SEE_MASTERS, param->name) && has_readable_master(param))
-            take(context, param, AMP_SEE_MASTERS,
+            take(observer, param, AMP_SEE_MASTERS,
                  &(const amp_span){ param->master.fp32.data, param->size, AMP_FLOAT32, 0 });
         if (!steps) continue;
         if (is_readable(param) && amp__observe_wants(observer, AMP_SEE_GRADIENTS, param->name))
-            take_gradient(context, param);
+            take_gradient(observer, param);
         keep_before(observer, param);
     }
 }
 
 void amp__observe_decided(amp_context *context, struct amp__optimizer *const *optimizers, size_t n,
                           const struct amp__decided_bracket *bracket) {
-    struct amp__observer *observer = context->observer;
+    struct amp__observer *observer = amp__observer_of(context);
     struct amp__due *due = &observer->due;
     amp__observe_collect(context); /* of the bracket before */
-    take_updates(context);
+    take_updates(observer);
     amp__observe_follow_weights(context, bracket);
     if (amp__observing(context)) {
-        for (size_t i = 0; i < n; i++) take_params(context, optimizers[i], !bracket->skips);
+        for (size_t i = 0; i < n; i++) take_params(observer, optimizers[i], !bracket->skips);
         observer->before_of = amp__trace_brackets(context);
         due->bracket = true;
         due->number = observer->before_of;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What was observed, as lines of the trace. */
+#include "context/parts.h"
 #include "context/trace.h"
 #include "context/trace_line.h"
 #include "observe/observe.h"
@@ -60,7 +61,7 @@ static void tell_one(amp_context *context, const struct amp__seen *seen, uint64_
 }
 
 void amp__observe_tell(amp_context *context, uint64_t bracket, uint32_t what) {
-    const struct amp__observer *observer = context->observer;
+    const struct amp__observer *observer = amp__observer_of(context);
     if (!amp__trace_follows(context)) return;
     for (const struct amp__seen *seen = observer->first; seen; seen = seen->next)
         if (seen->what & what && seen->iterations && seen->iteration == observer->observed)
@@ -84,11 +85,12 @@ void amp__observe_add_memory(amp__text *line, const amp_memory *m) {
 }
 
 void amp__observe_tell_memory(amp_context *context, uint64_t bracket) {
+    pthread_mutex_t *lock = amp__lock_of(context);
     amp_memory now;
     if (!amp__trace_follows(context)) return;
-    pthread_mutex_lock(&context->lock);
+    pthread_mutex_lock(lock);
     amp__memory_now(context, &now);
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_unlock(lock);
     AMP__LINE(line);
     amp__trace_begin(&line, "memory", context);
     amp__line_number(&line, "n", bracket);
@@ -111,7 +113,7 @@ static void add_argument(amp__text *line, const amp_seen_argument *argument, boo
 
 /* The last calls, the oldest first: a line each, so that none is too long. */
 static void tell_ring(amp_context *context, uint64_t bracket) {
-    const struct amp__observer *observer = context->observer;
+    const struct amp__observer *observer = amp__observer_of(context);
     const uint64_t n = observer->calls < AMP__RING ? observer->calls : AMP__RING;
     for (uint64_t i = observer->calls - n + 1; i <= observer->calls; i++) {
         const struct amp__seen_call *call = &observer->ring[i % AMP__RING];
@@ -132,7 +134,7 @@ void amp__observe_tell_culprit(amp_context *context, uint64_t bracket) {
     static const char *const causes[] = { [AMP_CAUSE_UNKNOWN] = "unknown", [AMP_CAUSE_OP] = "op",
                                           [AMP_CAUSE_CAST] = "cast", [AMP_CAUSE_INPUT] = "input",
                                           [AMP_CAUSE_WEIGHT] = "weight" };
-    const amp_culprit *culprit = &context->observer->culprit;
+    const amp_culprit *culprit = &amp__observer_of(context)->culprit;
     if (!amp__trace_follows(context)) return;
     tell_ring(context, bracket);
     AMP__LINE(line);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a survey concludes from the numbers of each thing that was seen. Losses are exact, as a cast has them. */
+#include "context/parts.h"
+#include "context/policy.h"
 #include "survey/survey.h"
 
 #include <math.h>
@@ -53,7 +55,7 @@ static bool has_low_batch_norm(const struct amp__level *row) {
 static uint32_t low_levels(const struct amp__seen *seen) {
     const struct amp__op *op = seen->op;
     const bool fp32 = op->listed == AMP_FP32 || op->listed == AMP_BANNED || seen->flows == AMP__FLOWS_WIDE;
-    const bool patches = op->context->policy.properties.patch_ops;
+    const bool patches = amp__policy_of(op->context)->properties.patch_ops;
     const bool follows = op->listed != AMP_LOWER && patches && !amp__is_low(seen->dtype);
     return fp16_levels(!fp32 && !follows ? amp__level_is_low : amp__level_retypes);
 }
@@ -64,7 +66,7 @@ static bool uses_fp16(const struct amp__properties *p) {
 
 /* Its elements are fp16's: by their type, or by what they were rounded through. */
 static bool is_in_fp16(const struct amp__seen *seen) {
-    const struct amp__properties *p = &seen->op->context->policy.properties;
+    const struct amp__properties *p = &amp__policy_of(seen->op->context)->properties;
     const bool rounds = p->emulate && uses_fp16(p) && seen->op->listed != AMP_FP32;
     return seen->dtype == AMP_FLOAT16 || rounds;
 }
@@ -85,7 +87,7 @@ static void look_for_nonfinite(struct amp__advice_list *list, const struct amp__
 static bool is_masked(const struct amp__seen *seen) {
     if (amp__observe_fills(seen->op)) return true;
     if (!amp__observe_takes_masks(seen->op)) return false;
-    const struct amp__seen *other = amp__map_get(&seen->op->context->observer->by_owner, (uintptr_t)seen->op);
+    const struct amp__seen *other = amp__map_get(&amp__observer_of(seen->op->context)->by_owner, (uintptr_t)seen->op);
     for (; other; other = other->sibling)
         if (other->what == AMP_SEE_INPUTS && other->total.minus_infinities) return true;
     return false;
@@ -107,8 +109,8 @@ static bool is_a_mask(const struct amp__seen *seen, uint64_t infinite) {
 }
 
 void amp__survey_decided(amp_context *context, bool skipped) {
-    struct amp__observer *observer = context->observer;
-    if (!context->policy.properties.scaler.dynamic) return;
+    struct amp__observer *observer = amp__observer_of(context);
+    if (!amp__policy_of(context)->properties.scaler.dynamic) return;
     pthread_mutex_lock(observer->lock);
     for (struct amp__seen *seen = observer->first; seen; seen = seen->next) {
         if (seen->iteration != observer->observed || !seen->op || !seen->op->is_backward) continue;
@@ -169,7 +171,7 @@ static void look_for_sums(struct amp__advice_list *list, const struct amp__seen 
 /* A power of two among the scales that are tried, and nothing else: backward's seed of 1 times the loss scale. The
  * product with 1 / n fits. */
 static bool is_a_scaled_seed(const struct amp__seen *seen) {
-    const struct amp__scaler_settings *scaler = &seen->op->context->policy.properties.scaler;
+    const struct amp__scaler_settings *scaler = &amp__policy_of(seen->op->context)->properties.scaler;
     const double number = seen->total.largest;
     int exponent;
     if (seen->op->seeds) return true;
@@ -225,10 +227,11 @@ static bool is_backward(const struct amp__seen *seen) {
 }
 
 bool amp__survey_scale(const amp_context *context, int *exponent) {
+    struct amp__observer *observer = amp__observer_of(context);
     /* the outputs of backward carry the scale */
-    const bool unscaled = amp__scaling_is_trivial(&context->policy.properties);
+    const bool unscaled = amp__scaling_is_trivial(&amp__policy_of(context)->properties);
     double largest = 0.0;
-    for (const struct amp__seen *seen = context->observer->first; seen; seen = seen->next)
+    for (const struct amp__seen *seen = observer->first; seen; seen = seen->next)
         if (is_gradient(seen) || (unscaled && is_backward(seen))) largest = fmax(largest, seen->total.largest);
     if (!(largest > 0.0)) return false;
     int power = 0;
@@ -242,6 +245,7 @@ enum { SMALL_PART = 20 }; /* one in so many may be lost: fewer are noise beside 
 /* O3's loss scale is 1 unless another is asked for. Where the training has that itself, nothing may be left to see. */
 static void look_for_underflow(struct amp__advice_list *list, const struct amp__seen *seen,
                                const amp_context *context) {
+    const struct amp__policy *policy = amp__policy_of(context);
     const uint64_t numbers = numbers_of(&seen->total), zeros = losses_at(&seen->total, 1.0f).zeros;
     const uint32_t levels = fp16_levels(has_unscaled_gradients);
     const struct amp__about about = { seen, levels, zeros, numbers };
@@ -249,8 +253,8 @@ static void look_for_underflow(struct amp__advice_list *list, const struct amp__
         amp__advise(list, AMP__UNDERFLOWS, &about, "parameter %s: %.3g %% of its gradient is 0 in fp16 at a loss scale "
                     "of 1", seen->name, percent(zeros, numbers));
     const struct amp__about all = { seen, levels, seen->total.zeros, seen->total.elements };
-    if (seen->total.zeros == seen->total.elements && uses_fp16(&context->policy.properties) &&
-        amp__scaling_is_trivial(&context->policy.properties))
+    if (seen->total.zeros == seen->total.elements && uses_fp16(&policy->properties) &&
+        amp__scaling_is_trivial(&policy->properties))
         amp__advise(list, AMP__UNDERFLOWS, &all, "parameter %s: all of its gradient is 0, in fp16 at a loss scale of 1",
                     seen->name);
 }
@@ -311,7 +315,7 @@ static void look_at_op(struct amp__advice_list *list, const struct amp__seen *se
 }
 
 void amp__survey_rules(struct amp__advice_list *list, const amp_context *context) {
-    const struct amp__observer *observer = context->observer;
+    const struct amp__observer *observer = amp__observer_of(context);
     int exponent = 0;
     const bool has_gradients = amp__survey_scale(context, &exponent);
     if (has_gradients) look_at_scale(list, exponent);
@@ -323,6 +327,6 @@ void amp__survey_rules(struct amp__advice_list *list, const amp_context *context
         else if (seen->what == AMP_SEE_WEIGHTS || seen->what == AMP_SEE_MASTERS) look_at_weight(list, seen);
     }
     /* in fp16 an overflow that was seen explains it */
-    if (uses_fp16(&context->policy.properties) && amp__advises(list, AMP__OVERFLOWS)) return;
+    if (uses_fp16(&amp__policy_of(context)->properties) && amp__advises(list, AMP__OVERFLOWS)) return;
     for (const struct amp__seen *seen = observer->first; seen; seen = seen->next) look_for_nonfinite(list, seen);
 }

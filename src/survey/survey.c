@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What would become of this training at each level: the advice together, memory, a level that fits. */
+#include "context/devices.h"
 #include "context/live.h"
+#include "context/parts.h"
+#include "context/policy.h"
+#include "context/progress.h"
+#include "context/reporting.h"
 #include "survey/survey.h"
 
 #include <math.h>
@@ -33,7 +38,7 @@ static amp_status describe_level(struct amp__survey *survey, const amp_context *
 
 /* Is fp16 known not to pay on this CPU? Where bfloat16 does not either it is no slower, and needs no loss scale. */
 static bool prefers_bfloat16(const amp_context *context) {
-    if (context->policy.properties.gate == AMP_OFF || context->devices.n_places) return false;
+    if (amp__policy_of(context)->properties.gate == AMP_OFF || amp__devices_of(context)->n_places) return false;
     return amp__gate_pays(context, AMP_FLOAT16) == AMP_OFF;
 }
 
@@ -103,13 +108,14 @@ static const struct amp__advised *write_kind(const struct amp__advised *first, a
 
 /* What may be kept in fewer bits still: docs/guide/memory.md. */
 static void write_memory(const amp_survey_result *result, const amp_context *context, amp__text *text) {
-    for (uint64_t i = 0; i < result->n_levels && !context->policy.properties.split_masters; i++) {
+    const struct amp__policy *policy = amp__policy_of(context);
+    for (uint64_t i = 0; i < result->n_levels && !policy->properties.split_masters; i++) {
         const amp_memory *m = &result->levels[i].memory;
         if (m->masters <= m->masters_split) continue;
         amp__text_add(text, "memory: at %s split masters (master_weights = AMP_SPLIT) take %llu bytes in place of "
                       "%llu, with the same numbers", amp__level_name(m->level), (unsigned long long)m->masters_split,
                       (unsigned long long)m->masters);
-        if (m->outputs > m->masters && !atomic_load(&context->progress.packed.last_from))
+        if (m->outputs > m->masters && !atomic_load(&amp__progress_of(context)->packed.last_from))
             amp__text_add(text, "; what ops make takes more, %llu: pack what backward needs of it (amp_pack)",
                           (unsigned long long)m->outputs);
         amp__text_add(text, "\n");
@@ -118,9 +124,9 @@ static void write_memory(const amp_survey_result *result, const amp_context *con
 
 static void write_text(const struct amp__survey *survey, const amp_survey_result *result, const amp_context *context,
                        amp__text *text) {
-    const uint64_t left_out = context->observer->left_out;
+    const uint64_t left_out = amp__observer_of(context)->left_out;
     amp__text_add(text, "survey of %llu iterations at %s\n", (unsigned long long)result->iterations,
-                  amp__level_name(context->policy.properties.level));
+                  amp__level_name(amp__policy_of(context)->properties.level));
     write_levels(result, text);
     for (const struct amp__advised *advised = survey->list.first; advised;) advised = write_kind(advised, text);
     amp__text_add(text, "advised: %s", amp__level_name(result->level));
@@ -157,6 +163,7 @@ void amp__survey_free(struct amp__survey *survey) {
 }
 
 static amp_status conclude(struct amp__survey *survey, const amp_context *context, amp_survey_result *result) {
+    struct amp__observer *observer = amp__observer_of(context);
     int exponent;
     size_t n = 0;
     amp__survey_rules(&survey->list, context);
@@ -171,7 +178,7 @@ static amp_status conclude(struct amp__survey *survey, const amp_context *contex
     *result = (amp_survey_result){
         .struct_size = sizeof *result, .level = choose(context, survey->levels, AMP__LEVELS),
         .init_scale = amp__survey_default_scale(),
-        .iterations = context->observer->seen_iterations + (context->observer->calls != 0),
+        .iterations = observer->seen_iterations + (observer->calls != 0),
         .advice = survey->advice, .n_advice = n, .levels = survey->levels, .n_levels = AMP__LEVELS,
     };
     if (amp__survey_scale(context, &exponent)) result->init_scale = ldexpf(1.0f, exponent);
@@ -181,25 +188,28 @@ static amp_status conclude(struct amp__survey *survey, const amp_context *contex
 }
 
 static amp_status make_survey(amp_context *context, amp_survey_result *made, bool at_end) {
+    pthread_mutex_t *lock = amp__lock_of(context);
+    struct amp__observer *observer = amp__observer_of(context);
     struct amp__survey *survey = amp__alloc(1, sizeof *survey);
     if (!survey) return amp__fail_memory();
     amp__observe_collect(context);
-    pthread_mutex_lock(&context->lock);
+    pthread_mutex_lock(lock);
     const amp_status status = conclude(survey, context, made);
     if (status == AMP_OK) {
-        struct amp__survey *old = context->observer->survey;
-        context->observer->survey = survey;
+        struct amp__survey *old = observer->survey;
+        observer->survey = survey;
         survey = old;
     }
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_unlock(lock);
     amp__survey_free(survey);
     if (status == AMP_OK) amp__survey_tell(context, made, at_end);
     return status;
 }
 
 void amp__survey_at_end(amp_context *context) {
+    struct amp__observer *observer = amp__observer_of(context);
     amp_survey_result made;
-    if (!context->reporting.trace || !context->observer || !context->observer->first) return;
+    if (!amp__reporting_of(context)->trace || !observer || !observer->first) return;
     const amp_status status = make_survey(context, &made, true);
     (void)status; /* the trace goes without it */
 }
@@ -208,8 +218,9 @@ AMP_API amp_status amp_survey(amp_context *context, amp_survey_result *result) {
     amp_survey_result made;
     AMP_RETURN_IF(!context || !result || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT,
                   "amp_survey: %s", !result ? "result is NULL" : "there is no such context: was it shut down?");
+    struct amp__observer *observer = amp__observer_of(context);
     AMP_TRY(amp__check_struct(result->struct_size, sizeof *result, "amp_survey_result"));
-    AMP_RETURN_IF(!context->observer || !context->observer->first, AMP_ERR_WRONG_STATE, "amp_survey: nothing was "
+    AMP_RETURN_IF(!observer || !observer->first, AMP_ERR_WRONG_STATE, "amp_survey: nothing was "
                   "observed: call amp_observe after amp_initialize, with amp_config.observe on, and train some steps");
     AMP_TRY(make_survey(context, &made, false));
     return amp__fill_struct(result, result->struct_size, sizeof made, &made, sizeof made, "amp_survey_result");

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A survey, as lines of the trace. */
+#include "context/parts.h"
+#include "context/reporting.h"
 #include "context/trace.h"
 #include "context/trace_line.h"
 #include "opt_levels/levels.h"
@@ -39,7 +41,7 @@ static void add_level(amp__text *line, const amp_surveyed_level *l, bool first) 
 }
 
 void amp__survey_tell(amp_context *context, const amp_survey_result *result, bool at_end) {
-    if (!context->reporting.trace) return;
+    if (!amp__reporting_of(context)->trace) return;
     for (uint64_t i = 0; i < result->n_advice; i++)
         tell_advice(context, &result->advice[i], at_end ? AMP__AT_ITS_END : AMP__WHILE_IT_TRAINS);
     AMP__LINE(line);
