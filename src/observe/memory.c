@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a training takes in bytes: as it is, and as it would be at a level. */
 #include "amp_optim.h"
-#include "call/cache.h"
 #include "context/live.h"
 #include "context/optimizer.h"
 #include "context/params.h"

@@ -32,6 +32,9 @@ ALLOWED = {
     ("kernels", "scaler/rules.h"), ("context", "call/cache.h"), ("raw", "call/call.h"), ("call", "raw/raw.h"),
     ("call", "observe/observe.h"), ("observe", "call/call.h"), ("observe", "raw/raw.h"),
 }
+# Headers that few .c files of src/ see, directly or through other headers. Lower the number when it falls; a file that
+# needs part of a context takes that part (context/parts.h).
+SEEN_BY = {"src/context/context.h": 48}
 # Files directly in src/: all others have a room.
 LOOSE = {"initialize.c", "scale_loss.c", "libamp.map", "meson.build"}
 
@@ -161,6 +164,7 @@ class Lint:
         self.found = []  # (rule, path, line, message)
         self.dlfcn = {}  # library or plugin -> files
         self.decoders = []  # (path, line) of DECODER in BOUND
+        self.includes = {}  # file of src/ -> files of src/ that it includes
         self.needs = {}  # of NO_CIRCLES, without suffix -> what it includes or imports
         self.papers = {pathlib.PurePath(path).name for path in self.files() if path.endswith(".md")}
         self.structures = {}  # defined in headers of src/: name -> members
@@ -199,6 +203,7 @@ class Lint:
                 self.note_imports(path, text)
         self.check_dlfcn()
         self.check_circles()
+        self.check_seen()
         self.check_decoders()
         self.check_long_files()
         self.check_structures()
@@ -293,6 +298,19 @@ class Lint:
             if len(circle) > 1:
                 self.report("circle", min(circle), 0, "includes or imports in a circle: " + ", ".join(sorted(circle)))
 
+    def check_seen(self):
+        for header, most in SEEN_BY.items():
+            seen, left = set(), [header]
+            while left:
+                file = left.pop()
+                new = {other for other, included in self.includes.items() if file in included} - seen
+                seen |= new
+                left += new
+            sources = sorted(file for file in seen if file.endswith(".c"))
+            if len(sources) > most:
+                self.report("seen", sources[-1], 0, f"{len(sources)} files see {header}, {most} at most: take the part "
+                            "that you need")
+
     # ---- C
 
     def check_c(self, path, text):
@@ -327,6 +345,8 @@ class Lint:
     def check_include(self, path, line, name, quoted):
         ours = self.resolve(path, name)
         self.note_need(path, ours)
+        if ours and path.startswith("src/"):
+            self.includes.setdefault(path, set()).add(ours)
         if ours:
             self.check_extra(path, line, ours)
         if path.startswith("src/"):

@@ -10,7 +10,7 @@ import re
 
 # structure: (members, those of them that are bools), at most. Lower them when one loses some; nobody raises them.
 LIMITS = {
-    "amp_context": (19, 0),
+    "amp_context": (17, 0),
     "amp__optimizer": (18, 4),
     "amp__op": (57, 11),
     "amp__bracket": (17, 0),

@@ -5,7 +5,7 @@ import pathlib
 import tempfile
 
 import structs
-from check_layers import Lint
+from check_layers import SEEN_BY, Lint
 
 SPDX = "/* SPDX-License-Identifier: Apache-2.0 */\n"
 OPTIMIZER = "amp__optimizer"
@@ -37,6 +37,10 @@ CLEAN = {
     "src/context/parts.h": "".join(f"struct {name} {{ int x; }};\n" for name in structs.LIMITS if name != OPTIMIZER),
     "src/call/cache.h": "",
     "src/call/call.h": '#include "context/context.h"\n',
+    "src/api/api.h": "",
+    "src/api/one.c": '#include "api/api.h"\n',
+    "src/api/two.c": '#include "api/api.h"\n',
+    **{f"src/api/seen{i}.c": '#include "call/call.h"\n' for i in range(SEEN_BY["src/context/context.h"] - 2)},
     "src/bracket/bracket.h": '#include "raw/raw.h"\n',
     "src/raw/raw.h": '#include "call/call.h"\n',
     "src/call/bind.c": "/* n_args */\n" + "void f(s) { for (int i = 0; i < s->n_args; i++) continue; }\n" * 3,
@@ -103,6 +107,7 @@ PLANTED = [  # what, rule, file, text
     ("a long file", "length", "src/api/a.c", "int x;\n" * 501),
     ("a fourth loop over the arguments of a call", "decoders", "src/raw/a.c",
      "#define EACH_ARG(i, s) for (int i = 0; i < (s)->n_args; i++)\n"),
+    ("a header that shows context.h to one file too many", "seen", "src/api/api.h", '#include "call/call.h"\n'),
     ("a circle of C files", "circle", "bench/memory.c", '#include "bench.h"\n'),
     ("a circle of imports, one inside of a function", "circle", "bindings/p/other.py", "def f():\n    import p\n"),
     ("a structure with one member too many", "members", "src/context/optimizer.h",
