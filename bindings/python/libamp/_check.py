@@ -21,19 +21,19 @@ def run(script: Callable[[], Any]) -> int:
     try:
         kept = script()  # its globals: what they hold is alive in the report
     except SystemExit as left:
-        found = _tell()
+        found = _print_reports()
         if left.code not in (None, 0):
             raise
     except BaseException:
-        _tell()
+        _print_reports()
         raise
     else:
-        found = _tell()
+        found = _print_reports()
         del kept
     return 1 if found else 0
 
 
-def _tell() -> int:
+def _print_reports() -> int:
     """The report of every context, those that have ended first, and all findings; how many."""
     reports = _findings.take_reports()
     session = sys.modules.get("libamp.torch.amp.session")

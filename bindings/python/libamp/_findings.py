@@ -264,11 +264,11 @@ class Record:
     def has(self, *codes: str) -> bool:
         return any(code in codes for code, _ in self.found)
 
-    def tell(self, code: str, subject: str = "", saw: str = "", at: Place | None = None) -> None:
+    def report(self, code: str, subject: str = "", saw: str = "", at: Place | None = None) -> None:
         """A finding of the script's: what was seen, at the line `at` or the present one."""
         title, _, mend = FINDINGS[code]
         of = f" ({subject})" if subject else ""
-        self._hear(code, subject, f"{code} {title}{of}{': ' + saw if saw else ''}: {mend}", at)
+        self._record(code, subject, f"{code} {title}{of}{': ' + saw if saw else ''}: {mend}", at)
 
     def relay(self, message: str) -> None:
         """A finding of the library's, whose message begins with its code."""
@@ -276,13 +276,13 @@ class Record:
         if message.startswith("AMP-M08") and explained and "underflow" not in message:
             self._moot.add(message)
         else:
-            self._hear(message[:7], message, for_script(message), None)
+            self._record(message[:7], message, for_script(message), None)
 
     def is_moot(self, text: str) -> bool:
         """Is this one of those messages, or a line that has one?"""
         return any(message in text for message in self._moot)
 
-    def _hear(self, code: str, subject: str, message: str, at: Place | None) -> None:
+    def _record(self, code: str, subject: str, message: str, at: Place | None) -> None:
         known = self.found.get((code, subject))
         if known is not None:
             self.found[code, subject] = known._replace(times=known.times + 1)

@@ -24,7 +24,7 @@ def escaped(value: object) -> str:
     return html.escape(str(value))
 
 
-def _said(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
@@ -32,7 +32,7 @@ def _said(value: object) -> str:
 
 def _row(tag: str, values: Sequence[object], right: Sequence[bool]) -> str:
     styles = (_CELL.format("right" if number else "left") for number in right)
-    cells = (f'<{tag} style="{s}">{escaped(_said(v))}</{tag}>' for s, v in zip(styles, values, strict=True))
+    cells = (f'<{tag} style="{s}">{escaped(_format(v))}</{tag}>' for s, v in zip(styles, values, strict=True))
     return f"<tr>{''.join(cells)}</tr>"
 
 

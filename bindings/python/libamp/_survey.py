@@ -15,7 +15,7 @@ SURVEY = "LIBAMP_SURVEY"  # in the environment: somebody waits for surveys
 _surveys: list[str] = []  # of contexts that have ended
 
 
-def keep(context: Any) -> None:
+def add(context: Any) -> None:
     """Before a context ends: its survey is told at the end of the script."""
     if switch(SURVEY):
         with contextlib.suppress(RuntimeError):  # nothing was observed
@@ -31,7 +31,7 @@ def run(script: Callable[[], Any]) -> Any:
         kept = script()  # its globals: what they hold is alive in the survey
         return kept
     finally:
-        _tell()
+        _print_surveys()
         del kept
 
 
@@ -41,12 +41,12 @@ def done(script: Callable[[], Any]) -> int:
     return 0
 
 
-def _tell() -> None:
+def _print_surveys() -> None:
     taken, _surveys[:] = list(_surveys), []
     session = sys.modules.get("libamp.torch.amp.session")
     if session is not None:
         for each in session.live():
-            keep(each.context)
+            add(each.context)
         taken += _surveys
     words = [f"libamp.run: amp.initialize {number} of {len(taken)}: {text}" for number, text in enumerate(taken, 1)]
     if not taken:

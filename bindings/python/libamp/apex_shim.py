@@ -200,12 +200,12 @@ class Finder(MetaPathFinder):
         if found is None:
             found = self.installed(fullname, path)
             if found is not None and not ours_first:
-                tell_kept(fullname, found)
+                warn_kept(fullname, found)
         if found is None:
             found = self.part(fullname) or self.last(fullname)
         # importlib.util.find_spec asks whether there is one, and wants None; an import wants to know what to do.
         if found is None and sys._getframe(2).f_globals.get("__name__") == "importlib._bootstrap":
-            tell_missing(fullname)
+            raise_missing(fullname)
         return found
 
     def part(self, fullname: str) -> ModuleSpec | None:
@@ -293,7 +293,7 @@ def foreign_message(spec: ModuleSpec | None, kind: str) -> str:
     )
 
 
-def tell_kept(fullname: str, spec: ModuleSpec) -> None:
+def warn_kept(fullname: str, spec: ModuleSpec) -> None:
     if fullname == "apex.amp":
         warnings.warn(
             f"the apex that is installed has an apex.amp of its own ({spec.origin}), which is kept. "
@@ -303,7 +303,7 @@ def tell_kept(fullname: str, spec: ModuleSpec) -> None:
         )
 
 
-def tell_missing(fullname: str) -> None:
+def raise_missing(fullname: str) -> None:
     """The error of an import of what was in Apex once, and neither is installed nor here. `from apex import pyprof`
     would lose the words of an error whose name is apex.pyprof."""
     parts = [fullname.rsplit(".", dots)[0] for dots in range(fullname.count(".") + 1)]

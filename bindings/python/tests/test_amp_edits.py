@@ -320,7 +320,7 @@ def test_on_a_gpu_writes_to_a_parameter_are_kept_once_one_was_seen(level, monkey
         before = mine.masters[id(weight)].clone()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            mine.keep_edits()
+            mine.collect_edits()
         assert torch.equal(mine.masters[id(weight)].to(weight.dtype), weight)
         assert (step == 3) == torch.equal(mine.masters[id(weight)], before)
         optimizer.step()

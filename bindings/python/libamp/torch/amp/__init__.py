@@ -90,5 +90,5 @@ def __getattr__(name: str) -> Any:
     if name in _APEX:
         return importlib.import_module(f".{name}", __name__)
     if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":  # from apex.amp import wrap
-        apex_shim.tell_missing(f"apex.amp.{name}")
+        apex_shim.raise_missing(f"apex.amp.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

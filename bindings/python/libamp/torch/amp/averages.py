@@ -301,7 +301,7 @@ class Shadows:
             for tensor in tensors:
                 if key in before and _moved(tensor, *before[key]):
                     self._next = 1 << 62
-                    session.record.tell("AMP-M48", session.name_of(_params_of(session)[key]))
+                    session.record.report("AMP-M48", session.name_of(_params_of(session)[key]))
                     return
         if self._steps >= self._next:
             self._next = 2 * self._steps

@@ -76,7 +76,7 @@ def settle(optimizer: Any, found_inf: Any) -> Any:
 
 
 @contextlib.contextmanager
-def told(optimizer: Any, found_inf: Any) -> Iterator[None]:
+def lend_found_inf(optimizer: Any, found_inf: Any) -> Iterator[None]:
     """The optimizer hears where a GPU says whether to skip."""
     if isinstance(found_inf, torch.Tensor):
         optimizer.found_inf = found_inf
@@ -87,7 +87,7 @@ def told(optimizer: Any, found_inf: Any) -> Iterator[None]:
             del optimizer.found_inf
 
 
-run_as_it_is(inspect.unwrap(told).__code__)
+run_as_it_is(inspect.unwrap(lend_found_inf).__code__)
 
 
 # ---- what the host hears of it ----
@@ -126,7 +126,7 @@ class Skips:
         return skipped
 
 
-def hear(stash: Any) -> None:
+def report_skips(stash: Any) -> None:
     """Before a bracket. Skips are told as the library tells them; one of them asks the GPU, which waits."""
     if not stash.skips.any():
         return

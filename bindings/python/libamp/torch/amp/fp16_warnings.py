@@ -35,7 +35,7 @@ class NonFinite:
         self.told = False
         self._coming: tuple[Any, torch.Tensor] | None = None
 
-    def look(self, loss: torch.Tensor) -> None:
+    def check(self, loss: torch.Tensor) -> None:
         finite = self._arrived(loss)
         if finite is not None and not bool(finite):
             self.told = True

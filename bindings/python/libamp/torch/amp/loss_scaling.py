@@ -97,12 +97,12 @@ class ScaledLoss:
             self._session.observer.leave()
             self._session.observer.began(self._loss)
         for optimizer in self._optimizers:
-            cuda_graphs.hear(optimizer._amp_stash)
+            cuda_graphs.report_skips(optimizer._amp_stash)
         if cuda_graphs.is_capturing():
             mistakes.finish()  # what they look at has to come to the host
         if mistakes.fresh:
             sharding.know_ranks(self._session)
-            self._session.look_for_edits()
+            self._session.find_edits()
             self._session.settle()  # edits that torch does not count: later the library knows whose to look for
         mistakes.begin(self._optimizers)
         with cuda_graphs.explained(self._optimizers):
@@ -110,7 +110,7 @@ class ScaledLoss:
         try:
             watch = self._session.watch
             if watch is not None and not watch.told and isinstance(self._loss, torch.Tensor):
-                watch.look(self._loss)
+                watch.check(self._loss)
             result = scaled(self._loss, self._bracket.scale)
             mistakes.begun(self._bracket.scale, result, self._optimizers)
             for compression in list(sensitivity.waiting):

@@ -127,28 +127,28 @@ class Mistakes:
             if self.fresh and self.matters and module not in self.copies:
                 self.copies[module] = _findings.place()
             return
-        self._look_at_types()
+        self._check_types()
         if self.casts and _is_autocast_on():
-            self.record.tell("AMP-M36")
+            self.record.report("AMP-M36")
 
-    def _look_at_types(self) -> None:
+    def _check_types(self) -> None:
         if self.retyped is not None:
             at, before = self.retyped
             self.retyped = None
             now = {name: param.dtype for _, name, param in self._params()}
-            self._tell_type(((name, dtype, now.get(name, dtype)) for name, dtype in before.items()), at)
+            self._report_type(((name, dtype, now.get(name, dtype)) for name, dtype in before.items()), at)
             self._settle()
         elif self.fresh:
             listed = self._params()
-            self._tell_type(
+            self._report_type(
                 ((name, self.types.get(id(param), param.dtype), param.dtype) for _, name, param in listed), None
             )
 
-    def _tell_type(self, listed: Iterator[tuple[str, torch.dtype, torch.dtype]], at: _findings.Place | None) -> None:
+    def _report_type(self, listed: Iterator[tuple[str, torch.dtype, torch.dtype]], at: _findings.Place | None) -> None:
         for name, before, now in listed:
             if now is not before:
                 self.types.clear()
-                self.record.tell("AMP-M35", "", f"{name} was {_name(before)} and is {_name(now)}", at)
+                self.record.report("AMP-M35", "", f"{name} was {_name(before)} and is {_name(now)}", at)
                 return
 
     def applied(self, module: nn.Module, before: dict[str, torch.dtype]) -> None:
@@ -167,7 +167,7 @@ class Mistakes:
         if self.outside is None or not self.fresh or not self.matters or self.by_hand:
             return
         if any(_written(optimizer._amp_stash) for optimizer in optimizers):
-            self.record.tell("AMP-M30", at=self.outside)
+            self.record.report("AMP-M30", at=self.outside)
         self.outside = None
 
     def begun(self, scale: Any, scaled: Any, optimizers: list[Any]) -> None:
@@ -186,7 +186,7 @@ class Mistakes:
         look, self.look, self.is_open = self.look, None, False
         self.brackets += 1
         if self.brackets & (self.brackets - 1) == 0:
-            self._look_for_added()
+            self._check_added()
         self.record.missing = True
         if look is None:
             return
@@ -194,15 +194,15 @@ class Mistakes:
         self.record.missing = any(param.grad is None and param.requires_grad for param in params)
         if not look.ran:
             return
-        self._look_at_copies()
+        self._check_copies()
         if _is_sharded(params):
             return
         if look.made and not _any(params):
-            self.record.tell("AMP-M42", saw="inside the block")
+            self.record.report("AMP-M42", saw="inside the block")
         elif not any(param.grad is not None for param in params):
-            self.record.tell("AMP-M40")
+            self.record.report("AMP-M40")
         elif not look.carried and not self.by_hand:
-            self.record.tell("AMP-M31")
+            self.record.report("AMP-M31")
 
     def ended(self, optimizers: list[Any]) -> None:
         """Gradients are unscaled."""
@@ -218,7 +218,7 @@ class Mistakes:
                     if master is not None and param.grad is not None
                 }
 
-    def _look_for_added(self) -> None:
+    def _check_added(self) -> None:
         known = self.known
         new = [(name, param) for _, name, param in self._params() if id(param) not in known and param.grad is not None]
         listed = {id(param) for stash in self._stashes() for param, _ in stash._pairs()} if new else set()
@@ -230,12 +230,12 @@ class Mistakes:
             added = kept if steps != self.steps else []
         names = [name for name, _ in added]
         if names and not self.record.has("AMP-M34"):
-            self.record.tell("AMP-M34", names[0], f"{len(names)} of them, {', '.join(names[:3])}")
+            self.record.report("AMP-M34", names[0], f"{len(names)} of them, {', '.join(names[:3])}")
 
-    def _look_at_copies(self) -> None:
+    def _check_copies(self) -> None:
         for copy, at in list(self.copies.items()):
             if any(param.grad is not None for param in copy.parameters()):
-                self.record.tell("AMP-M39", at=at)
+                self.record.report("AMP-M39", at=at)
 
     # ---- steps ----
 
@@ -248,16 +248,16 @@ class Mistakes:
         if self.fresh and stash.bracketed and stash.has_grads and not _has_gradients(stash):
             self.cleared += 1  # once it may be what a script does after gradients that it does not like
             if self.cleared == 2:
-                self.record.tell("AMP-M42", saw="after the block")
+                self.record.report("AMP-M42", saw="after the block")
         if not self.matters or self.by_hand or self.doubts < 0:
             return
         if self.scales and _grad_scaler_steps():
-            self.record.tell("AMP-M37")
+            self.record.report("AMP-M37")
         elif not stash.bracketed:
             if not self.record.has("AMP-M30", "AMP-M37", "AMP-M38") and _has_gradients(stash):
-                self.record.tell("AMP-M38" if self.outside is None else "AMP-M30", at=self.outside)
+                self.record.report("AMP-M38" if self.outside is None else "AMP-M30", at=self.outside)
         elif self.fresh and not self.record.has("AMP-M30", "AMP-M32") and _written(stash):
-            self.record.tell("AMP-M32" if self.outside is None else "AMP-M30", at=self.outside)
+            self.record.report("AMP-M32" if self.outside is None else "AMP-M30", at=self.outside)
 
     def after_step(self, stash: Any) -> None:
         """And the next iteration begins."""
@@ -272,7 +272,7 @@ class Mistakes:
     def scaler_steps(self, stash: Any) -> None:
         """GradScaler is about to step an optimizer; it may refuse to before that begins."""
         if stash.session is self._session() and not self.by_hand and (self.scales or not stash.bracketed):
-            self.record.tell("AMP-M37")
+            self.record.report("AMP-M37")
 
     def clips(self, given: set[int]) -> None:
         """Gradients of these are about to be clipped."""
@@ -281,21 +281,21 @@ class Mistakes:
         early = self.look is not None and self.look.clips_too_early(given)
         if early or any(id(param) in given for stash in waiting for param, _ in stash._pairs()):
             if not self.by_hand:
-                self.record.tell("AMP-M41")
+                self.record.report("AMP-M41")
         elif session is not None and not given.isdisjoint(session.masters):
-            self.record.tell("AMP-M32")
+            self.record.report("AMP-M32")
 
     def stranger(self, optimizer: Any, params: set[int]) -> None:
         """An optimizer that amp does not know is about to step."""
         for copy, at in list(self.copies.items()):
             if any(id(param) in params for param in copy.parameters()):
-                self.record.tell("AMP-M39", at=at)
+                self.record.report("AMP-M39", at=at)
         session = self._session()
         if session is None:
             return
         ours = {id(param) for _, _, param in self._params()} | {id(master) for master in session.masters.values()}
         if not ours.isdisjoint(params):
-            self.record.tell("AMP-M33", type(optimizer).__name__)
+            self.record.report("AMP-M33", type(optimizer).__name__)
 
 
 def _is_lazy(param: Any) -> bool:

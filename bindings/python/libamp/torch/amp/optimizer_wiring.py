@@ -141,7 +141,7 @@ def _begin(optimizer: Any, stash: AmpStash) -> Any:
 
 
 @outside
-def _decide(optimizer: Any, stash: AmpStash, closure: Any) -> Any:
+def _before_step(optimizer: Any, stash: AmpStash, closure: Any) -> Any:
     """Before a step: what _begin says of it, and all that a skipped one has to do."""
     session = stash.session
     if closure is not None and session.dynamic:
@@ -187,8 +187,8 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
         stash: AmpStash = self._amp_stash
         inside = stash.running
         if not inside:
-            stash.session.keep_edits()
-        found_inf = _decide(self, stash, closure)
+            stash.session.collect_edits()
+        found_inf = _before_step(self, stash, closure)
         if inside:
             return old(*(() if closure is None else (closure,)), *args, **kwargs)
         if found_inf is True:
@@ -197,7 +197,8 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
         try:
             lent = split_masters.lent(stash.session, self)
             guarded = () if closure is None else (_guard_closure(stash, closure, lent),)
-            with lent, cuda_graphs.told(self, found_inf), fused_steps.Choice(self, stash.fuses and closure is None):
+            fuses = stash.fuses and closure is None
+            with lent, cuda_graphs.lend_found_inf(self, found_inf), fused_steps.Choice(self, fuses):
                 result = old(*guarded, *args, **kwargs)
             skipped = _stepped(stash, found_inf)
         finally:

@@ -155,7 +155,7 @@ class _Unheard:
         self._event = torch.cuda.Event()
         self._event.record()
 
-    def is_heard(self) -> bool:
+    def is_ready(self) -> bool:
         return bool(self._event.query())
 
     def is_finite(self) -> bool:
@@ -184,7 +184,7 @@ class Store:
         self._last: tuple[Any, Any, int] = (None, None, 0)  # unpacked last, for the next node, and its version
         self._recent: deque[tuple[Any, Packed]] = deque(maxlen=6)  # saved last: what made it, and its packed form,
         self._sources: deque[tuple[Packed, Any]] = deque(maxlen=6)  # and of what that was made
-        self._unheard: deque[_Unheard] = deque()
+        self._unanswered: deque[_Unheard] = deque()
         self._ends = False  # does the engine tell of the backward's end?
         self.begin()
 
@@ -252,7 +252,7 @@ class Store:
         """In memory where it can be packed now?"""
         if not _is_there(tensor):
             return tensor.is_cpu
-        self._hear_of(_UNHEARD)
+        self._take_answers(_UNHEARD)
         return not torch.cuda.is_current_stream_capturing()
 
     def forward_over(self) -> None:
@@ -281,10 +281,10 @@ class Store:
             rounded_ones[:] = [rounded_ones[0] - 1, rounded_ones[1] - before, rounded_ones[2] - now]
             self._count(why, before, before)
 
-    def _hear_of(self, most: int) -> None:
+    def _take_answers(self, most: int) -> None:
         """At most so many are unheard after this."""
-        while self._unheard and (len(self._unheard) > most or self._unheard[0].is_heard()):
-            one = self._unheard.popleft()
+        while self._unanswered and (len(self._unanswered) > most or self._unanswered[0].is_ready()):
+            one = self._unanswered.popleft()
             packed = one.packed()
             if packed is None:
                 continue
@@ -364,7 +364,7 @@ class Store:
         kernels.pack(packed.codes, source, bits, self.seed(), self._context, flags)
         packed.exact = source.detach().view(-1), tensor.detach(), tensor._version
         packed.unheard = _Unheard(packed, flags)
-        self._unheard.append(packed.unheard)
+        self._unanswered.append(packed.unheard)
         return packed
 
     def _leaf(self, source: torch.Tensor) -> Packed | str:
@@ -399,15 +399,15 @@ class Store:
                 _check_version(tensor, version)
             return tensor
         packed, shape, strides, offset = saved
-        self._hear_of(_UNHEARD)
+        self._take_answers(_UNHEARD)
         last, flat, version = self._last
         if last is not packed or flat._version != version:  # a backward may write into what it saved
             flat = packed.flat()
-            if type(packed) is Packed and (self._ends or self._hear()):
+            if type(packed) is Packed and (self._ends or self._queue_end()):
                 self._last = packed, flat, flat._version
         return flat.view(shape) if strides is None else flat.as_strided(shape, strides, offset)
 
-    def _hear(self) -> bool:
+    def _queue_end(self) -> bool:
         """Is this a backward pass, whose end will be told?"""
         try:
             torch.autograd.Variable._execution_engine.queue_callback(self._forget)

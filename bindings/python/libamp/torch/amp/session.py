@@ -132,7 +132,7 @@ class Session:
         if both is not None:
             self.agree_elsewhere()
         for param in both or ():
-            self.record.tell("AMP-M47", self.name_of(param))
+            self.record.report("AMP-M47", self.name_of(param))
 
     def agree_elsewhere(self) -> None:
         """Parameters on GPUs are their masters, rounded: all of them in the first iterations, later those that were
@@ -143,11 +143,11 @@ class Session:
                 self.agree(param)
 
     @torch.no_grad()
-    def keep_edits(self) -> None:
+    def collect_edits(self) -> None:
         """Before a step: what was written through `.data` to parameters on GPUs. Nothing waits for the GPU after the
         first iterations."""
         if self.mistakes is not None and self.mistakes.fresh:
-            self.look_for_edits()
+            self.find_edits()
         for key in self._edited:
             param, master = self._params[key], self.masters[key]
             if param.shape == master.shape:
@@ -155,7 +155,7 @@ class Session:
                 master.copy_(torch.where(written, param.to(master.dtype), master))
 
     @torch.no_grad()
-    def look_for_edits(self) -> None:
+    def find_edits(self) -> None:
         """In the first iterations: on GPUs, where the library does not look for them, edits that torch does not count
         are found here, which waits."""
         for param, master in self.params_and_masters() if self.backward_seen else ():
@@ -166,7 +166,7 @@ class Session:
             master.copy_(torch.where(master.to(param.dtype) == param, master, param.to(master.dtype)))
             self.agree(param)
             self._edited.add(id(param))
-            self.record.tell("AMP-M49", self.name_of(param))
+            self.record.report("AMP-M49", self.name_of(param))
 
     def settle(self) -> None:
         """Masters take what was written to their parameters, before somebody reads them."""
@@ -233,7 +233,7 @@ class Session:
         if self.split is not None:
             self._attempt(self.split.settle, errors)
         _findings.ends(self.context, self.record)
-        _survey.keep(self.context)
+        _survey.add(self.context)
         if self.restoring is not None:
             self._attempt(functools.partial(self.restoring.before, self.masters), errors)
         self._attempt(self.context.shutdown, errors)
@@ -278,7 +278,7 @@ def _end_context(
     if uninstall is not None:
         uninstall(context, True)
     _findings.ends(context, record)
-    _survey.keep(context)
+    _survey.add(context)
     context.shutdown()
 
 

@@ -118,7 +118,7 @@ def again_in(scope: tuple[Any, ...], function: Any, args: Any, kwargs: Any) -> A
         _core.leave()
 
 
-def _keep_scope(function: Any) -> Any:
+def _in_this_scope(function: Any) -> Any:
     """What checkpointing will call again, in backward and perhaps on another thread, with the policy of this moment."""
     scope = scope_now()
     return (lambda *args, **kwargs: again_in(scope, function, args, kwargs)) if scope else function
@@ -126,14 +126,14 @@ def _keep_scope(function: Any) -> Any:
 
 def _checkpoint_reentrant(original: Any) -> Any:
     def forward(ctx: Any, run_function: Any, *rest: Any) -> Any:
-        return original.__func__(ctx, _keep_scope(run_function), *rest)
+        return original.__func__(ctx, _in_this_scope(run_function), *rest)
 
     return forward
 
 
 def _checkpoint_saved(original: Any) -> Any:
     def generator(fn: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(_keep_scope(fn), *args, **kwargs)
+        return original(_in_this_scope(fn), *args, **kwargs)
 
     return generator
 
