@@ -160,7 +160,7 @@ typedef struct amp_host {
     amp_status (*swap_data)(void *self, void *tensor, amp_storage *storage);
     /* Computes loss * factor and records it on the tape. *out moves to libamp. */
     amp_status (*scale)(void *self, void *loss, float factor, void **out);
-    /* Allocates `bytes` bytes (never 0) on `device`, aligned for elements of any type; fills data, owner and bytes. */
+    /* Allocates `bytes` bytes (never 0) on `device`, aligned for elements of any type. Fills data, owner, bytes. */
     amp_status (*alloc)(void *self, uint64_t bytes, amp_device device, amp_purpose purpose, amp_storage *storage);
     /* Frees a block of `alloc`. Cannot fail. */
     void (*free)(void *self, amp_storage *storage);
@@ -175,7 +175,7 @@ typedef struct amp_host {
     amp_status (*current_stream)(void *self, amp_device device, void **stream);
     /* Like `scale`, with the factor in memory of the device of the loss: amp_ranks.h. */
     amp_status (*scale_by)(void *self, void *loss, const float *factor, void **out);
-    /* Returns 0 if there are no other ranks now, so that `reduce` is not called; equal on every rank. Without it: 1. */
+    /* Returns 0 if there are no other ranks now, so that `reduce` is not called. Equal on every rank. Without it: 1. */
     int32_t (*has_ranks)(void *self);
     /* Like `reduce`, for values in device memory, ordered on `stream`: amp_ranks.h, amp_nccl.h. */
     amp_status (*reduce_on_device)(void *self, amp_reduction reduction, void *stream, float *values, size_t n);
@@ -222,12 +222,12 @@ typedef struct amp_op {
     const char *aliases;     /* further names to search in the lists, comma-separated, or NULL */
     const char *schema;      /* NULL for AMP_OP_DIRECT only */
     const char *backward_of; /* name of the forward op that gives this backward op its class, or NULL */
-    amp_fn *slot;            /* address of the function pointer; an empty slot (*slot == NULL) is ignored */
+    amp_fn *slot;            /* address of the function pointer. An empty slot (*slot == NULL) is ignored */
     amp_fn fp16; /* implementation for calls with fp16 in all floating arguments, or NULL: amp_gate.h */
     amp_fn bf16;             /* the same for bfloat16 */
     amp_fn fp32;             /* the same for FP32, instead of the function in the slot */
-    const void *on_failure; /* return value if a cast failed and the op was not called; NULL: zeros */
-    const void *on_skip;    /* steps: return value if the step was skipped; NULL: zeros */
+    const void *on_failure; /* return value if a cast failed and the op was not called (NULL: zeros) */
+    const void *on_skip;    /* steps: return value if the step was skipped (NULL: zeros) */
 } amp_op;
 
 #define AMP_OP_INIT AMP_SIZED_(amp_op)
@@ -245,7 +245,7 @@ typedef struct amp_param {
     uint32_t struct_size;
     int32_t module_kind; /* AMP_MODULE_* */
     void *tensor;        /* handle, kept */
-    const char *name;    /* copied; NULL: "param.<index>" */
+    const char *name;    /* copied (NULL: "param.<index>") */
 } amp_param;
 
 #define AMP_PARAM_INIT AMP_SIZED_(amp_param)
@@ -260,22 +260,22 @@ enum {
 };
 
 /* A model: its ops, parameters and forward. At O2, O3 and O5 a call of forward casts its floating tensor arguments to
- * the 16-bit type, and its result to FP32 or cast_model_outputs; at every level it enters the scope of the context. If
+ * the 16-bit type, and its result to FP32 or cast_model_outputs. At every level it enters the scope of the context. If
  * several models share a forward slot, the `self` argument in its schema tells them apart. */
 typedef struct amp_model {
     uint32_t struct_size;
     uint32_t flags; /* AMP_MODEL_* */
     const amp_host *host; /* copied, but for self */
-    void *self;           /* value of the `self` argument of forward; not NULL if its schema has one */
-    amp_op *ops;          /* the ops of the host; borrowed */
+    void *self;           /* value of the `self` argument of forward (not NULL if its schema has one) */
+    amp_op *ops;          /* the ops of the host, borrowed */
     size_t n_ops;         /* entries of ops */
-    const amp_param *params; /* parameters and floating buffers; borrowed */
+    const amp_param *params; /* parameters and floating buffers, borrowed */
     size_t n_params;      /* entries of params */
     amp_op *forward;      /* one op, or NULL */
-    amp_context *amp;     /* written by initialize and shutdown; NULL before */
+    amp_context *amp;     /* written by initialize and shutdown (NULL before) */
     const struct amp_struct *structs; /* structs in the schemas of ops and forward */
     size_t n_structs;          /* entries of structs */
-    uint64_t registered;       /* private to amp_register; 0 */
+    uint64_t registered;       /* 0, private to amp_register */
 } amp_model;
 
 #define AMP_MODEL_INIT AMP_SIZED_(amp_model)
@@ -289,23 +289,23 @@ enum {
 };
 
 /* An optimizer of the host. A call of a slot in `steps` runs the step on the FP32 masters, or skips it after an
- * overflow; a call of one in `zero_grads` clears the gradients of the masters too. Hosts without such slots call
+ * overflow. A call of one in `zero_grads` clears the gradients of the masters too. Hosts without such slots call
  * amp_step_begin and amp_step_end. A tied parameter appears once in params. The structure is kept. */
 typedef struct amp_optimizer {
     uint32_t struct_size;
     uint32_t flags; /* AMP_OPTIMIZER_* */
-    const amp_host *host; /* copied, but for self; NULL: the first model's */
-    void *self;           /* value of the `self` argument of a step; not NULL if its schema has one */
-    void *const *params;  /* handles of the parameters to update; borrowed */
+    const amp_host *host; /* copied, but for self (NULL: the first model's) */
+    void *self;           /* value of the `self` argument of a step (not NULL if its schema has one) */
+    void *const *params;  /* handles of the parameters to update, borrowed */
     size_t n_params;      /* entries of params */
-    amp_op *steps;        /* step slots; borrowed */
+    amp_op *steps;        /* step slots, borrowed */
     size_t n_steps;       /* entries of steps */
-    amp_op *zero_grads;   /* zero_grad slots; borrowed */
+    amp_op *zero_grads;   /* zero_grad slots, borrowed */
     size_t n_zero_grads;  /* entries of zero_grads */
-    amp_context *amp;     /* written by initialize and shutdown; NULL before */
+    amp_context *amp;     /* written by initialize and shutdown (NULL before) */
     const struct amp_struct *structs; /* structs in the schemas of steps and zero_grads */
     size_t n_structs;          /* entries of structs */
-    const struct amp_fused *fused; /* an optimizer of libamp (amp_optim.h); NULL: the host steps */
+    const struct amp_fused *fused; /* an optimizer of libamp, of amp_optim.h (NULL: the host steps) */
 } amp_optimizer;
 
 #define AMP_OPTIMIZER_INIT AMP_SIZED_(amp_optimizer)
@@ -327,31 +327,31 @@ enum {
  * master_weights, and patch_ops = ON is allowed at O1 and O4 only. */
 typedef struct amp_config {
     uint32_t struct_size;
-    amp_level level;                /* AMP_O0, ...; required */
+    amp_level level;                /* AMP_O0 to AMP_O5 (required) */
     amp_switch enabled;             /* OFF: training runs as without libamp */
-    amp_switch patch_ops;           /* ops are cast by the lists; in Apex: patch_torch_functions */
+    amp_switch patch_ops;           /* ops are cast by the lists (Apex: patch_torch_functions) */
     amp_switch keep_batchnorm_fp32; /* parameters and statistics of batch norm stay FP32 */
-    amp_switch master_weights;      /* FP32 masters of 16-bit parameters; AMP_SPLIT: docs/guide/memory.md */
-    amp_switch cache;             /* cast each weight once per iteration; default ON */
+    amp_switch master_weights;      /* FP32 masters of 16-bit parameters (AMP_SPLIT: docs/guide/memory.md) */
+    amp_switch cache;             /* cast each weight once per iteration (default ON) */
     amp_dtype cast_model_type;    /* the parameters' type */
-    amp_dtype cast_model_outputs; /* type of the results of forward; default: FP32 if parameters are cast */
+    amp_dtype cast_model_outputs; /* type of the results of forward (default: FP32 if parameters are cast) */
     int32_t lists;                /* AMP_LISTS_* */
     int32_t scaler;               /* AMP_SCALER_* */
-    uint32_t num_losses;          /* loss scalers; default 1 */
-    uint32_t window;              /* iterations without overflow before the scale grows; default by mode (apex: 2000) */
-    uint32_t hysteresis;          /* overflows before the scale backs off; default by mode (apex: 1) */
-    uint32_t max_skips;           /* skips in a row until an end returns AMP_ERR_TOO_MANY_SKIPS; default 100 */
+    uint32_t num_losses;          /* loss scalers (default 1) */
+    uint32_t window;              /* iterations without overflow before the scale grows, default by mode (apex: 2000) */
+    uint32_t hysteresis;          /* overflows before the scale backs off, default by mode (apex: 1) */
+    uint32_t max_skips;           /* skips in a row until an end returns AMP_ERR_TOO_MANY_SKIPS (default 100) */
     float loss_scale;             /* AMP_DYNAMIC, or a static scale > 0 */
-    float init_scale;             /* first dynamic scale, from min_scale to max_scale; default by mode (apex: 2^16) */
-    float min_scale;              /* least dynamic scale; default by mode (apex: 2^-126) */
-    float max_scale;              /* largest dynamic scale; default by mode (apex: 2^24) */
+    float init_scale;             /* first dynamic scale, from min_scale to max_scale, default by mode (apex: 2^16) */
+    float min_scale;              /* least dynamic scale, default by mode (apex: 2^-126) */
+    float max_scale;              /* largest dynamic scale, default by mode (apex: 2^24) */
     amp_switch consecutive_hysteresis; /* ON: an iteration without overflow restores the hysteresis; OFF: only growth
-                                          of the scale restores it; default by mode (apex: ON) */
-    double growth;                /* factor of growth; default 2; megatron and jmp multiply in FP32 */
-    double backoff; /* factor after an overflow, from 2^-149; default 0.5, or 1 / growth in modes with one factor */
+                                          of the scale restores it, default by mode (apex: ON) */
+    double growth;                /* factor of growth (default 2), multiplied in FP32 by megatron and jmp */
+    double backoff; /* factor after an overflow, from 2^-149 (default 0.5, or 1 / growth in modes with one factor) */
     amp_switch emulate; /* ON, for hosts with FP32 only: values rounded to 16 bits in FP32 storage (amp_raw.h) */
     amp_switch gate;    /* calls run in FP32 if the 16-bit type would be slower: amp_gate.h */
-    amp_switch check_finite; /* ON: overflows are skipped at a static scale of 1 too (O0, O4); default OFF */
+    amp_switch check_finite; /* ON: overflows are skipped at a static scale of 1 too, as at O0 and O4 (default OFF) */
     int32_t log; /* AMP_LOG_*: messages on standard error if there is no hook `event`: amp_diagnostics.h */
     amp_switch verify; /* ON, or AMP_VERIFY=1: checks every wrapped call, for the first run of an adapter: same page */
     amp_switch observe; /* ON, or AMP_OBSERVE=1: amp_observe can see ops that the level does not cast: amp_observe.h */
@@ -375,14 +375,14 @@ AMP_API AMP_MUST_CHECK amp_status amp_initialize(amp_model *model, amp_optimizer
 
 /* The same for several models and optimizers in one context, with overrides. The context is written to `amp` of each
  * model and optimizer, and to *context (may be NULL). On an error no slot, parameter or descriptor has changed. The
- * models and optimizers are kept until amp_shutdown; the two arrays are borrowed. */
+ * models and optimizers are kept until amp_shutdown, the two arrays are borrowed. */
 AMP_API AMP_MUST_CHECK amp_status amp_initialize_many(amp_model *const *models, size_t n_models,
                                                       amp_optimizer *const *optimizers, size_t n_optimizers,
                                                       const amp_config *config, amp_context **context);
 
 /* Restores every slot (the last context on a slot does), gives the model FP32 parameters with the values of the
  * masters, cancels open brackets and frees the context. NULL: no effect. AMP_ERR_SLOT_TAKEN: another library replaced
- * the pointer in the named slot; the slot stays and passes calls through. AMP_ERR_READ_ONLY: the memory of a slot
+ * the pointer in the named slot, which stays and passes calls through. AMP_ERR_READ_ONLY: the memory of a slot
  * became read-only. In both cases the context is freed. AMP_ERR_WRONG_STATE: a step or wrapped call of this context
  * runs on this thread; nothing has changed. */
 AMP_API amp_status amp_shutdown(amp_context *context);
@@ -392,10 +392,10 @@ AMP_API amp_status amp_shutdown(amp_context *context);
 /* An open bracket. Run backward from `loss`: its gradients are multiplied by `scale`. Leave priv and factor_ alone. */
 typedef struct amp_scaled_loss {
     uint32_t struct_size;
-    amp_action action;      /* step or skip, written by end; AMP_STEP_ON_DEVICE: a GPU decides (docs/guide/gpus.md) */
-    void *loss;             /* the scaled loss; borrowed until end or cancel */
-    const float *scale;     /* the loss scale; borrowed until end or cancel */
-    const float *found_inf; /* not 0 after an overflow; valid until the next begin with this loss_id */
+    amp_action action;      /* step or skip, written by end (AMP_STEP_ON_DEVICE: a GPU decides, docs/guide/gpus.md) */
+    void *loss;             /* the scaled loss, borrowed until end or cancel */
+    const float *scale;     /* the loss scale, borrowed until end or cancel */
+    const float *found_inf; /* not 0 after an overflow, valid until the next begin with this loss_id */
     amp_device device;      /* device of scale and found_inf */
     float factor_;          /* see amp_seed_factor */
     int32_t reserved;
@@ -418,9 +418,9 @@ AMP_API float amp_seed_factor(const amp_scaled_loss *scaled);
  * gradients set aside, updates the scale and writes the decision to `action`. Gradients of amp_optimizer.fused alone
  * are checked, and stay scaled until its step. An overflow is an element that is infinite or NaN after the
  * multiplication and the conversion to the type of its destination. If a wrapped call failed in the bracket, its error
- * is returned, the bracket is closed as by cancel and the next step skips. AMP_ERR_TOO_MANY_SKIPS: the bracket ended;
- * the message names the first gradient with an overflow. With the hook reduce all ranks decide alike; after an error or
- * a cancel on another rank the action is AMP_SKIP and the scale stays. */
+ * is returned, the bracket is closed as by cancel and the next step skips. AMP_ERR_TOO_MANY_SKIPS: the bracket ended,
+ * and the message names the first gradient with an overflow. With the hook reduce all ranks decide alike; after an
+ * error or a cancel on another rank the action is AMP_SKIP and the scale stays. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_end(amp_scaled_loss *scaled);
 
 /* Closes the bracket and undoes its backward: new gradients are dropped, gradients set aside return, and gradients that
@@ -433,7 +433,7 @@ AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
 /* The decision for a step. */
 typedef struct amp_step_info {
     uint32_t struct_size;
-    amp_action action; /* AMP_STEP: update; AMP_SKIP: do not; AMP_STEP_ON_DEVICE: update if *found_inf is 0 there */
+    amp_action action; /* AMP_STEP: update, AMP_SKIP: do not, AMP_STEP_ON_DEVICE: update if *found_inf is 0 there */
     const float *found_inf; /* not 0: an overflow since the last step of this optimizer */
     float grad_scale;       /* factor still in the gradients: 1 */
     amp_device device;      /* device of found_inf */
@@ -462,7 +462,7 @@ typedef struct amp_master {
     int32_t is_master;           /* 1: data is a master */
     int32_t ndim;                /* number of dimensions, or 0 without strides */
     const int64_t *shape;        /* ndim extents */
-    const int64_t *strides;      /* of data, in elements; NULL: compact, as every master is */
+    const int64_t *strides;      /* of data, in elements (NULL: compact, as every master is) */
     const int64_t *grad_strides; /* of grad, in elements */
 } amp_master;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amp.h for C++17 and later: what must be ended ends with its owner. Header only; no macro but the guard.
+ * amp.h for C++17 and later, with RAII: an object ends its context, bracket, step, scope or casts in its destructor.
+ * Header only, without macros except the include guard.
  *
  *     amp::context context({&model}, {&optimizer}, amp::config(AMP_O1));      once
  *
@@ -9,12 +10,12 @@
  *     });
  *     step(optimizer);                                                         the wired slot: steps or skips
  *
- * Names are those of amp.h without amp_, and mean what amp.h says: structures, constants and hooks are C's. Nothing
- * here decides anything.
+ * Names are those of amp.h without amp_, and have the meaning of amp.h. Structures, constants and hooks are those of C.
+ * This header adds no behaviour of its own.
  *
- * Errors by choice. amp::context and its like throw amp::error. Their twins in amp::nothrow return an amp_status, or an
- * amp::outcome where there is a value too; so does a function given amp::statuses, as
- * amp::clip_grad_norm<amp::statuses>. Compiled without exceptions, all of them do.
+ * Errors. amp::context and the other classes throw amp::error. Their twins in amp::nothrow return an amp_status, or an
+ * amp::outcome if there is a value too. So does a function with the template argument amp::statuses, such as
+ * amp::clip_grad_norm<amp::statuses>. Compiled without exceptions, all of them return statuses.
  *
  * Threads: as in amp.h.
  */
@@ -32,40 +33,40 @@
 #include <utility>
 #include <vector>
 
-/* The C++ side of libamp. */
+/* The C++ interface of libamp. */
 namespace amp {
 
 /* ---- The context ------------------------------------------------------------------------------------------------- */
 
-/* Owns an amp_context: initialize here, amp_shutdown at the end. Models and optimizers must live longer. Moves. */
+/* Owns an amp_context from amp_initialize_many to amp_shutdown. Models and optimizers must live longer. Movable. */
 template <class Errors> class basic_context {
 public:
-    /* What calls without a value return. */
+    /* The return type of calls without a value. */
     using result = typename Errors::result;
-    /* What calls with a value return. */
+    /* The return type of calls with a value. */
     template <class T> using value = typename Errors::template value<T>;
 
-    /* None yet: see open. */
+    /* Makes an object without a context: see open. */
     basic_context() noexcept = default;
-    /* amp_initialize_many; throws. */
+    /* Calls amp_initialize_many; throws. */
     template <class E = Errors, class = std::enable_if_t<E::throws>>
     basic_context(models all_models, optimizers all_optimizers, const amp_config &settings) {
         open(all_models, all_optimizers, settings);
     }
-    /* The other has none then. */
+    /* Moves the context, so that `other` has none. */
     basic_context(basic_context &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-    /* Ends the one that was here. */
+    /* Shuts down the present context and moves that of `other`. */
     basic_context &operator=(basic_context &&other) noexcept {
         basic_context old(std::exchange(handle_, std::exchange(other.handle_, nullptr)));
         return *this;
     }
-    /* amp_shutdown; a caller who wants its status calls shutdown before. */
+    /* Calls amp_shutdown and ignores its status: call shutdown before to see it. */
     ~basic_context() {
         const amp_status ignored = amp_shutdown(handle_);
         (void)ignored;
     }
 
-    /* amp_initialize_many. An object that has a context already ends that one first. */
+    /* Calls amp_initialize_many, after the shutdown of a present context. */
     result open(models all_models, optimizers all_optimizers, const amp_config &settings) {
         amp_status status = end();
         if (status == AMP_OK)
@@ -73,64 +74,64 @@ public:
                                          all_optimizers.size(), &settings, &handle_);
         return Errors::done(status);
     }
-    /* amp_shutdown. */
+    /* Calls amp_shutdown. */
     result shutdown() { return Errors::done(end()); }
-    /* The context, for amp.h's functions; NULL: none. */
+    /* Returns the context for the functions of amp.h, or NULL. */
     amp_context *get() const noexcept { return handle_; }
-    /* Whether there is one. */
+    /* Returns true if there is a context. */
     explicit operator bool() const noexcept { return handle_ != nullptr; }
-    /* Gives it to the caller, who shuts it down. */
+    /* Passes the context to the caller, who must shut it down. */
     amp_context *release() noexcept { return std::exchange(handle_, nullptr); }
 
-    /* amp_op_target: the type that an op's arguments are to have; AMP_DTYPE_DEFAULT: as they are. */
+    /* Calls amp_op_target: returns the type for the arguments of an op (AMP_DTYPE_DEFAULT: unchanged). */
     value<amp_dtype> op_target(const char *op, span<const amp_dtype> dtypes) const {
         amp_dtype target = AMP_DTYPE_DEFAULT;
         const amp_status status = amp_op_target(handle_, op, dtypes.data(), dtypes.size(), &target);
         return Errors::give(status, target);
     }
-    /* amp_scale: the host's tensor times the scale; the caller ends it. */
+    /* Calls amp_scale: returns the tensor of the host times the scale, which the caller releases. */
     value<void *> scale(void *tensor, std::uint32_t loss_id = 0) const {
         void *scaled = nullptr;
         const amp_status status = amp_scale(handle_, loss_id, tensor, &scaled);
         return Errors::give(status, scaled);
     }
-    /* amp_unscale: true if an element is not finite. */
+    /* Calls amp_unscale: returns true if an element is not finite. */
     value<bool> unscale(span<void *const> tensors, std::uint32_t loss_id = 0) const {
         float found = 0.0f;
         const amp_status status = amp_unscale(handle_, loss_id, tensors.data(), tensors.size(), &found);
         return Errors::give(status, found != 0.0f);
     }
-    /* amp_check: the error that a wrapped call kept. */
+    /* Calls amp_check: the deferred error of a wrapped call. */
     result check() const { return Errors::done(amp_check(handle_)); }
-    /* amp_tape_done. */
+    /* Calls amp_tape_done. */
     result tape_done() const { return Errors::done(amp_tape_done(handle_)); }
-    /* amp_cache_clear. */
+    /* Calls amp_cache_clear. */
     result cache_clear() const { return Errors::done(amp_cache_clear(handle_)); }
-    /* amp_masters_reconcile. */
+    /* Calls amp_masters_reconcile. */
     result masters_reconcile() const { return Errors::done(amp_masters_reconcile(handle_)); }
-    /* amp_masters_write_back. */
+    /* Calls amp_masters_write_back. */
     result masters_write_back() const { return Errors::done(amp_masters_write_back(handle_)); }
-    /* amp_wrap_table: fills `copy` from `table`. */
+    /* Calls amp_wrap_table: fills `copy` from `table`. */
     template <class T> result wrap_table(const T &table, T &copy) const {
         static_assert(std::is_trivially_copyable_v<T>, "a table of function pointers");
         return Errors::done(amp_wrap_table(handle_, &table, sizeof table, &copy));
     }
 
-    /* amp_gate_set. */
+    /* Calls amp_gate_set. */
     result gate_set(const char *op, std::uint64_t least) const {
         return Errors::done(amp_gate_set(handle_, op, least));
     }
-    /* amp_gate_measure with any callable as the clock; what it returns becomes a uint64_t. */
+    /* Calls amp_gate_measure with any callable as the clock. Its result is converted to uint64_t. */
     template <class Clock> result gate_measure(Clock clock) const {
         const amp_clock call = [](void *self) { return static_cast<std::uint64_t>((*static_cast<Clock *>(self))()); };
         return Errors::done(amp_gate_measure(handle_, call, &clock));
     }
 
-    /* amp_state_save: a file. */
+    /* Calls amp_state_save: writes a file. */
     result state_save(const char *path, amp_state_format format = AMP_STATE_SAFETENSORS) const {
         return Errors::done(amp_state_save(handle_, path, format));
     }
-    /* amp_state_save_memory: the same bytes. */
+    /* Calls amp_state_save_memory: returns the bytes of that file. */
     value<std::vector<unsigned char>> state_save_memory(amp_state_format format = AMP_STATE_SAFETENSORS) const {
         std::vector<unsigned char> bytes;
         std::size_t size = 0;
@@ -142,21 +143,21 @@ public:
         }
         return Errors::give(status, std::move(bytes));
     }
-    /* amp_state_load: a file. */
+    /* Calls amp_state_load: reads a file. */
     result state_load(const char *path) const { return Errors::done(amp_state_load(handle_, path)); }
-    /* amp_state_load_memory: bytes of any kind, a string too. */
+    /* Calls amp_state_load_memory with any container of bytes, such as a string. */
     template <class C> result state_load_memory(const C &bytes) const {
         static_assert(sizeof *bytes.data() == 1, "bytes");
         return Errors::done(amp_state_load_memory(handle_, bytes.data(), bytes.size()));
     }
 
-    /* amp_get_record. */
+    /* Calls amp_get_record. */
     value<amp_record> record(std::uint32_t loss_id = 0) const {
         amp_record filled = AMP_RECORD_INIT;
         const amp_status status = amp_get_record(handle_, loss_id, &filled);
         return Errors::give(status, filled);
     }
-    /* amp_get_op_stats: one entry an op. */
+    /* Calls amp_get_op_stats: returns one entry an op. */
     value<std::vector<amp_op_stats>> op_stats() const {
         std::vector<amp_op_stats> all;
         const amp_status status = fill(all, [this](amp_op_stats *entries, std::size_t capacity, std::size_t *count) {
@@ -164,7 +165,7 @@ public:
         });
         return Errors::give(status, std::move(all));
     }
-    /* amp_explain: of one op, or of everything. */
+    /* Calls amp_explain for one op, or for all. */
     value<std::string> explain(const char *op = nullptr) const {
         std::string text;
         std::size_t length = 0;
@@ -177,7 +178,7 @@ public:
         return Errors::give(status, std::move(text));
     }
 
-    /* Counts, makes room and fills: how lists come out of amp.h. */
+    /* Fills a vector from a list function of amp.h: counts, allocates and fills. */
     template <class T, class Get> static amp_status fill(std::vector<T> &entries, Get get) {
         std::size_t count = 0;
         amp_status status = get(nullptr, 0, &count);
@@ -191,7 +192,7 @@ public:
 private:
     explicit basic_context(amp_context *handle) noexcept : handle_(handle) {}
 
-    /* A context that is running on this thread stays; with any other status it is gone. */
+    /* Ends the context, unless it is running on this thread (AMP_ERR_WRONG_STATE). */
     amp_status end() noexcept {
         const amp_status status = amp_shutdown(handle_);
         if (status != AMP_ERR_WRONG_STATE) handle_ = nullptr;
@@ -203,73 +204,73 @@ private:
 
 /* ---- The bracket ------------------------------------------------------------------------------------------------- */
 
-/* The bracket around backward. It ends with its block, unless end or cancel was called; where an exception leaves the
- * block, it is cancelled, and gradients are as they were. Moves. */
+/* The bracket around backward, closed at the end of its block unless end or cancel was called. If an exception leaves
+ * the block, the bracket is cancelled and gradients are as before. Movable. */
 template <class Errors> class basic_scaled_loss {
 public:
-    /* What calls without a value return. */
+    /* The return type of calls without a value. */
     using result = typename Errors::result;
 
-    /* Not open yet: see begin. */
+    /* Makes a closed bracket: see begin. */
     basic_scaled_loss() noexcept = default;
-    /* amp_scale_loss_begin; throws. */
+    /* Calls amp_scale_loss_begin; throws. */
     template <class E = Errors, class = std::enable_if_t<E::throws>>
     explicit basic_scaled_loss(amp_optimizer &optimizer, void *loss = nullptr) {
         begin(optimizer, loss);
     }
-    /* amp_scale_loss_begin_many; throws. */
+    /* Calls amp_scale_loss_begin_many; throws. */
     template <class E = Errors, class = std::enable_if_t<E::throws>>
     basic_scaled_loss(amp_context *context, optimizers some, void *loss, std::uint32_t loss_id = 0,
                       std::uint32_t flags = 0) {
         begin(context, some, loss, loss_id, flags);
     }
-    /* The other is closed then. */
+    /* Moves the bracket, so that `other` is closed. */
     basic_scaled_loss(basic_scaled_loss &&other) noexcept
         : scaled_(std::exchange(other.scaled_, AMP_SCALED_LOSS_INIT)), exceptions_(other.exceptions_),
           open_(std::exchange(other.open_, false)) {}
     basic_scaled_loss &operator=(basic_scaled_loss &&) = delete;
-    /* What end or, on the way of an exception, cancel does. Throws what end throws; a status is lost: call end. */
+    /* Calls end, or cancel during an exception. Throws as end does, but drops a status: call end to see it. */
     ~basic_scaled_loss() noexcept(!Errors::throws) {
         if (!open_) return;
         if (std::uncaught_exceptions() > exceptions_) (void)amp_scale_loss_cancel(&scaled_);
         else (void)end();
     }
 
-    /* amp_scale_loss_begin; loss NULL: the host seeds backward itself. */
+    /* Calls amp_scale_loss_begin. loss NULL: the host seeds backward. */
     result begin(amp_optimizer &optimizer, void *loss = nullptr) {
         return begun(amp_scale_loss_begin(&optimizer, loss, &scaled_));
     }
-    /* amp_scale_loss_begin_many; flags: AMP_DELAY_UNSCALE, AMP_DELAY_OVERFLOW_CHECK. */
+    /* Calls amp_scale_loss_begin_many. flags: AMP_DELAY_UNSCALE, AMP_DELAY_OVERFLOW_CHECK. */
     result begin(amp_context *context, optimizers some, void *loss, std::uint32_t loss_id = 0,
                  std::uint32_t flags = 0) {
         return begun(amp_scale_loss_begin_many(context, some.data(), some.size(), loss_id, flags, loss, &scaled_));
     }
-    /* amp_scale_loss_end: what was decided. The bracket is closed whatever comes of it. */
+    /* Calls amp_scale_loss_end and returns the action. The bracket is closed even after an error. */
     typename Errors::template value<amp_action> end() {
         open_ = false;
         const amp_status status = amp_scale_loss_end(&scaled_);
         return Errors::give(status, scaled_.action);
     }
-    /* amp_scale_loss_cancel. */
+    /* Calls amp_scale_loss_cancel. */
     result cancel() {
         open_ = false;
         return Errors::done(amp_scale_loss_cancel(&scaled_));
     }
-    /* Whether it was begun and neither ended nor cancelled. */
+    /* Returns true between begin and end or cancel. */
     bool is_open() const noexcept { return open_; }
-    /* Where backward starts from, the host's handle; NULL in a bracket without a loss, and in one that is closed. */
+    /* Returns the loss for backward, a handle of the host, or NULL in a closed bracket or one without a loss. */
     void *loss() const noexcept { return open_ ? scaled_.loss : nullptr; }
-    /* The factor that the gradients carry, where it is in host memory. AMP_ERR_WRONG_STATE in a closed bracket. */
+    /* Returns the factor in the gradients, if it is in host memory. AMP_ERR_WRONG_STATE: the bracket is closed. */
     typename Errors::template value<float> scale() const {
         if (open_) return Errors::give(AMP_OK, *scaled_.scale);
         return Errors::refuse(AMP_ERR_WRONG_STATE, "scale() of a bracket that is closed: it ended, or never began",
                               0.0f);
     }
-    /* What the host must multiply its seed with. */
+    /* Returns the factor for the seed of backward: see amp_seed_factor. */
     float seed_factor() const noexcept { return amp_seed_factor(&scaled_); }
-    /* What end decided. */
+    /* Returns the action of the last end. */
     amp_action action() const noexcept { return scaled_.action; }
-    /* The structure itself. */
+    /* Returns the C structure. */
     const amp_scaled_loss &raw() const noexcept { return scaled_; }
 
 private:
@@ -282,45 +283,43 @@ private:
     }
 
     amp_scaled_loss scaled_ = AMP_SCALED_LOSS_INIT;
-    int exceptions_ = 0; /* on their way when it was begun */
+    int exceptions_ = 0; /* number of exceptions in flight at begin */
     bool open_ = false;
 };
 
-/* A step of a host without a step slot: amp_step_begin here, amp_step_end at the end. True if the optimizer is to
- * update:
+/* A step of a host without a step slot, from amp_step_begin to amp_step_end. True if the optimizer must update:
  *
  *     amp::step step(optimizer);
  *     if (step) update(...);
- *     step.end();
- */
+ *     step.end(); */
 template <class Errors> class basic_step {
 public:
-    /* What calls without a value return. */
+    /* The return type of calls without a value. */
     using result = typename Errors::result;
 
-    /* Not begun yet: see begin. */
+    /* Makes an object without a step: see begin. */
     basic_step() noexcept = default;
-    /* amp_step_begin; throws. */
+    /* Calls amp_step_begin; throws. */
     template <class E = Errors, class = std::enable_if_t<E::throws>>
     explicit basic_step(amp_optimizer &optimizer) { begin(optimizer); }
-    /* The other is over then. */
+    /* Moves the step, so that `other` has none. */
     basic_step(basic_step &&other) noexcept
         : info_(other.info_), optimizer_(std::exchange(other.optimizer_, nullptr)) {}
     basic_step &operator=(basic_step &&) = delete;
-    /* amp_step_end, unless end was called. */
+    /* Calls amp_step_end, unless end was called. */
     ~basic_step() { (void)finish(); }
 
-    /* amp_step_begin. */
+    /* Calls amp_step_begin. */
     result begin(amp_optimizer &optimizer) {
         const amp_status status = amp_step_begin(&optimizer, &info_);
         if (status == AMP_OK) optimizer_ = &optimizer;
         return Errors::done(status);
     }
-    /* amp_step_end: masters are written back, whether the optimizer stepped or not. */
+    /* Calls amp_step_end: writes masters back, after a skip too. */
     result end() { return Errors::done(finish()); }
-    /* Whether the optimizer is to update. */
+    /* Returns true if the optimizer must update. */
     explicit operator bool() const noexcept { return optimizer_ && info_.action != AMP_SKIP; }
-    /* What begin told. */
+    /* Returns the information from begin. */
     const amp_step_info &info() const noexcept { return info_; }
 
 private:
@@ -335,41 +334,41 @@ private:
 
 /* ---- Scopes and direct calls ------------------------------------------------------------------------------------- */
 
-/* Whose policy holds on this thread, for the life of the object. NULL: nobody's. */
+/* The scope of a context on this thread, for the life of the object. NULL: the scope of no context. */
 template <class Errors> class basic_scope {
 public:
-    /* What calls without a value return. */
+    /* The return type of calls without a value. */
     using result = typename Errors::result;
 
-    /* Not entered yet: see enter. */
+    /* Makes an object without a scope: see enter. */
     basic_scope() noexcept = default;
-    /* amp_scope_enter; throws. */
+    /* Calls amp_scope_enter; throws. */
     template <class E = Errors, class = std::enable_if_t<E::throws>>
     explicit basic_scope(amp_context *context) { enter(context); }
-    /* amp_scope_adopt: another thread's scope; throws. */
+    /* Calls amp_scope_adopt with the scope of another thread; throws. */
     template <class E = Errors, class = std::enable_if_t<E::throws>>
     explicit basic_scope(const amp_scope &captured) { adopt(captured); }
-    /* The other has left then. On one thread. */
+    /* Moves the scope, on its thread, so that `other` has none. */
     basic_scope(basic_scope &&other) noexcept : scope_(other.scope_), entered_(std::exchange(other.entered_, false)) {}
     basic_scope &operator=(basic_scope &&) = delete;
-    /* amp_scope_leave. */
+    /* Calls amp_scope_leave. */
     ~basic_scope() { (void)end(); }
 
-    /* amp_scope_enter. */
+    /* Calls amp_scope_enter. */
     result enter(amp_context *context) {
         amp_status status = end();
         if (status == AMP_OK) entered_ = (status = amp_scope_enter(context, &scope_)) == AMP_OK;
         return Errors::done(status);
     }
-    /* amp_scope_adopt. */
+    /* Calls amp_scope_adopt. */
     result adopt(const amp_scope &captured) {
         amp_status status = end();
         if (status == AMP_OK) entered_ = (status = amp_scope_adopt(&captured, &scope_)) == AMP_OK;
         return Errors::done(status);
     }
-    /* amp_scope_leave. */
+    /* Calls amp_scope_leave. */
     result leave() { return Errors::done(end()); }
-    /* amp_scope_capture: this thread's scope, for another to adopt. */
+    /* Calls amp_scope_capture: returns the scope of this thread for another thread to adopt. */
     static typename Errors::template value<amp_scope> capture() {
         amp_scope captured = {{0, 0, 0, 0}};
         const amp_status status = amp_scope_capture(&captured);
@@ -383,31 +382,30 @@ private:
     bool entered_ = false;
 };
 
-/* Casts around a call that the host makes itself: amp_cast_args here, amp_cast_done at the end. The tensors stay the
- * caller's, and stay where they are. */
+/* Casts around a direct call, from amp_cast_args to amp_cast_done. The array remains the caller's and must not move. */
 template <class Errors> class basic_cast_frame {
 public:
-    /* What calls without a value return. */
+    /* The return type of calls without a value. */
     using result = typename Errors::result;
 
-    /* Nothing cast yet: see args. */
+    /* Makes an object without casts: see args. */
     basic_cast_frame() noexcept = default;
-    /* amp_cast_args; throws. */
+    /* Calls amp_cast_args; throws. */
     template <class E = Errors, class = std::enable_if_t<E::throws>>
     basic_cast_frame(amp_context *context, const char *op, span<void *> tensors) { args(context, op, tensors); }
-    /* The other is done then. */
+    /* Moves the casts, so that `other` has none. */
     basic_cast_frame(basic_cast_frame &&other) noexcept : frame_(std::exchange(other.frame_, AMP_CAST_FRAME_INIT)) {}
     basic_cast_frame &operator=(basic_cast_frame &&) = delete;
-    /* amp_cast_done. */
+    /* Calls amp_cast_done. */
     ~basic_cast_frame() { (void)amp_cast_done(&frame_); }
 
-    /* amp_cast_args: entries of `tensors` are replaced by casts. */
+    /* Calls amp_cast_args: replaces entries of `tensors` by casts. */
     result args(amp_context *context, const char *op, span<void *> tensors) {
         return Errors::done(amp_cast_args(context, op, tensors.data(), tensors.size(), &frame_));
     }
-    /* amp_cast_done: the entries are the originals again. */
+    /* Calls amp_cast_done: restores the entries. */
     result done() { return Errors::done(amp_cast_done(&frame_)); }
-    /* The type that the arguments were given; AMP_DTYPE_DEFAULT: untouched. */
+    /* Returns the type of the casts (AMP_DTYPE_DEFAULT: no casts). */
     amp_dtype target() const noexcept { return frame_.target; }
 
 private:
@@ -416,7 +414,7 @@ private:
 
 /* ---- Masters ----------------------------------------------------------------------------------------------------- */
 
-/* amp_master_params: what the optimizer updates. */
+/* Calls amp_master_params: returns the tensors that the optimizer updates. */
 template <class Errors = default_errors>
 typename Errors::template value<std::vector<amp_master>> master_params(amp_optimizer &optimizer) {
     std::vector<amp_master> all;
@@ -427,7 +425,7 @@ typename Errors::template value<std::vector<amp_master>> master_params(amp_optim
     return Errors::give(status, std::move(all));
 }
 
-/* amp_clip_grad_norm: the norm before. */
+/* Calls amp_clip_grad_norm: returns the norm before clipping. */
 template <class Errors = default_errors>
 typename Errors::template value<float> clip_grad_norm(amp_optimizer &optimizer, float max_norm) {
     float norm = 0.0f;
@@ -435,13 +433,13 @@ typename Errors::template value<float> clip_grad_norm(amp_optimizer &optimizer, 
     return Errors::give(status, norm);
 }
 
-/* amp_clip_grad_value. */
+/* Calls amp_clip_grad_value. */
 template <class Errors = default_errors>
 typename Errors::result clip_grad_value(amp_optimizer &optimizer, float max_value) {
     return Errors::done(amp_clip_grad_value(&optimizer, max_value));
 }
 
-/* amp_add_params. */
+/* Calls amp_add_params. */
 template <class Errors = default_errors>
 typename Errors::result add_params(amp_optimizer &optimizer, span<const amp_param> params) {
     return Errors::done(amp_add_params(&optimizer, params.data(), params.size()));
@@ -460,7 +458,7 @@ using scope = basic_scope<default_errors>;
 /* See basic_cast_frame. */
 using cast_frame = basic_cast_frame<default_errors>;
 
-/* The same with statuses. */
+/* The classes with statuses instead of exceptions. */
 namespace nothrow {
 /* See basic_context. */
 using context = basic_context<statuses>;
@@ -475,14 +473,15 @@ using cast_frame = basic_cast_frame<statuses>;
 } // namespace nothrow
 
 #ifdef __cpp_exceptions
-/* A whole bracket: backward(scaled) runs inside, what it throws cancels the bracket and goes on. The decision. */
+/* Runs a whole bracket with backward(scaled) inside, and returns the action. An exception in backward cancels the
+ * bracket and is passed on. */
 template <class Backward> amp_action scale_loss(amp_optimizer &optimizer, void *loss, Backward &&backward) {
     scaled_loss scaled(optimizer, loss);
     backward(const_cast<const scaled_loss &>(scaled));
     return scaled.end();
 }
 
-/* The same for several optimizers and losses: see amp_scale_loss_begin_many. */
+/* Runs a whole bracket for several optimizers and losses: see amp_scale_loss_begin_many. */
 template <class Backward>
 amp_action scale_loss(amp_context *of, optimizers some, void *loss, std::uint32_t loss_id, std::uint32_t flags,
                       Backward &&backward) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every header of libamp's for C, but amp_symbol.h, which is for some machines only. A program that is to compile
- * quickly, and to show what it uses, names them one by one.
+ * All C headers of libamp except amp_symbol.h, which is for some machines only. Include single headers to compile
+ * faster and to show the parts in use.
  */
 #ifndef AMP_ALL_H
 #define AMP_ALL_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For hosts that dlopen libamp: its functions as one table.
+ * The functions of libamp as one table, for hosts that dlopen it.
  */
 #ifndef AMP_API_H
 #define AMP_API_H
@@ -17,15 +17,15 @@
 extern "C" {
 #endif
 
-#define AMP_API_VERSION 1 /* of the table that amp_get_api returns */
+#define AMP_API_VERSION 1 /* version of the table of amp_get_api */
 
 struct amp_optim; /* amp_optim.h */
 
-/* The functions of amp.h, amp_types.h and the headers above, and the fused optimizers of amp_optim.h,
- * by their names. Append-only: a member never moves. */
+/* The functions of amp.h, amp_types.h and the headers above, and those of the fused optimizers in amp_optim.h, by name.
+ * Append-only: a member never moves. */
 typedef struct amp_api {
     uint32_t struct_size;
-    uint32_t version; /* AMP_API_VERSION of the library */
+    uint32_t version; /* AMP_API_VERSION of the loaded library */
     const char *(*status_name)(amp_status);
     const char *(*status_text)(amp_status);
     const char *(*last_error)(void);
@@ -102,8 +102,8 @@ typedef struct amp_api {
     amp_status (*get_config)(amp_context *, amp_config *);
 } amp_api;
 
-/* The table for hosts compiled against AMP_API_VERSION `version`, or NULL with amp_last_error saying whether this
- * libamp is too old or too new. Static: never freed. */
+/* Returns the table for hosts compiled with AMP_API_VERSION `version`. It is static and never freed. NULL: this libamp
+ * is too old or too new, as amp_last_error says. */
 AMP_API const amp_api *amp_get_api(uint32_t version);
 
 #ifdef __cplusplus

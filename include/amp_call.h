@@ -23,14 +23,14 @@ AMP_API AMP_MUST_CHECK amp_status amp_op_target(amp_context *context, const char
 /* State between amp_cast_args and amp_cast_done. */
 typedef struct amp_cast_frame {
     uint32_t struct_size;
-    amp_dtype target; /* type of the casts; AMP_DTYPE_DEFAULT: no cast */
+    amp_dtype target; /* type of the casts (AMP_DTYPE_DEFAULT: no cast) */
     void *priv[4];
 } amp_cast_frame;
 
 #define AMP_CAST_FRAME_INIT AMP_SIZED_(amp_cast_frame)
 
 /* Casts the arguments of a call that the host makes itself: replaces entries of `tensors` (NULL entries are ignored) by
- * casts to the type that the policy wants. amp_cast_done restores the handles and releases the casts; `tensors` must
+ * casts to the type that the policy wants. amp_cast_done restores the handles and releases the casts. `tensors` must
  * stay valid until then. The scope of the thread applies, as in a wrapped call. */
 AMP_API AMP_MUST_CHECK amp_status amp_cast_args(amp_context *context, const char *op, void **tensors, size_t n,
                                                 amp_cast_frame *frame);
@@ -45,7 +45,7 @@ AMP_API amp_status amp_cast_done(amp_cast_frame *frame);
 AMP_API AMP_MUST_CHECK amp_status amp_op_class(amp_context *context, const char *op, amp_class *op_class);
 
 /* amp_op_target for a known class, without the gate. `into`: the floating type of a tensor that the call writes (in
- * place or as out), which keeps its type, as (a!) in a schema; AMP_DTYPE_DEFAULT: none. `op`: for messages. `dtypes`:
+ * place or as out), which keeps its type, as (a!) in a schema (AMP_DTYPE_DEFAULT: none). `op`: for messages. `dtypes`:
  * for AMP_PROMOTE_SEQUENCE those of the tensors in the list. */
 AMP_API AMP_MUST_CHECK amp_status amp_class_target(amp_context *context, const char *op, amp_class op_class,
                                                    amp_dtype into, const amp_dtype *dtypes, size_t n,
@@ -69,7 +69,7 @@ enum {
 /* A name of a cast list. */
 typedef struct amp_list_op {
     uint32_t struct_size;
-    uint32_t modules; /* AMP_IN_*: modules of PyTorch that have it; 0: a name of other hosts */
+    uint32_t modules; /* AMP_IN_*: modules of PyTorch that have it (0: a name of other hosts) */
     const char *name; /* valid for the life of the process */
     amp_class fp16;   /* its class at levels with fp16 */
     amp_class bf16;   /* its class at levels with bfloat16 */

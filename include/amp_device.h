@@ -58,8 +58,8 @@ enum {
 
 /* A factor, which may be in device memory. */
 typedef struct amp_factor {
-    const float *pointer; /* device memory, read when the kernel runs; NULL: `value` is the factor */
-    float value;          /* the factor if pointer is NULL; the limit for AMP_FACTOR_CLIP */
+    const float *pointer; /* device memory, read when the kernel runs (NULL: `value` is the factor) */
+    float value;          /* the factor if pointer is NULL, or the limit of AMP_FACTOR_CLIP */
     int32_t how; /* AMP_FACTOR_AS_IT_IS, AMP_FACTOR_INVERSE or AMP_FACTOR_CLIP */
 } amp_factor;
 
@@ -142,7 +142,7 @@ enum {
 /* The part of a product in training beyond amp_matmul_args. Functions accept NULL instead of it. */
 typedef struct amp_device_epilogue {
     uint32_t struct_size;
-    int32_t backward; /* 1: d = f'(aux) * (alpha * op(a) * op(b) + beta * c) with f the activation; bias must be NULL */
+    int32_t backward; /* 1: d = f'(aux) * (alpha * op(a) * op(b) + beta * c) with f the activation, bias NULL */
     /* Data for the backward form of the activation, written by the forward product (NULL: not needed), read by the
      * backward one. GELU: its argument, [m, n] in the type of d. ReLU: bit j % 8 of byte (i * ld_aux + j) / 8 is 1 if
      * element [i][j] is above 0. Aligned to 16 bytes. */
@@ -153,8 +153,8 @@ typedef struct amp_device_epilogue {
     amp_dtype bias_grad_dtype;  /* fp32, fp16 or bf16 */
     void *bias_grad;            /* receives the bias gradient */
     int64_t stride_bias_grad;   /* elements from product to product (0: compact) */
-    void *workspace; /* device memory free until the work is done, aligned to 256 bytes; NULL: memory of the list */
-    uint64_t workspace_size;    /* bytes of the workspace; 32 MiB is enough for the fastest algorithms */
+    void *workspace; /* device memory free until the work is done, aligned to 256 bytes (NULL: memory of the list) */
+    uint64_t workspace_size;    /* bytes of the workspace (32 MiB is enough for the fastest algorithms) */
 } amp_device_epilogue;
 
 #define AMP_DEVICE_EPILOGUE_INIT \

@@ -78,10 +78,10 @@ enum {
  * two brackets of an optimizer that a step follows. Each finding is reported once, as an event. */
 typedef struct amp_finding {
     uint32_t struct_size;
-    amp_status status;   /* status of the call that failed; AMP_OK: a warning */
-    const char *code;    /* "AMP-M01"; valid for the life of the process */
-    const char *subject; /* op or parameter, or ""; valid until amp_shutdown */
-    const char *message; /* the whole line; valid until amp_shutdown */
+    amp_status status;   /* status of the call that failed (AMP_OK: a warning) */
+    const char *code;    /* "AMP-M01", valid for the life of the process */
+    const char *subject; /* op or parameter, or "", valid until amp_shutdown */
+    const char *message; /* the whole line, valid until amp_shutdown */
     uint64_t times;      /* number of times it was found */
 } amp_finding;
 
@@ -109,7 +109,7 @@ typedef amp_status (*amp_run)(void *self, double *loss);
  * is no power of two, or the host does not repeat its bits). At other levels the L2 distance may be 1/16 of the norm in
  * fp16, 1/4 in bfloat16, and eight times the effect of rounding the parameters, but always below 0.95. Elements are
  * also compared with a sixteenth of the largest gradient, since a gradient that is 0 except for rounding cannot repeat.
- * Agreement is an AMP_EVENT_LOG; differences are findings AMP-M61 and AMP-M62, and AMP_ERR_CONFLICT. A graph that was
+ * Agreement is an AMP_EVENT_LOG, differences are findings AMP-M61 and AMP-M62, and AMP_ERR_CONFLICT. A graph that was
  * built with libamp has its casts in every pass. Afterwards described parameters and buffers, scales and records are as
  * before; gradients are cleared, fixed buffers set to 0 (a host with momentum there calls it before its first step). It
  * needs the hooks view and grad, and a copy and 20 bytes an element of each trained parameter. AMP_ERR_WRONG_STATE: run
@@ -125,7 +125,7 @@ typedef struct amp_op_stats {
     uint32_t index;        /* number among ops of the same name, from 0 */
     const char *name;      /* valid until amp_shutdown */
     amp_class op_class;    /* its casts */
-    amp_dtype last_target; /* type of the casts in the last call; AMP_DTYPE_DEFAULT: no call yet */
+    amp_dtype last_target; /* type of the casts in the last call (AMP_DTYPE_DEFAULT: no call yet) */
     uint64_t calls;        /* calls under the policy */
     uint64_t passed;       /* calls without the policy: no scope, another context, inside an op, in backward */
     uint64_t casts;        /* tensors cast */
@@ -137,7 +137,7 @@ typedef struct amp_op_stats {
     uint64_t zeroed;     /* nonzero values in raw buffers that became 0, without packed weights */
     uint64_t subnormal;  /* values in raw buffers that became subnormal, without packed weights */
     uint64_t gated;      /* calls that the gate ran in FP32 */
-    uint64_t no_tensor_cores; /* AMP_OP_MATMUL: calls on GPUs without tensor cores for the type; 0 with the gate off */
+    uint64_t no_tensor_cores; /* AMP_OP_MATMUL: calls on GPUs without tensor cores for the type (0 with the gate off) */
     uint64_t unaligned;       /* AMP_OP_MATMUL: calls on other GPUs with a dimension that is no multiple of 8 */
 } amp_op_stats;
 
@@ -161,8 +161,8 @@ typedef struct amp_record {
                                     in the order of the lists of optimizers (amp_get_culprit: in that of backward);
                                     NULL: none yet. Valid until amp_shutdown */
     uint32_t hysteresis_left; /* overflows until the scale backs off, from 1 */
-    float next_scale;         /* mxnet: scale of the bracket after the next; else scale_after */
-    uint64_t clean_run;       /* deepspeed: brackets without overflow since the last one; else 0 */
+    float next_scale;         /* mxnet: scale of the bracket after the next, others: scale_after */
+    uint64_t clean_run;       /* deepspeed: brackets without overflow since the last one, others: 0 */
 } amp_record;
 
 #define AMP_RECORD_INIT AMP_SIZED_(amp_record)

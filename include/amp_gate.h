@@ -50,9 +50,9 @@ extern "C" {
  *                that never runs in 16 bits here. Ops of unknown speed run in FP32.
  *   AMP_OFF      the gate is off.
  *
- * Each op has one number, the least size of a call that runs in 16 bits: that of amp_gate_set; else, with
- * AMP_OP_MATMUL, that of amp_gate_measure; else, with AMP_OP_MATMUL, that of a table for the instruction set and
- * backend in use at amp_initialize (docs/guide/gate.md); else the speed is unknown. Except for amp_gate_set this
+ * Each op has one number, the least size of a call that runs in 16 bits: that of amp_gate_set, else, with
+ * AMP_OP_MATMUL, that of amp_gate_measure, else, with AMP_OP_MATMUL, that of a table for the instruction set and
+ * backend in use at amp_initialize (docs/guide/gate.md), else the speed is unknown. Except for amp_gate_set this
  * concerns CPUs only. On an NVIDIA GPU calls run in 16 bits, except for ops with AMP_OP_MATMUL on a GPU without tensor
  * cores for the type. Such calls, and those with a dimension that is no multiple of 8 (slower on tensor cores), are
  * counted in amp_op_stats, and amp_explain gives advice. On other devices the gate has no effect.

@@ -102,7 +102,7 @@ typedef struct amp_statistics {
     uint64_t below, above;         /* fp64 only: finite elements below and above the binades, without 0 */
     double largest;                /* largest finite |x| (0: none) */
     double least;                  /* least finite |x| above 0 (0: none) */
-    double sum, sum_squares;       /* over all elements; not finite if an element is not */
+    double sum, sum_squares;       /* over all elements (not finite if an element is not) */
     amp_binade binades[AMP_BINADES]; /* counts from 2^AMP_BINADE_LEAST on */
 } amp_statistics;
 
@@ -149,7 +149,7 @@ enum {
 enum {
     AMP_MATMUL_AUTO = 0,    /* the value of the environment variable AMP_MATMUL_BACKEND, or else the fastest */
     AMP_MATMUL_BUILTIN = 1, /* the kernels of libamp */
-    AMP_MATMUL_ONEDNN = 2   /* libamp_onednn.so; an error if it is missing or cannot compute the product */
+    AMP_MATMUL_ONEDNN = 2   /* libamp_onednn.so, or an error if it is missing or cannot compute the product */
 };
 
 /* Flags of amp_matmul_args: inexact but faster products on a device. No effect on CPUs. */
@@ -191,7 +191,7 @@ typedef struct amp_matmul_args {
     int32_t transpose_a, transpose_b; /* 0 or 1 */
     amp_dtype a_dtype, b_dtype, c_dtype, d_dtype, bias_dtype; /* types of the operands that are not NULL */
     int64_t m, n, k; /* extents of op(a), op(b) and d */
-    const void *a, *b, *c, *bias; /* the operands; borrowed */
+    const void *a, *b, *c, *bias; /* the operands, borrowed */
     void *d; /* the result, written */
     int64_t ld_a, ld_b, ld_c, ld_d; /* elements from row to row (0: compact) */
     float alpha, beta; /* factors of the product and of c */
@@ -201,7 +201,7 @@ typedef struct amp_matmul_args {
     int32_t backend; /* AMP_MATMUL_AUTO, AMP_MATMUL_BUILTIN or AMP_MATMUL_ONEDNN */
     uint64_t b_id, b_version; /* identity of weights that may be kept packed (b_id 0: none) */
     amp_device device; /* device of the operands (type 0 or 1: the CPU) */
-    void *stream;      /* stream, never NULL on a device; ignored on the CPU */
+    void *stream;      /* stream (on a device never NULL, on the CPU ignored) */
     uint32_t flags;    /* AMP_MATMUL_TF32, AMP_MATMUL_FAST_RELU */
     int32_t reserved;  /* 0 */
 } amp_matmul_args;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several ranks over MPI, header only: compiled with the host's mpicc (any MPI 3; C99 or C++11), while libamp knows no
- * MPI. amp_mpi_ranks.h has the ranks and their decisions, amp_mpi_params.h parameters that start and stay equal,
- * amp_mpi_average.h and amp_mpi_pass.h gradients that are averaged while backward runs, amp_mpi_shard.h optimizers of
- * which each rank has a part, and their checkpoints. All come with this header; docs/guide/several-machines.md has a
+ * Several ranks over MPI. Header only: it is compiled with the mpicc of the host (any MPI 3, C99 or C++11), and libamp
+ * itself does not depend on MPI. Parts, all included here: amp_mpi_ranks.h (ranks and their decisions),
+ * amp_mpi_params.h (equal parameters at the start and later), amp_mpi_average.h and amp_mpi_pass.h (gradients averaged
+ * during backward), amp_mpi_shard.h (sharded optimizers and their checkpoints). docs/guide/several-machines.md has a
  * whole program.
  *
  *     static amp_status reduce(void *self, amp_reduction reduction, double *values, size_t n) {
@@ -25,18 +25,21 @@
  *     }
  *     amp_mpi_check_equal(mpi);                                             or the first parameter and rank that differ
  *
- * Ranks. All make the same calls in the same order. libamp's messages go over duplicates of the host's communicator:
- * they are never taken for the host's, and its own may come in between in any order.
+ * Ranks. All ranks make the same calls in the same order. libamp sends its messages over duplicates of the
+ * communicator, so that they never mix with those of the host, which may come between them in any order.
  *
- * Errors. Not AMP_OK: amp_mpi_error has the words. AMP_ERR_BACKEND: MPI's error, or the others did not come within the
- * timeout: a rank is gone or hangs, and ranks are out of step: print the words, then MPI_Abort. Until then every call
- * returns the same, and closing frees nothing: MPI may still write to libamp's buffers, and to the parameters of an
- * amp_mpi_shard_gather that was given up, which the host has to leave where they are. Whatever else one
- * rank finds wrong in a call that all make, all of them return, the others with AMP_ERR_HOST_FAILED and who it was; but
- * for a pass of an average, which goes on: that rank alone has the error, and cancels its bracket.
+ * Errors. amp_mpi_error returns the message for any status but AMP_OK. AMP_ERR_BACKEND: MPI failed, or other ranks did
+ * not arrive within the timeout, since a rank has died or hangs. The ranks are then out of step: print the message and
+ * call MPI_Abort. Until then every call returns the same error and nothing is freed on closing, since MPI may still
+ * write to the buffers of libamp and to the parameters of an abandoned amp_mpi_shard_gather, which the host must not
+ * free. If one rank finds another error in a call of all ranks, all return an error, the others AMP_ERR_HOST_FAILED
+ * with the number of that rank. The exception is a pass of an average, which continues: only that rank returns the
+ * error, and cancels its bracket.
  *
- * Memory of the CPU alone: for GPUs there is amp_nccl.h. Threads: an amp_mpi, with what was opened on it, is one
- * thread's at a time (MPI_THREAD_FUNNELED or more where the host has others).
+ * Memory. CPU memory only (GPUs: amp_nccl.h).
+ *
+ * Threads. One thread at a time may use an amp_mpi with everything opened on it (MPI_THREAD_FUNNELED or more if the
+ * host has other threads).
  */
 #ifndef AMP_MPI_H
 #define AMP_MPI_H

@@ -1,68 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients averaged over the ranks, in buckets that are sent while backward goes on. Comes with amp_mpi.h.
+ * Gradients averaged over the ranks, in buckets sent during backward. Included by amp_mpi.h.
  *
- * On the wire. FP32 (the default): MPI_Iallreduce adds up; 16-bit gradients are widened before, and rounded once when
- * they come back. FP16 and BF16, half the bytes: MPI's own sum would round after every addition, by up to one unit in
- * the last place a rank, and adding ones stops at 256 in bf16; so each rank gets one share of the bucket
- * from all others (MPI_Ialltoall), adds it up in FP32 in the order of the ranks, divides, rounds once, and all shares
- * are gathered (MPI_Iallgather). Two roundings whatever the number of ranks, an average of finite numbers is finite,
- * the bits do not depend on MPI's algorithms, and the bytes are those of a ring's allreduce.
+ * Messages. FP32 (the default): MPI_Iallreduce computes the sums. 16-bit gradients are widened first and rounded once
+ * afterwards. FP16 and BF16 halve the bytes. A sum by MPI would round after every addition, by up to one unit in the
+ * last place a rank, and a sum of ones would stop at 256 in bf16. So each rank receives one share of the bucket from
+ * all others (MPI_Ialltoall), sums it in FP32 in the order of the ranks, divides, rounds once, and all shares are
+ * gathered (MPI_Iallgather). There are two roundings for any number of ranks, an average of finite numbers is finite,
+ * the bits do not depend on the algorithms of MPI, and the number of bytes is that of a ring allreduce.
  *
- * Gradients are averaged inside the bracket, where they carry the loss scale: what became infinite on one rank, or on
- * the wire, is so on all, and all skip. The bits are the same on every rank: of 16 bits by construction, of FP32 where
- * MPI's allreduce gives all ranks one result, as Open MPI's and MPICH's do.
+ * Gradients are averaged inside the bracket, multiplied by the loss scale: an infinity on one rank, or in a message,
+ * reaches all ranks, and all skip. The bits are the same on every rank: for 16 bits by construction, for FP32 if the
+ * MPI allreduce gives all ranks the same result, as Open MPI and MPICH do.
  */
 #ifndef AMP_MPI_AVERAGE_H
 #define AMP_MPI_AVERAGE_H
 
 #include "amp_mpi_ranks.h"
 
-/* How gradients are averaged; NULL or zeros: as FP32, divided by the number of ranks. Source:
- * apex.parallel.DistributedDataParallel; its names are behind. */
+/* Options of an average. NULL or zeros: FP32 messages, divided by the number of ranks. Source:
+ * apex.parallel.DistributedDataParallel, with its names in parentheses. */
 typedef struct amp_mpi_average_options {
     uint32_t struct_size;
-    amp_dtype wire;        /* AMP_FLOAT32 (0 too), AMP_FLOAT16 or AMP_BFLOAT16 */
-    amp_switch average;    /* OFF: summed, not divided by the number of ranks (gradient_average = False) */
+    amp_dtype wire;        /* type of messages: AMP_FLOAT32 (0 too), AMP_FLOAT16 or AMP_BFLOAT16 */
+    amp_switch average;    /* OFF: sums, without the division by the number of ranks (gradient_average = False) */
     int32_t reserved;      /* 0 */
-    uint64_t bucket_bytes; /* on the wire, until a bucket is sent; 0: 25 MiB (message_size) */
-    double predivide;      /* gradients are multiplied by 1 / predivide before they are sent, and the sum by predivide /
-                              ranks; 2^-10 to 2^20, 0: 1 (gradient_predivide_factor) */
+    uint64_t bucket_bytes; /* size of a bucket in its messages, message_size (0: 25 MiB) */
+    double predivide;      /* gradients are multiplied by 1 / predivide before, and sums by predivide / ranks; 2^-10 to
+                              2^20; 0: 1 (gradient_predivide_factor) */
 } amp_mpi_average_options;
 
 #define AMP_MPI_AVERAGE_OPTIONS_INIT AMP_SIZED_(amp_mpi_average_options)
 
-/* A stretch of the list, sent together: its gradients, a mark for each, and zeros up to a multiple of the ranks. */
+/* A part of the list that is sent as one: its gradients, a mark for each, and zeros up to a multiple of the ranks. */
 struct amp_mpi_bucket_ {
-    size_t begin, end, missing; /* missing: gradients that were not announced yet */
-    uint64_t size;              /* elements on the wire */
-    char *send, *receive;       /* receive: 16 bits alone */
+    size_t begin, end, missing; /* range in the list, and number of gradients not yet announced */
+    uint64_t size;              /* elements in a message */
+    char *send, *receive;       /* message buffers (receive: 16 bits only) */
     MPI_Request request;
 };
 
-/* A list of parameters whose gradients are averaged over and over. Members are libamp's. */
+/* A list of parameters with gradients to average in every iteration. Members are private. */
 typedef struct amp_mpi_average {
-    amp_mpi *mpi;           /* whose ranks */
-    MPI_Comm first, second; /* duplicates: collectives come in one order on each, that of the buckets */
-    amp_dtype wire;         /* the type of what is sent */
-    float before, after;    /* factors */
-    size_t n, n_buckets;    /* entries of what follows */
-    void **handles;         /* parameters, in the order in which backward is done with them: from the last one */
-    struct amp_mpi_tensor_ *slots; /* the part of its bucket that is each gradient's, and the parameter's name */
-    amp_span *grads;        /* and at the host; data NULL: this rank has none */
-    size_t *bucket_of;      /* each gradient's */
-    char *announced;        /* 1: it is done */
-    struct amp_mpi_bucket_ *buckets; /* in the order of sending */
-    float *sum;                      /* of a rank's share */
-    size_t sent, added, guess;       /* buckets sent, and added up; where ready looks first */
-    int passing;                     /* between begin and finish */
-    amp_status failed;               /* the pass's first error, */
-    char why[600];                   /* and its words */
+    amp_mpi *mpi;           /* the ranks */
+    MPI_Comm first, second; /* duplicates, each with its collectives in the order of the buckets */
+    amp_dtype wire;         /* type of messages */
+    float before, after;    /* factors before and after the sum */
+    size_t n, n_buckets;    /* length of the arrays below */
+    void **handles;         /* parameters in the order in which backward completes them, the last first */
+    struct amp_mpi_tensor_ *slots; /* name of each parameter, and its part of the bucket */
+    amp_span *grads;        /* gradients in the memory of the host (data NULL: none on this rank) */
+    size_t *bucket_of;      /* bucket of each gradient */
+    char *announced;        /* 1: the gradient is complete */
+    struct amp_mpi_bucket_ *buckets; /* buckets in the order of sending */
+    float *sum;                      /* FP32 sum of the share of this rank */
+    size_t sent, added, guess;       /* buckets sent, buckets summed, first index that amp_mpi_ready tries */
+    int passing;                     /* 1 between begin and finish */
+    amp_status failed;               /* first error of the pass */
+    char why[600];                   /* its message */
 } amp_mpi_average;
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
-/* Frees it; a call of all ranks, outside a pass, before amp_mpi_close. NULL: nothing. */
+/* Frees the average. A call of all ranks, outside a pass, before amp_mpi_close. NULL: no effect. */
 static inline void amp_mpi_average_close(amp_mpi_average *average) {
     if (!average || average->mpi->lost) return;
     for (size_t b = 0; average->buckets && b < average->n_buckets; b++) {
@@ -104,7 +104,7 @@ static inline amp_status amp_mpi_average_check_(amp_mpi *mpi, const amp_mpi_aver
     return amp_mpi_fail_(mpi, AMP_ERR_MISSING_HOOK, "amp_mpi_average_open: the model's host has no hook grad");
 }
 
-/* Where buckets end, and which bucket is whose. */
+/* Cuts the list into buckets. */
 static inline void amp_mpi_average_cut_(amp_mpi_average *average, uint64_t bucket_bytes) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < average->n; i++) {
@@ -173,11 +173,11 @@ static inline uint64_t amp_mpi_average_hash_(const amp_mpi_average_options *opti
     return amp_mpi_hash_(hash, &options->predivide, sizeof options->predivide);
 }
 
-/* `params`: handles of the model's parameters that are trained, in the order of forward, as amp_optimizer.params has
- * them (with AMP_OPTIMIZER_SHARDED: those of all ranks); the array is borrowed. They are cut into buckets from the last
- * one on. A call of all ranks. AMP_ERR_CONFLICT: the ranks' lists (the parameters' names, sizes and order) or options
- * are not equal; AMP_ERR_MISSING_HOOK: `grad`; AMP_ERR_UNSUPPORTED: memory that is not the CPU's, or more than 2^31
- * elements in a bucket. */
+/* Opens an average. `params`: handles of the trained parameters of the model, in the order of forward, like
+ * amp_optimizer.params (with AMP_OPTIMIZER_SHARDED: those of all ranks). The array is borrowed. Buckets are cut from
+ * its end. A call of all ranks. AMP_ERR_CONFLICT: the lists (names, sizes and order of parameters) or the options
+ * differ between ranks. AMP_ERR_MISSING_HOOK: no hook `grad`. AMP_ERR_UNSUPPORTED: memory of another device than the
+ * CPU, or a bucket of more than 2^31 elements. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_average_open(amp_mpi *mpi, void *const *params, size_t n,
                                                              const amp_mpi_average_options *given,
                                                              amp_mpi_average **average) {

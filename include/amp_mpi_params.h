@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parameters that are equal on all ranks: at the start those of rank 0, later compared. Comes with amp_mpi.h.
+ * Parameters that are equal on all ranks: copied from rank 0 at the start, and compared later. Included by amp_mpi.h.
  */
 #ifndef AMP_MPI_PARAMS_H
 #define AMP_MPI_PARAMS_H
@@ -17,11 +17,11 @@ static inline amp_status amp_mpi_broadcast_list_(amp_mpi *mpi, amp_status own, c
     return status;
 }
 
-/* All parameters and buffers of the model become those of rank 0. Before amp_initialize: later it cannot be seen from
- * here, and masters stay as they are; outside brackets and steps amp_masters_reconcile comes next then, and
- * amp_mpi_broadcast_masters for each optimizer: a 16-bit parameter does not have all of its master. AMP_ERR_CONFLICT:
- * the ranks' models are not of one shape, or name their parameters differently; AMP_ERR_WRONG_STATE: amp_mpi_open was
- * given no model. */
+/* Copies the parameters and buffers of the model from rank 0 to all ranks. Call it before amp_initialize. Afterwards it
+ * does not reach masters: call it outside brackets and steps, then amp_masters_reconcile, then
+ * amp_mpi_broadcast_masters for each optimizer, since a 16-bit parameter does not have all bits of its master.
+ * AMP_ERR_CONFLICT: shapes or names of the models differ between ranks. AMP_ERR_WRONG_STATE: amp_mpi_open was called
+ * without a model. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_broadcast(amp_mpi *mpi) {
     struct amp_mpi_tensor_ *list = (struct amp_mpi_tensor_ *)calloc(mpi->n_params + 1, sizeof *list);
     amp_status status = list ? amp_mpi_list_(mpi, list) : amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "out of memory");
@@ -30,7 +30,7 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_broadcast(amp_mpi *mpi) {
     return status;
 }
 
-/* Which rank has another number than rank 0? */
+/* Reports the first rank with another hash than rank 0. */
 static inline amp_status amp_mpi_blame_(amp_mpi *mpi, uint64_t hash, const char *name, size_t differing, size_t n) {
     int rank = 0;
     const amp_status status = amp_mpi_other_(mpi, hash, "amp_mpi_check_equal", &rank);
@@ -68,9 +68,9 @@ static inline amp_status amp_mpi_check_list_(amp_mpi *mpi, const struct amp_mpi_
     return status;
 }
 
-/* Have all ranks the same bits in every parameter and buffer of the model? A hash of each is compared: eight bytes a
- * parameter, whatever its size. AMP_ERR_CONFLICT, on all: the words name the first parameter that differs, and the
- * first rank that does not have what rank 0 has. */
+/* Checks that every parameter and buffer of the model has the same bits on all ranks. It compares hashes, eight bytes a
+ * parameter of any size. AMP_ERR_CONFLICT, on all ranks: the message names the first parameter that differs and the
+ * first rank that differs from rank 0. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_check_equal(amp_mpi *mpi) {
     struct amp_mpi_tensor_ *list = (struct amp_mpi_tensor_ *)calloc(mpi->n_params + 1, sizeof *list);
     amp_status status = list ? amp_mpi_list_(mpi, list) : amp_mpi_fail_(mpi, AMP_ERR_NO_MEMORY, "out of memory");
@@ -79,7 +79,7 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_check_equal(amp_mpi *mpi) {
     return status;
 }
 
-/* The optimizer's masters, all of them; *n is how many. To be freed. */
+/* Lists all masters of the optimizer, `*n` of them. The caller frees the list. */
 static inline amp_status amp_mpi_masters_(amp_mpi *mpi, amp_optimizer *optimizer, amp_master **masters, size_t *n) {
     amp_master one = AMP_MASTER_INIT;
     amp_status status = amp_master_params(optimizer, &one, 0, n);
@@ -91,7 +91,7 @@ static inline amp_status amp_mpi_masters_(amp_mpi *mpi, amp_optimizer *optimizer
     return amp_mpi_said_(mpi, amp_master_params(optimizer, *masters, *n, n));
 }
 
-/* The same as a list, to be freed. */
+/* Lists the masters as tensors. The caller frees the list. */
 static inline amp_status amp_mpi_masters_list_(amp_mpi *mpi, amp_optimizer *optimizer, struct amp_mpi_tensor_ **made,
                                                size_t *n) {
     amp_master *masters;
@@ -108,8 +108,8 @@ static inline amp_status amp_mpi_masters_list_(amp_mpi *mpi, amp_optimizer *opti
     return status;
 }
 
-/* The same for what an optimizer updates (amp_master_params): FP32 masters, where there are any. Outside brackets. Not
- * for AMP_OPTIMIZER_SHARDED, where each rank has others. */
+/* Checks the tensors that the optimizer updates (amp_master_params: FP32 masters if there are any) in the same way.
+ * Outside brackets. Not for AMP_OPTIMIZER_SHARDED, since each rank updates others. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_check_masters(amp_mpi *mpi, amp_optimizer *optimizer) {
     size_t n = 0;
     struct amp_mpi_tensor_ *list;
@@ -119,8 +119,8 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_check_masters(amp_mpi *mpi, amp_
     return status;
 }
 
-/* What an optimizer updates becomes what rank 0 has: behind an amp_mpi_broadcast that came after amp_initialize, and
- * amp_masters_reconcile. Outside brackets and steps; not for AMP_OPTIMIZER_SHARDED. */
+/* Copies the tensors that the optimizer updates from rank 0 to all ranks, after amp_mpi_broadcast (if that came after
+ * amp_initialize) and amp_masters_reconcile. Outside brackets and steps. Not for AMP_OPTIMIZER_SHARDED. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_broadcast_masters(amp_mpi *mpi, amp_optimizer *optimizer) {
     size_t n = 0;
     struct amp_mpi_tensor_ *list;
@@ -132,20 +132,20 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_broadcast_masters(amp_mpi *mpi, 
 
 /* ---- Settings ---------------------------------------------------------------------------------------------------- */
 
-/* Members of amp_config that the ranks share: what is cast, and the scale's course. Not those that say how a rank
- * reports (log, trace), measures (gate) or is watched (verify, observe). */
+/* Members of amp_config that must be equal on all ranks, since casts and scales depend on them. Reporting (log, trace),
+ * measuring (gate) and checking (verify, observe) may differ. */
 #define AMP_MPI_SETTINGS_(X)                                                                                           \
     X(level) X(enabled) X(patch_ops) X(keep_batchnorm_fp32) X(master_weights) X(cache) X(cast_model_type)              \
     X(cast_model_outputs) X(lists) X(emulate) X(num_losses) X(scaler) X(loss_scale) X(init_scale) X(min_scale)         \
     X(max_scale) X(growth) X(backoff) X(window) X(hysteresis) X(consecutive_hysteresis) X(max_skips) X(check_finite)
-/* Members of a loss's amp_record that decide its next scales. */
+/* Members of the amp_record of a loss that determine its next scales. */
 #define AMP_MPI_COURSE_(X)                                                                                             \
     X(scale_after) X(next_scale) X(unskipped) X(hysteresis_left) X(clean_run) X(skips_in_row)
 
-enum { AMP_MPI_MOST_ = 32 }; /* numbers that are compared at a time */
+enum { AMP_MPI_MOST_ = 32 }; /* most numbers compared at a time */
 
-/* The configuration (`loss` 0), or loss `loss` - 1; all of it is exact in a double. AMP_ERR_NOT_FOUND: there is no such
- * loss. */
+/* Lists the configuration (`loss` 0) or the state of loss `loss` - 1 as numbers, which are exact in a double.
+ * AMP_ERR_NOT_FOUND: no such loss. */
 static inline amp_status amp_mpi_settings_(amp_mpi *mpi, amp_context *context, uint32_t loss,
                                            const char *names[AMP_MPI_MOST_], double numbers[AMP_MPI_MOST_]) {
     amp_config config = AMP_CONFIG_INIT;
@@ -174,8 +174,8 @@ static inline void amp_mpi_number_(const char *name, double number, char text[40
 #undef AMP_MPI_LEVEL_
 }
 
-/* Of settings that differ, on all ranks: AMP_ERR_CONFLICT with the first member, and the first rank that has another
- * than rank 0. */
+/* Compares the numbers on all ranks. AMP_ERR_CONFLICT: the message names the first member that differs and the first
+ * rank that differs from rank 0. */
 static inline amp_status amp_mpi_settings_differ_(amp_mpi *mpi, const char *const *names, const double *own,
                                                   uint32_t loss, const char *what) {
     double wanted[AMP_MPI_MOST_], theirs[AMP_MPI_MOST_] = { 0 };
@@ -186,7 +186,7 @@ static inline amp_status amp_mpi_settings_differ_(amp_mpi *mpi, const char *cons
     memcpy(wanted, own, sizeof wanted);
     if (mpi->rank == rank) memcpy(theirs, own, sizeof theirs);
     status = amp_mpi_exchange_(mpi, wanted, sizeof wanted, 1, MPI_BYTE, MPI_OP_NULL, what);
-    if (status == AMP_OK) /* zeros of all others; the sum of bits, for MPICH's maximum of bytes has a sign */
+    if (status == AMP_OK) /* zeros from all other ranks: a sum of bits, since MPI_MAX of bytes is signed in MPICH */
         status = amp_mpi_exchange_(mpi, theirs, AMP_MPI_MOST_, sizeof *theirs, MPI_UINT64_T, MPI_SUM, what);
     if (status != AMP_OK) return status;
     while (i + 1 < AMP_MPI_MOST_ && !memcmp(&theirs[i], &wanted[i], sizeof wanted[i])) i++;
@@ -198,10 +198,10 @@ static inline amp_status amp_mpi_settings_differ_(amp_mpi *mpi, const char *cons
                          text[0], of_loss, text[1]);
 }
 
-/* Have all ranks one configuration, in all that the ops and the course of the scale hang on, and do their losses have
- * the same scales at the same place of that course? After amp_initialize and amp_mpi_state_load, outside brackets:
- * gradients of two scales have no average. AMP_ERR_CONFLICT, on all: the words have the member of amp_config or
- * amp_record, the first rank with another than rank 0, and both. */
+/* Checks that all ranks have the same configuration, as far as ops and scales depend on it, and that each loss has the
+ * same scale and scaler state on all ranks. Call it after amp_initialize and after amp_mpi_state_load, outside
+ * brackets: gradients with different scales cannot be averaged. AMP_ERR_CONFLICT, on all ranks: the message names the
+ * member of amp_config or amp_record, the first rank that differs from rank 0, and both values. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_check_settings(amp_mpi *mpi, amp_context *context) {
     static const char what[] = "amp_mpi_check_settings";
     const char *names[AMP_MPI_MOST_];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One pass of an average: gradients are announced as backward is done with them, buckets sent when they are complete,
- * and all is the host's again behind finish. Comes with amp_mpi_average.h.
+ * One pass of an average: the host announces gradients as backward completes them, complete buckets are sent, and after
+ * finish the gradients belong to the host again. Included by amp_mpi_average.h.
  */
 #ifndef AMP_MPI_PASS_H
 #define AMP_MPI_PASS_H
@@ -9,7 +9,7 @@
 #include "amp_mpi_average.h"
 #include "amp_mpi_params.h"
 
-/* Keeps the pass's first error: all is sent in any case, so that no rank waits for this one. */
+/* Stores the first error of the pass. Everything is sent in any case, so that no rank waits for this one. */
 static inline void amp_mpi_average_note_(amp_mpi_average *average, amp_status status) {
     if (status == AMP_OK || average->failed != AMP_OK) return;
     average->failed = status;
@@ -22,7 +22,7 @@ static inline amp_status amp_mpi_average_said_(amp_mpi_average *average) {
     return average->failed;
 }
 
-/* Where this rank's mark of gradient i lies: not 0 where there is a gradient. */
+/* Finds the mark of gradient i of this rank, which is not 0 if there is a gradient. */
 static inline amp_span amp_mpi_average_mark_(const amp_mpi_average *average, size_t i) {
     const struct amp_mpi_bucket_ *bucket = &average->buckets[average->bucket_of[i]];
     const amp_span *last = &average->slots[bucket->end - 1].span;
@@ -46,7 +46,7 @@ static inline void amp_mpi_average_pack_(amp_mpi_average *average, const struct 
     }
 }
 
-/* Buckets go in their order, whatever the order of the gradients: the ranks' collectives must be the same. */
+/* Sends buckets in their order, not in the order of gradients, so that all ranks have the same order of collectives. */
 static inline void amp_mpi_average_send_(amp_mpi_average *average) {
     for (; !average->mpi->lost && average->sent < average->n_buckets && !average->buckets[average->sent].missing;
          average->sent++) {
@@ -61,7 +61,7 @@ static inline void amp_mpi_average_send_(amp_mpi_average *average) {
     }
 }
 
-/* This rank's share of a bucket, of 16 bits, added up in FP32 in the order of the ranks; then all shares go round. */
+/* Sums this rank's share of a 16-bit bucket in FP32, in the order of the ranks, and starts to gather all shares. */
 static inline void amp_mpi_average_add_(amp_mpi_average *average, struct amp_mpi_bucket_ *bucket) {
     const int ranks = average->mpi->size, share = (int)bucket->size / ranks;
     amp_span sum, part;
@@ -80,7 +80,7 @@ static inline void amp_mpi_average_add_(amp_mpi_average *average, struct amp_mpi
     amp_mpi_average_note_(average, amp_mpi_code_(average->mpi, code, "amp_mpi_average: a sum was not sent"));
 }
 
-/* What has come is added up, in the order of the buckets again. MPI works in its calls only: these are some. */
+/* Sums the received buckets, in their order. It also calls MPI, which makes progress only inside its calls. */
 static inline void amp_mpi_average_progress_(amp_mpi_average *average) {
     for (; average->added < average->sent; average->added++) {
         struct amp_mpi_bucket_ *bucket = &average->buckets[average->added];
@@ -92,8 +92,8 @@ static inline void amp_mpi_average_progress_(amp_mpi_average *average) {
     }
 }
 
-/* From here to finish gradients are announced: inside the bracket, before backward. AMP_ERR_WRONG_STATE: the pass
- * before is not over. */
+/* Begins a pass, in which gradients are announced until finish: inside the bracket, before backward.
+ * AMP_ERR_WRONG_STATE: the last pass is not finished. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_average_begin(amp_mpi_average *average) {
     if (average->mpi->lost) return AMP_ERR_BACKEND;
     if (average->passing)
@@ -115,7 +115,7 @@ static inline void amp_mpi_average_announce_(amp_mpi_average *average, size_t i,
     average->buckets[average->bucket_of[i]].missing--;
 }
 
-/* As the host's hook tells of it. */
+/* Reads gradient i with the hook of the host. */
 static inline void amp_mpi_average_fetch_(amp_mpi_average *average, size_t i) {
     amp_mpi *mpi = average->mpi;
     const char *name = average->slots[i].name;
@@ -132,10 +132,10 @@ static inline void amp_mpi_average_fetch_(amp_mpi_average *average, size_t i) {
     amp_mpi_average_announce_(average, i, status == AMP_OK && grad ? &span : NULL);
 }
 
-/* The gradient of this parameter is done, no later backward adds to it, and it is the host's again behind finish: it is
- * averaged in place, where the hook `grad` tells of it now. Sends each bucket that is complete, if all before it are.
- * In any order, but each once. A host that cannot tell does not call it: finish sends what is left. On an error go on
- * to finish all the same. */
+/* Announces that the gradient of a parameter is complete: no later backward adds to it. The hook `grad` must return it
+ * now. libamp averages it in place and owns it until finish. Sends each complete bucket once all earlier ones are sent.
+ * Gradients come in any order, each once. A host that does not know when gradients are complete need not call it, since
+ * finish sends the rest. After an error call finish all the same. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_ready(amp_mpi_average *average, const void *param) {
     if (average->mpi->lost) return AMP_ERR_BACKEND;
     size_t i = average->guess;
@@ -160,8 +160,8 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_ready(amp_mpi_average *average, 
     return amp_mpi_average_said_(average);
 }
 
-/* Back to the host. A gradient that no rank has is left alone; one that others have and this rank has not is an error
- * here: its parameter would part from theirs. */
+/* Copies averages to the host. A gradient that no rank has stays absent. A gradient that only other ranks have is an
+ * error on this rank, since its parameter would diverge from theirs. */
 static inline void amp_mpi_average_unpack_(amp_mpi_average *average, const struct amp_mpi_bucket_ *bucket) {
     const float factor = bucket->receive ? 1.0f : average->after;
     for (size_t i = bucket->begin; i < bucket->end; i++) {
@@ -181,9 +181,9 @@ static inline void amp_mpi_average_unpack_(amp_mpi_average *average, const struc
     }
 }
 
-/* Sends what was not announced, and waits for all of it. After an error the gradients of this rank are not what the
- * others have: cancel the bracket (all ranks skip); after AMP_ERR_BACKEND end the job. AMP_ERR_WRONG_STATE: a parameter
- * without a gradient here that has one elsewhere; or no pass was begun. */
+/* Sends the gradients that were not announced and waits for all. After an error the gradients of this rank differ from
+ * the others: cancel the bracket, and all ranks skip. After AMP_ERR_BACKEND end the job. AMP_ERR_WRONG_STATE: a
+ * parameter has a gradient on other ranks but not here, or no pass was begun. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_average_finish(amp_mpi_average *average) {
     if (average->mpi->lost) return AMP_ERR_BACKEND;
     if (!average->passing)
@@ -208,7 +208,7 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_average_finish(amp_mpi_average *
     return amp_mpi_average_said_(average);
 }
 
-/* The optimizer's gradient of parameter i of the list, whose order is the optimizer's from its end. */
+/* Finds the gradient in the optimizer for parameter i of the list, which has the reverse order of the optimizer. */
 static inline amp_status amp_mpi_average_master_(amp_mpi_average *average, const amp_master *masters, size_t n,
                                                  size_t i, amp_span *grad) {
     const amp_master *master = i < n ? &masters[n - 1 - i] : NULL;
@@ -225,11 +225,10 @@ static inline amp_status amp_mpi_average_master_(amp_mpi_average *average, const
     return AMP_OK;
 }
 
-/* A whole pass after the bracket instead, over what the optimizer updates from (amp_master_params): between
- * amp_scale_loss_end, where its action is not AMP_SKIP, and clipping. FP32 master gradients where there are masters, so
- * that nothing is rounded to 16 bits after the average; nothing overlaps. Not with FP16 on the wire
- * (AMP_ERR_UNSUPPORTED): unscaled gradients vanish there, and an overflow would come too late to be skipped. Not for
- * AMP_OPTIMIZER_SHARDED. */
+/* Averages in one pass after the bracket, without overlap with backward: the gradients that the optimizer uses
+ * (amp_master_params), which are FP32 with masters, so that nothing is rounded to 16 bits after the average. Call it
+ * between amp_scale_loss_end, if the action is not AMP_SKIP, and clipping. AMP_ERR_UNSUPPORTED: FP16 messages, since
+ * unscaled gradients vanish in them and an overflow would come too late for a skip. Not for AMP_OPTIMIZER_SHARDED. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_average_masters(amp_mpi_average *average, amp_optimizer *optimizer) {
     amp_mpi *mpi = average->mpi;
     amp_master *masters;

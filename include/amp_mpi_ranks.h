@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ranks of an MPI job as libamp uses them, and what they decide together. Comes with amp_mpi.h, where rules and
- * errors are said.
+ * The ranks of an MPI job in libamp, and their common decisions. Included by amp_mpi.h, which has the rules and errors.
  */
 #ifndef AMP_MPI_RANKS_H
 #define AMP_MPI_RANKS_H
@@ -15,27 +14,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What the functions below share ------------------------------------------------------------------------------ */
+/* ---- Common parts ------------------------------------------------------------------------------------------------ */
 
-enum { AMP_MPI_ROOM_ = 1 << 20 }; /* bytes that travel at a time, of what is not a gradient */
+enum { AMP_MPI_ROOM_ = 1 << 20 }; /* bytes in a message without gradients */
 
-/* Ranks, and a model that each of them has. Members are libamp's. */
+/* Ranks, and the model that each of them has. Members are private. */
 typedef struct amp_mpi {
-    MPI_Comm comm;       /* a duplicate */
-    MPI_Datatype word;   /* struct amp_mpi_word_ */
-    MPI_Op combine;      /* amp_mpi_combine_ */
-    int rank, size;      /* this one, of so many */
-    double timeout;      /* seconds; 0: none */
-    amp_host host;       /* the model's */
-    amp_param *params;   /* the model's; names are copies */
+    MPI_Comm comm;       /* a duplicate of the communicator */
+    MPI_Datatype word;   /* type of struct amp_mpi_word_ */
+    MPI_Op combine;      /* amp_mpi_combine_ as an MPI operation */
+    int rank, size;      /* this rank, and the number of ranks */
+    double timeout;      /* seconds (0: none) */
+    amp_host host;       /* hooks of the host of the model */
+    amp_param *params;   /* parameters of the model, with copies of their names */
     size_t n_params;     /* entries of params */
-    char *room;          /* buffer of messages, AMP_MPI_ROOM_ bytes; MPI may write to it after a timeout */
-    MPI_Request request; /* of the message in room */
-    int lost;            /* out of step (AMP_ERR_BACKEND): nothing is sent or freed any more, and `why` stays */
-    char why[600];       /* the last error */
+    char *room;          /* message buffer of AMP_MPI_ROOM_ bytes, which MPI may still write to after a timeout */
+    MPI_Request request; /* request of the message in room */
+    int lost;            /* 1: out of step (AMP_ERR_BACKEND), so that nothing is sent or freed and `why` stays */
+    char why[600];       /* message of the last error */
 } amp_mpi;
 
-/* A tensor by its name. */
+/* A tensor with its name. */
 struct amp_mpi_tensor_ {
     const char *name;
     amp_span span;
@@ -54,12 +53,12 @@ static inline amp_status amp_mpi_fail_(amp_mpi *mpi, amp_status status, const ch
     return status;
 }
 
-/* What a function of libamp returned. */
+/* Converts the status of a function of libamp. */
 static inline amp_status amp_mpi_said_(amp_mpi *mpi, amp_status status) {
     return status == AMP_OK ? AMP_OK : amp_mpi_fail_(mpi, status, "%s", amp_last_error());
 }
 
-/* What a function of MPI returned. */
+/* Converts the return code of a function of MPI. */
 static inline amp_status amp_mpi_code_(amp_mpi *mpi, int code, const char *what) {
     char words[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
@@ -69,8 +68,8 @@ static inline amp_status amp_mpi_code_(amp_mpi *mpi, int code, const char *what)
                          words);
 }
 
-/* MPI_Wait for a request that is complete. Open MPI gives the error of a collective's request to the handler of
- * MPI_COMM_WORLD (MPI 4: of MPI_COMM_SELF), which ends the job: that one returns it meanwhile. */
+/* Calls MPI_Wait for a complete request. Open MPI passes the error of a collective request to the error handler of
+ * MPI_COMM_WORLD (MPI 4: of MPI_COMM_SELF), which ends the job. So that handler returns errors during the call. */
 static inline int amp_mpi_take_(MPI_Request *request) {
     MPI_Comm comms[2];
     MPI_Errhandler handlers[2];
@@ -87,13 +86,13 @@ static inline int amp_mpi_take_(MPI_Request *request) {
     return code;
 }
 
-/* MPI_Test, but an error comes back as a code. */
+/* Calls MPI_Test with errors as codes. */
 static inline int amp_mpi_test_(MPI_Request *request, int *done) {
     const int code = MPI_Request_get_status(*request, done, MPI_STATUS_IGNORE);
     return code == MPI_SUCCESS && *done ? amp_mpi_take_(request) : code;
 }
 
-/* For what was started with `code`. */
+/* Waits for a request that was started with `code`. */
 static inline amp_status amp_mpi_wait_(amp_mpi *mpi, int code, MPI_Request *request, const char *what) {
     const double since = MPI_Wtime();
     int done = 0;
@@ -109,8 +108,8 @@ static inline amp_status amp_mpi_wait_(amp_mpi *mpi, int code, MPI_Request *requ
     return amp_mpi_code_(mpi, code, what);
 }
 
-/* `n` elements of `width` bytes, in place: combined over the ranks, or those of rank 0 (MPI_OP_NULL). They travel in
- * `room`: the caller's memory, often its stack, is not there any more when MPI comes to it after a timeout. */
+/* Combines `n` elements of `width` bytes over the ranks in place, or copies those of rank 0 (MPI_OP_NULL). They travel
+ * in `room`, since the memory of the caller, often its stack, may be gone when MPI uses it after a timeout. */
 static inline amp_status amp_mpi_exchange_(amp_mpi *mpi, void *data, uint64_t n, size_t width, MPI_Datatype type,
                                            MPI_Op op, const char *what) {
     amp_status status = mpi->lost ? AMP_ERR_BACKEND : AMP_OK;
@@ -144,20 +143,20 @@ static inline uint64_t amp_mpi_width_(amp_dtype dtype) {
 
 /* ---- Words ------------------------------------------------------------------------------------------------------- */
 
-/* Every call of all ranks begins with a word, of one size whatever the call: ranks that make different calls, or the
- * same with different arguments, find that before anything else travels. */
-#define AMP_MPI_VALUES_ 4 /* that a word carries */
+/* The first message of every call of all ranks. It has the same size for every call, so that ranks with different
+ * calls, or different arguments, find out before anything else is sent. */
+#define AMP_MPI_VALUES_ 4 /* values in a word */
 struct amp_mpi_word_ {
-    uint64_t call;                   /* hash of the call; 0: the ranks' calls differ */
+    uint64_t call;                   /* hash of the call (0: calls differ between ranks) */
     uint64_t same;                   /* hash of arguments that must be equal */
-    int32_t differs;                 /* 1: they are not */
-    int32_t reduction;               /* AMP_REDUCE_*, of values */
-    int32_t status;                  /* the worst status */
-    int32_t rank;                    /* the first rank that has it */
-    double values[AMP_MPI_VALUES_];  /* combined by it */
+    int32_t differs;                 /* 1: `same` differs between ranks */
+    int32_t reduction;               /* AMP_REDUCE_* for values */
+    int32_t status;                  /* worst status of any rank */
+    int32_t rank;                    /* first rank with that status */
+    double values[AMP_MPI_VALUES_];  /* values combined by `reduction` */
 };
 
-/* An MPI_Op: `n` words of `out` become those of `in` and `out` combined. MPI's buffers may have any alignment. */
+/* Combines `n` words of `in` and `out` into `out`, as an MPI_Op. The buffers of MPI may have any alignment. */
 static inline void amp_mpi_combine_(void *in, void *out, int *n, MPI_Datatype *type) {
     (void)type;
     for (int i = 0; i < *n; i++) {
@@ -168,7 +167,7 @@ static inline void amp_mpi_combine_(void *in, void *out, int *n, MPI_Datatype *t
         if (a.call != b.call) b.call = 0;
         if (a.differs || a.same != b.same) b.differs = 1;
         if (a.status < b.status || (a.status == b.status && a.rank < b.rank)) b.status = a.status, b.rank = a.rank;
-        for (int k = 0; k < AMP_MPI_VALUES_; k++) /* a NaN is the greatest */
+        for (int k = 0; k < AMP_MPI_VALUES_; k++) /* NaN counts as the largest */
             if (b.reduction != AMP_REDUCE_MAX) b.values[k] += a.values[k];
             else if (a.values[k] > b.values[k] || a.values[k] != a.values[k]) b.values[k] = a.values[k];
         memcpy(at, &b, sizeof b);
@@ -190,8 +189,8 @@ static inline amp_status amp_mpi_meet_(amp_mpi *mpi, struct amp_mpi_word_ *word,
                          what, mpi->rank, mpi->size);
 }
 
-/* Did every rank come so far, with an equal number? The worst status and whose it is go to all; `*differs`: the numbers
- * are not equal. */
+/* Waits until every rank has made this call. Returns the worst status, with its rank, on all ranks. `*differs`: the
+ * numbers `same` are not equal. */
 static inline amp_status amp_mpi_agree_on_(amp_mpi *mpi, amp_status own, uint64_t same, const char *what,
                                            int *differs) {
     struct amp_mpi_word_ word;
@@ -210,13 +209,13 @@ static inline amp_status amp_mpi_agree_(amp_mpi *mpi, amp_status own, const char
     return amp_mpi_agree_on_(mpi, own, 0, what, &differs);
 }
 
-/* Of `n` pairs of numbers and their complements: the greatest of all ranks. A number is the same everywhere where the
- * complement of the one is the other. */
+/* Takes the maxima over the ranks of `n` numbers, each beside its complement. A number is equal on all ranks if the
+ * maxima are complements of each other. */
 static inline amp_status amp_mpi_greatest_(amp_mpi *mpi, uint64_t *pairs, size_t n, const char *what) {
     return amp_mpi_exchange_(mpi, pairs, 2 * n, sizeof *pairs, MPI_UINT64_T, MPI_MAX, what);
 }
 
-/* The first rank whose number is not that of rank 0; `size` where there is none. */
+/* Finds the first rank with another number than rank 0, or `size` if there is none. */
 static inline amp_status amp_mpi_other_(amp_mpi *mpi, uint64_t number, const char *what, int *rank) {
     uint64_t wanted = number;
     amp_status status = amp_mpi_exchange_(mpi, &wanted, 1, sizeof wanted, MPI_UINT64_T, MPI_OP_NULL, what);
@@ -227,7 +226,7 @@ static inline amp_status amp_mpi_other_(amp_mpi *mpi, uint64_t number, const cha
 
 /* ---- Lists ------------------------------------------------------------------------------------------------------- */
 
-/* Names, sizes and types of the list, in its order; not its data. */
+/* Hashes the names, sizes and types of the list, in order, without data. */
 static inline uint64_t amp_mpi_layout_(const struct amp_mpi_tensor_ *list, size_t n) {
     uint64_t hash = amp_mpi_hash_(n, NULL, 0);
     for (size_t i = 0; i < n; i++) {
@@ -238,10 +237,10 @@ static inline uint64_t amp_mpi_layout_(const struct amp_mpi_tensor_ *list, size_
     return hash;
 }
 
-/* Where the ranks' lists, of `n` entries each, begin to differ: *equal := how many entries are the same on all. */
+/* Finds by bisection the number of leading entries that are equal on all ranks. */
 static inline amp_status amp_mpi_bisect_(amp_mpi *mpi, const struct amp_mpi_tensor_ *list, size_t n, const char *what,
                                          size_t *equal) {
-    size_t differs = n + 1; /* so many entries are not the same on all, if the lists have them */
+    size_t differs = n + 1; /* least number of leading entries known to differ */
     amp_status status = AMP_OK;
     for (*equal = 0; status == AMP_OK && differs - *equal > 1;) {
         const size_t half = differs > n ? n : *equal + (differs - *equal) / 2;
@@ -254,7 +253,8 @@ static inline amp_status amp_mpi_bisect_(amp_mpi *mpi, const struct amp_mpi_tens
     return status;
 }
 
-/* Of lists that differ, on all ranks: AMP_ERR_CONFLICT with the first place and rank; AMP_OK: they do not. */
+/* Compares lists on all ranks. AMP_ERR_CONFLICT names the first entry and rank that differ. AMP_OK: the lists are
+ * equal. */
 static inline amp_status amp_mpi_lists_differ_(amp_mpi *mpi, const struct amp_mpi_tensor_ *list, size_t n,
                                                const char *what) {
     static const char differ[] = "the ranks' lists of parameters differ in number, names, sizes, types or order";
@@ -276,7 +276,7 @@ static inline amp_status amp_mpi_lists_differ_(amp_mpi *mpi, const struct amp_mp
                          (unsigned long long)amp_mpi_width_(list[i].span.dtype));
 }
 
-/* Have all ranks come so far, with this list and this number of options? */
+/* Waits until every rank has made this call, with the same list and hash of options. */
 static inline amp_status amp_mpi_agree_list_(amp_mpi *mpi, amp_status own, const struct amp_mpi_tensor_ *list, size_t n,
                                              uint64_t options, const char *what) {
     int differs = 0;
@@ -310,7 +310,7 @@ static inline amp_status amp_mpi_modelled_(amp_mpi *mpi) {
     return amp_mpi_fail_(mpi, AMP_ERR_WRONG_STATE, "amp_mpi_open was given no model: this call needs its parameters");
 }
 
-/* Elements of a compact block in the CPU's memory. */
+/* Reads a handle as a compact block in CPU memory. */
 static inline amp_status amp_mpi_look_(amp_mpi *mpi, void *handle, const char *what, const char *name, amp_span *span) {
     amp_tensor_view view;
     int64_t size = 1;
@@ -342,13 +342,14 @@ static inline amp_status amp_mpi_list_(amp_mpi *mpi, struct amp_mpi_tensor_ *lis
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
-/* MPI_Init came, and MPI_Finalize did not: any other call of MPI's ends the job outside of these. */
+/* Returns 1 between MPI_Init and MPI_Finalize. Outside, any other call of MPI ends the job. */
 static inline int amp_mpi_runs_(void) {
     int begun = 0, ended = 0;
     return MPI_Initialized(&begun) == MPI_SUCCESS && begun && MPI_Finalized(&ended) == MPI_SUCCESS && !ended;
 }
 
-/* A duplicate that returns errors. The host's own handler, often the one that ends the job, is not asked. */
+/* Duplicates a communicator with errors as codes, without a call of the error handler of the host, which often ends the
+ * job. */
 static inline int amp_mpi_dup_(MPI_Comm comm, MPI_Comm *made) {
     MPI_Errhandler handler;
     int code = MPI_Comm_get_errhandler(comm, &handler);
@@ -362,8 +363,9 @@ static inline int amp_mpi_dup_(MPI_Comm comm, MPI_Comm *made) {
     return code;
 }
 
-/* Closes it; a call of all ranks, before MPI_Finalize and after what was opened on it. NULL: nothing; nor is anything
- * freed after AMP_ERR_BACKEND, here and where the others are closed: MPI may still write there. */
+/* Closes the ranks. A call of all ranks, before MPI_Finalize and after closing what was opened on it. NULL: no effect.
+ * After AMP_ERR_BACKEND nothing is freed, by this or other closing functions, since MPI may still write to the
+ * memory. */
 static inline void amp_mpi_close(amp_mpi *mpi) {
     if (!mpi || mpi->lost) return;
     for (size_t i = 0; mpi->params && i < mpi->n_params; i++) free((void *)(uintptr_t)mpi->params[i].name);
@@ -377,7 +379,7 @@ static inline void amp_mpi_close(amp_mpi *mpi) {
     free(mpi);
 }
 
-/* The last error on `mpi` in words; NULL: why there is none. */
+/* Returns the message of the last error on `mpi`. NULL: the conditions of amp_mpi_open. */
 static inline const char *amp_mpi_error(const amp_mpi *mpi) {
     return mpi ? mpi->why
                : "amp_mpi_open: MPI_Init comes first and MPI_Finalize after amp_mpi_close, the communicator has one "
@@ -398,10 +400,10 @@ static inline int amp_mpi_copy_params_(amp_mpi *mpi, const amp_model *model) {
     return mpi->params != NULL;
 }
 
-/* The ranks of `comm`, which stays the host's. `model`: its host's hooks, its parameters and buffers with their names;
- * copied, handles are kept; NULL: for amp_mpi_reduce, settings and masters alone. A call of all ranks.
- * AMP_ERR_INVALID_ARGUMENT: MPI_COMM_NULL, or a communicator of two groups; AMP_ERR_WRONG_STATE: before MPI_Init or
- * after MPI_Finalize; AMP_ERR_MISSING_HOOK: `view`; AMP_ERR_NO_MEMORY, AMP_ERR_BACKEND: end the job. */
+/* Opens the ranks of `comm`, which remains the property of the host. `model`: its hooks, parameters and buffers with
+ * their names are copied, handles are kept. model NULL: only amp_mpi_reduce, settings and masters are available. A call
+ * of all ranks. AMP_ERR_INVALID_ARGUMENT: MPI_COMM_NULL, or an intercommunicator. AMP_ERR_WRONG_STATE: before MPI_Init
+ * or after MPI_Finalize. AMP_ERR_MISSING_HOOK: no hook `view`. AMP_ERR_NO_MEMORY, AMP_ERR_BACKEND: end the job. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_open(MPI_Comm comm, const amp_model *model, amp_mpi **mpi) {
     int groups = 0;
     if (!mpi) return AMP_ERR_INVALID_ARGUMENT;
@@ -433,10 +435,9 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_open(MPI_Comm comm, const amp_mo
     return AMP_OK;
 }
 
-/* How many seconds one rank waits for the others before it says that one is gone; 0 (the default) or less: for ever.
- * More than the slowest rank is ever behind, saving and evaluating included. A launcher ends the job where a process
- * died; this is for those that hang, and for launchers that look away. AMP_ERR_INVALID_ARGUMENT: NaN; the timeout stays
- * what it was. */
+/* Sets the seconds that one rank waits for the others before it reports a lost rank. 0 (the default) or less: no limit.
+ * Choose more than the slowest rank can be late, with time for saving and evaluation. It detects ranks that hang, and
+ * ranks that died under a launcher that does not end the job. AMP_ERR_INVALID_ARGUMENT: NaN; the timeout stays. */
 static inline amp_status amp_mpi_set_timeout(amp_mpi *mpi, double seconds) {
     if (seconds != seconds)
         return amp_mpi_fail_(mpi, AMP_ERR_INVALID_ARGUMENT,
@@ -447,8 +448,8 @@ static inline amp_status amp_mpi_set_timeout(amp_mpi *mpi, double seconds) {
 
 /* ---- Decisions --------------------------------------------------------------------------------------------------- */
 
-/* What the hook amp_host.reduce has to do. AMP_ERR_BACKEND where another rank reduces otherwise, or more or fewer
- * values: it is at another place of the program. */
+/* Reduces values over the ranks, as the hook amp_host.reduce must. AMP_ERR_BACKEND: another rank reduces with another
+ * operation or number of values, so it is at another point of the program. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_reduce(amp_mpi *mpi, amp_reduction reduction, double *values,
                                                        size_t n) {
     static const char what[] = "amp_mpi_reduce";

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizers of which each rank has a part (AMP_OPTIMIZER_SHARDED; ZeRO's first stage): a rank holds masters and
- * moments of the parameters that it updates, and the others get these after the step. Their states are a file a rank,
- * which any number of ranks loads. Comes with amp_mpi.h.
+ * Sharded optimizers (AMP_OPTIMIZER_SHARDED, stage 1 of ZeRO): each rank has masters and moments of the parameters that
+ * it updates, and the other ranks receive these parameters after the step. Checkpoints have one file a rank and can be
+ * loaded by any number of ranks. Included by amp_mpi.h.
  *
  *     amp_mpi_shard_open(mpi, params, n, &shard);                           before amp_initialize; all parameters
  *     optimizer.params = params + shard->first, optimizer.n_params = shard->count;
@@ -26,18 +26,18 @@
 
 /* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
-/* Whose parameter is whose: stretches of the list, one a rank, of about equally many elements. */
+/* The distribution of parameters: one range of the list a rank, with about equally many elements. */
 typedef struct amp_mpi_shard {
-    amp_mpi *mpi;          /* whose ranks */
-    size_t first, count;   /* this rank's: params[first] and count - 1 after it; count 0: none */
-    size_t n;              /* entries of what follows */
-    void **handles;        /* of all parameters */
-    int *owners;           /* ranks */
-    struct amp_mpi_tensor_ *tensors; /* names, and the memory that they have now */
-    MPI_Request *requests; /* of a gather */
+    amp_mpi *mpi;          /* the ranks */
+    size_t first, count;   /* range of this rank in params (count 0: none) */
+    size_t n;              /* length of the arrays below */
+    void **handles;        /* all parameters */
+    int *owners;           /* rank that updates each parameter */
+    struct amp_mpi_tensor_ *tensors; /* names and current memory of the parameters */
+    MPI_Request *requests; /* requests of a gather */
 } amp_mpi_shard;
 
-/* Frees it. NULL: nothing. */
+/* Frees the shard. NULL: no effect. */
 static inline void amp_mpi_shard_close(amp_mpi_shard *shard) {
     if (!shard || shard->mpi->lost) return;
     free(shard->handles);
@@ -47,7 +47,7 @@ static inline void amp_mpi_shard_close(amp_mpi_shard *shard) {
     free(shard);
 }
 
-/* A parameter is the rank's in whose part of all elements its middle lies. */
+/* Assigns each parameter to the rank with the share of all elements that contains its middle. */
 static inline void amp_mpi_shard_deal_(amp_mpi_shard *shard) {
     uint64_t total = 0, before = 0;
     for (size_t i = 0; i < shard->n; i++) total += shard->tensors[i].span.size;
@@ -87,9 +87,9 @@ static inline amp_status amp_mpi_shard_fill_(amp_mpi_shard *shard, void *const *
     return status;
 }
 
-/* `params`: handles of all parameters that are trained, equal on all ranks in names, sizes, types and order; the array
- * is borrowed. A call of all ranks. More ranks than parameters: some have none. AMP_ERR_CONFLICT: the ranks' lists are
- * not equal. */
+/* Distributes the parameters over the ranks. `params`: handles of all trained parameters, with equal names, sizes,
+ * types and order on all ranks. The array is borrowed. A call of all ranks. With more ranks than parameters some have
+ * none. AMP_ERR_CONFLICT: lists differ between ranks. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_shard_open(amp_mpi *mpi, void *const *params, size_t n,
                                                            amp_mpi_shard **shard) {
     amp_mpi_shard *made = (amp_mpi_shard *)calloc(1, sizeof *made);
@@ -105,10 +105,10 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_shard_open(amp_mpi *mpi, void *c
     return status;
 }
 
-/* Every parameter becomes what the rank that updates it has: after the step, skipped ones too (all ranks call it), in
- * the type that it has now, 16 bits where the model is in 16 bits. `context`: its casts are dropped; NULL after
- * amp_shutdown, where each rank had FP32 values of its own part alone. A host with the hook `version` counts its
- * parameters as changed. AMP_ERR_CONFLICT, on all: a parameter has another type or size on one rank; nothing was
+/* Copies each parameter from the rank that updates it to all others. A call of all ranks after every step, skipped ones
+ * included. Parameters have their current type, 16 bits in a 16-bit model. `context`: its cached casts are dropped.
+ * NULL after amp_shutdown, when each rank has FP32 values of its own range only. With the hook `version` the host must
+ * count its parameters as changed. AMP_ERR_CONFLICT, on all ranks: type or size of a parameter differs; nothing has
  * changed. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_shard_gather(amp_mpi_shard *shard, amp_context *context) {
     static const char what[] = "amp_mpi_shard_gather";
@@ -126,20 +126,20 @@ AMP_MUST_CHECK static inline amp_status amp_mpi_shard_gather(amp_mpi_shard *shar
     return status;
 }
 
-/* ---- States in parts --------------------------------------------------------------------------------------------- */
+/* ---- Checkpoints ------------------------------------------------------------------------------------------------- */
 
 static inline amp_status amp_mpi_part_(amp_mpi *mpi, const char *path, int part, int parts, char *name) {
     if (snprintf(name, FILENAME_MAX, "%s-%05d-of-%05d.safetensors", path, part, parts) < FILENAME_MAX) return AMP_OK;
     return amp_mpi_fail_(mpi, AMP_ERR_INVALID_ARGUMENT, "a path is too long: %.200s...", path);
 }
 
-/* Another number for each save: MPI's clock may count from the job's start, addresses differ from job to job. */
+/* Returns another number for each save. The clock of MPI may start with the job, but addresses differ between jobs. */
 static inline uint64_t amp_mpi_state_number_(const amp_mpi *mpi, const char *path) {
     const double tick = MPI_Wtime();
     return amp_mpi_hash_(amp_mpi_hash_(amp_mpi_hash_(0, path, strlen(path)), &tick, sizeof tick), &mpi, sizeof mpi);
 }
 
-/* Ranks that were given other paths, or see other folders, have written where nobody will look. */
+/* Checks that rank 0 sees the files of all ranks. Otherwise ranks had different paths or folders. */
 static inline amp_status amp_mpi_state_sees_(amp_mpi *mpi, const char *path) {
     char name[FILENAME_MAX];
     amp_status status = AMP_OK;
@@ -156,7 +156,7 @@ static inline amp_status amp_mpi_state_sees_(amp_mpi *mpi, const char *path) {
     return status;
 }
 
-/* How many parts there are, and the save's number, stand in the file at `path`, which comes last, and as a whole. */
+/* Writes the file at `path` with the number of parts and the number of the save, last, and by an atomic rename. */
 static inline amp_status amp_mpi_state_seal_(amp_mpi *mpi, const char *path) {
     char name[FILENAME_MAX];
     if (snprintf(name, sizeof name, "%s.part", path) >= FILENAME_MAX)
@@ -169,9 +169,9 @@ static inline amp_status amp_mpi_state_seal_(amp_mpi *mpi, const char *path) {
     return amp_mpi_fail_(mpi, AMP_ERR_IO, "amp_mpi_state_save: cannot write %.400s", path);
 }
 
-/* What amp_state_save saves, a file a rank: `path`-00001-of-00004.safetensors and so on, and `path` itself, written
- * last, with their number. A call of all ranks, where amp_state_save may be called; the folder is one that all ranks
- * see. Name a save by its step: of one that was killed some parts are older, and loading refuses them. */
+/* Saves what amp_state_save saves, one file a rank: `path`-00001-of-00004.safetensors and so on, then `path` itself
+ * with the number of parts. A call of all ranks where amp_state_save is allowed, into a folder shared by all ranks. Put
+ * the step into the path: an interrupted save leaves parts of different ages, and loading refuses them. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_state_save(amp_mpi *mpi, amp_context *context, const char *path) {
     char name[FILENAME_MAX];
     amp_status status = mpi->lost ? AMP_ERR_BACKEND : amp_mpi_part_(mpi, path, mpi->rank + 1, mpi->size, name);
@@ -198,7 +198,7 @@ static inline amp_status amp_mpi_state_read_(amp_mpi *mpi, amp_context *context,
     return status;
 }
 
-/* All ranks have to read one save: of two the model would be a mixture. */
+/* Checks that all ranks read the same save, since parts of two would mix. */
 static inline amp_status amp_mpi_state_one_(amp_mpi *mpi, const char *path, int parts, uint64_t number) {
     int rank = 0;
     const amp_status status =
@@ -210,13 +210,13 @@ static inline amp_status amp_mpi_state_one_(amp_mpi *mpi, const char *path, int 
                          rank, path, mpi->rank, (unsigned long long)number, parts);
 }
 
-/* What amp_mpi_state_save saved, by any number of ranks: each rank takes masters and moments of what it updates now,
- * and the values of all other parameters that its model lists: nothing needs to be gathered. A call of all ranks, where
- * amp_state_load may be called. AMP_ERR_CONFLICT: the ranks' paths lead to different saves; nothing was changed. Where
- * one rank cannot load, all return an error, and are to be ended: some have. */
+/* Loads a save of amp_mpi_state_save from any number of ranks. Each rank reads the masters and moments of its own
+ * range, and the values of all other parameters of its model, so no gather is needed. A call of all ranks where
+ * amp_state_load is allowed. AMP_ERR_CONFLICT: the paths lead to different saves; nothing has changed. If one rank
+ * cannot load, all return an error and the job must end, since other ranks have loaded. */
 AMP_MUST_CHECK static inline amp_status amp_mpi_state_load(amp_mpi *mpi, amp_context *context, const char *path) {
     int parts = 0;
-    unsigned long long number = 0; /* of a save by a libamp that wrote none */
+    unsigned long long number = 0; /* 0 for a save of an older libamp */
     if (mpi->lost) return AMP_ERR_BACKEND;
     FILE *file = fopen(path, "r");
     amp_status status = AMP_OK;

@@ -52,7 +52,7 @@ extern "C" {
 typedef struct amp_nccl amp_nccl;
 
 /* Opens the ncclComm_t `comm` of the host. It is kept, and the host destroys it after amp_nccl_close. AMP_ERR_BACKEND:
- * NCCL is missing or too old; the message says what to install. AMP_ERR_UNSUPPORTED: the communicator does not
+ * NCCL is missing or too old, and the message names the package. AMP_ERR_UNSUPPORTED: the communicator does not
  * block. */
 AMP_API AMP_MUST_CHECK amp_status amp_nccl_open(void *comm, amp_nccl **nccl);
 
@@ -71,7 +71,7 @@ typedef struct amp_nccl_options {
     amp_switch fp32;       /* ON: fp16 and bf16 are summed and multiplied in FP32 (allreduce_always_fp32) */
     amp_switch average;    /* OFF: sums, without the division by the number of ranks (gradient_average = False) */
     int32_t reserved;      /* 0 */
-    uint64_t bucket_bytes; /* size of a bucket, sent as one; 0: 25 MiB (message_size) */
+    uint64_t bucket_bytes; /* size of a bucket, sent as one, message_size (0: 25 MiB) */
     double predivide;      /* gradients are multiplied by 1 / predivide, rounded to the type of the sum, and later by
                               predivide / ranks; 0: 1 (gradient_predivide_factor) */
 } amp_nccl_options;

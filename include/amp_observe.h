@@ -37,13 +37,13 @@ enum {
 /* Options of amp_observe: the values and iterations to observe. */
 typedef struct amp_observe_options {
     uint32_t struct_size;
-    uint32_t what;       /* AMP_SEE_*; 0: all */
-    uint32_t every;      /* one in `every` iterations; 0: 200 */
-    uint32_t first;      /* the first iterations; 0: 1 */
+    uint32_t what;       /* AMP_SEE_* (0: all) */
+    uint32_t every;      /* one in `every` iterations (0: 200) */
+    uint32_t first;      /* the first iterations (0: 1) */
     uint32_t after_skip; /* the iterations after a skipped one, to find the next overflow; 0: 1. If a device decides,
                             they start at least an iteration later, since no call waits for the decision */
     uint32_t n_names;    /* number of names */
-    const char *const *names; /* patterns (*, ?, [a-z] as in a shell) of ops and parameters; copied; NULL: all */
+    const char *const *names; /* patterns (*, ?, [a-z] as in a shell) of ops and parameters, copied (NULL: all) */
     uint64_t max_bytes; /* memory for statistics; 0: 64 MiB. The text of amp_survey says if it was too small */
 } amp_observe_options;
 
@@ -64,7 +64,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_observe_stop(amp_context *context);
 typedef struct amp_observation {
     uint32_t struct_size;
     uint32_t what;     /* one of AMP_SEE_* */
-    const char *op;    /* op of an input or output; NULL for others */
+    const char *op;    /* op of an input or output (NULL for others) */
     uint32_t index;    /* index of the op among those of its name */
     amp_dtype dtype;   /* type of the elements in the last observation */
     const char *name;  /* the argument or field ("return": the return value), or the parameter */
@@ -112,8 +112,8 @@ enum {
 typedef struct amp_culprit {
     uint32_t struct_size;
     uint32_t index;        /* index of the op among those of its name */
-    const char *op;        /* the op; NULL: no observed op produced the overflow, so it is an op unknown to libamp */
-    uint64_t bracket;      /* number of the bracket that overflowed, from 1 as in the trace; 0: no observed overflow */
+    const char *op;        /* the op (NULL: no observed op produced the overflow, so it is an op unknown to libamp) */
+    uint64_t bracket;      /* number of the bracket that overflowed, from 1 as in the trace (0: no observed overflow) */
     uint64_t call;         /* number of the call among the wrapped calls of the iteration, from 1 */
     int32_t was_cast;      /* 1: AMP_CAUSE_CAST */
     int32_t in_backward;   /* 1: the backward of that call, derived from the order of forward, since backward of this
@@ -125,9 +125,9 @@ typedef struct amp_culprit {
                               order in which forward used the parameters, else the reverse of the list of the optimizer;
                               NULL: unknown */
     amp_seen_argument arguments[AMP_SEEN_ARGUMENTS]; /* inputs, then outputs of the call */
-    const char *weight;    /* first parameter that is not finite, for AMP_CAUSE_WEIGHT; else NULL */
+    const char *weight;    /* first parameter that is not finite, for AMP_CAUSE_WEIGHT, else NULL */
     uint64_t since;        /* latest bracket in which `weight` can have become non-finite */
-    uint64_t since_least;  /* earliest such bracket; equal to `since` if every bracket was checked */
+    uint64_t since_least;  /* earliest such bracket, equal to `since` if every bracket was checked */
 } amp_culprit;
 
 #define AMP_CULPRIT_INIT AMP_SIZED_(amp_culprit)
@@ -140,8 +140,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_get_culprit(amp_context *context, amp_culp
 
 /* One tensor of a call. */
 typedef struct amp_observed_value {
-    const char *name;  /* name of the argument, copied; tensors with the same name are counted together */
-    void *tensor;      /* handle, read with the hook view; NULL: `span` is used */
+    const char *name;  /* name of the argument, copied, shared by tensors that are counted together */
+    void *tensor;      /* handle, read with the hook view (NULL: `span` is used) */
     amp_span span;     /* compact elements in CPU memory, aligned as in amp_kernels.h */
     int32_t is_output; /* 1: output of the call. In backward, with the handle of a parameter: its gradient is
                           complete */
@@ -153,7 +153,7 @@ typedef struct amp_observed_call {
     uint32_t struct_size;
     int32_t in_backward;  /* 1: backward of the op, observed as a separate op "linear (backward)" */
     const char *op;       /* name in the cast lists ("linear"), copied */
-    const char *where;    /* prefix of the name, "encoder.layers.3" for "encoder.layers.3: linear"; NULL: none */
+    const char *where;    /* prefix of the name, "encoder.layers.3" for "encoder.layers.3: linear" (NULL: none) */
     const amp_observed_value *values; /* inputs and outputs in any order */
     uint64_t n_values;    /* entries of values */
     int32_t is_cast;      /* 1: a cast instead of an op: an infinity from it is reported as the cast of the input of the
@@ -208,10 +208,10 @@ typedef struct amp_advice {
     uint32_t struct_size;
     uint32_t levels;     /* levels concerned: bits 1u << AMP_O1 and so on */
     const char *code;    /* "AMP-A01", static */
-    const char *op;      /* op concerned; NULL: a parameter, or all */
+    const char *op;      /* op concerned (NULL: a parameter, or all) */
     uint32_t index;      /* index of the op among those of its name */
     uint32_t reserved;
-    const char *name;    /* the argument, field or parameter; NULL: all */
+    const char *name;    /* the argument, field or parameter (NULL: all) */
     uint64_t elements;   /* number of elements concerned */
     uint64_t of;         /* number of elements observed */
     double largest;      /* largest finite |x| of them */
@@ -221,8 +221,8 @@ typedef struct amp_advice {
 /* The result of a survey for one level. */
 typedef struct amp_surveyed_level {
     uint32_t struct_size;
-    int32_t fits;         /* 1: all advice for the level is about speed; 2: the level fits once the ops of the advice
-                             are FP32; 0: it does not fit */
+    int32_t fits;         /* 1: all advice for the level is about speed, 2: the level fits once the ops of the advice
+                             are FP32, 0: it does not fit */
     uint32_t n_advice;    /* number of advice for the level */
     uint32_t reserved;
     amp_memory memory;    /* amp_predict_memory of memory.level */

@@ -126,7 +126,7 @@ enum {
 typedef struct amp_optim {
     uint32_t struct_size;
     amp_optim_kind kind; /* AMP_OPTIM_SGD, ... */
-    uint32_t flags; /* AMP_OPTIM_*; a flag of another rule is an error */
+    uint32_t flags; /* AMP_OPTIM_* of this rule (others are an error) */
     int32_t reserved;
     double lr;                /* learning rate of every rule, at least 0 */
     double weight_decay;      /* weight decay of every rule, at least 0 */
@@ -166,10 +166,10 @@ typedef struct amp_optim_tensors {
     const amp_span *param; /* FP32 parameters or masters, or 16-bit parameters without masters */
     /* 16-bit parameters, which receive the rounded masters; NULL, or data NULL in an entry: none */
     const amp_span *low;
-    const amp_span *moments[3]; /* FP32, initially 0; moments that the rule lacks are ignored */
-    uint64_t *steps; /* number of steps applied before, initially 0; increased by 1; NULL: `step` is used for all */
-    const float *found_inf;     /* if not 0, or NaN: nothing is written and no step is counted; NULL: 0 */
-    const float *inv_scale;     /* factor of the gradients, 1 / loss scale; NULL: 1 */
+    const amp_span *moments[3]; /* FP32, initially 0 (moments that the rule lacks are ignored) */
+    uint64_t *steps; /* number of steps applied before, initially 0, increased by 1 (NULL: `step` is used for all) */
+    const float *found_inf;     /* if not 0, or NaN: nothing is written and no step is counted (NULL: 0) */
+    const float *inv_scale;     /* factor of the gradients, 1 / loss scale (NULL: 1) */
     /* Norms of the unscaled gradients times grad_factor, from amp_check_list; NULL: LAMB, NovoGrad and LARC compute
      * them in another pass over the gradients. */
     const float *grad_norm;  /* norm over all tensors, for LAMB */
@@ -177,7 +177,7 @@ typedef struct amp_optim_tensors {
     /* Remainders of split masters (below): with remainders[i], param[i] is bf16, both together are the FP32 master, and
      * low[i] has no data. NULL, or NULL in an entry: no split master. */
     void *const *remainders;
-    size_t n_steps; /* length of steps: n, or 1 for a count shared by all tensors; 0 means n */
+    size_t n_steps; /* length of steps: n, or 1 for a count shared by all tensors (0 means n) */
     uint64_t step;  /* number of this step from 1, counted by the caller, if steps is NULL */
 } amp_optim_tensors;
 
@@ -246,9 +246,9 @@ AMP_API AMP_MUST_CHECK amp_status amp_check_list(const amp_span *src, size_t n, 
 typedef struct amp_fused {
     uint32_t struct_size;
     uint32_t flags;          /* 0 */
-    const amp_optim *groups; /* rules; the struct_size of element 0 is the stride */
+    const amp_optim *groups; /* rules, with the struct_size of element 0 as stride */
     size_t n_groups;         /* number of groups, at least 1 */
-    const uint32_t *group_of; /* group of each parameter of amp_optimizer.params; NULL: group 0 for all */
+    const uint32_t *group_of; /* group of each parameter of amp_optimizer.params (NULL: group 0 for all) */
 } amp_fused;
 
 #define AMP_FUSED_INIT { (uint32_t)sizeof(amp_fused), 0, NULL, 0, NULL }

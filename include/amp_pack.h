@@ -43,13 +43,13 @@ AMP_API uint64_t amp_pack_bytes(uint64_t size, int32_t bits);
 typedef struct amp_pack_args {
     uint32_t struct_size;
     int32_t bits;     /* bits an element: 8, 4, 2 or 1 */
-    uint64_t seed;    /* seed of the random rounding, another one for each tensor and step; unused with 1 bit */
+    uint64_t seed;    /* seed of the random rounding, another one for each tensor and step (unused with 1 bit) */
     amp_span src;     /* fp32, fp16 or bf16 */
     void *packed;     /* receives amp_pack_bytes(src.size, bits) bytes, aligned to 4 */
-    float *found_inf; /* set to 1.0f if an element is infinite or NaN, and otherwise left alone; may be NULL */
+    float *found_inf; /* set to 1.0f if an element is infinite or NaN, and otherwise left alone (may be NULL) */
     float *inexact;   /* with 1 bit: set to 1.0f if a nonzero element is not unpacked exactly, and otherwise left alone;
                          may be NULL */
-    amp_context *context; /* context that counts the bytes in amp_memory.packed; may be NULL */
+    amp_context *context; /* context that counts the bytes in amp_memory.packed (may be NULL) */
 } amp_pack_args;
 
 #define AMP_PACK_ARGS_INIT \

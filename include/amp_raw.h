@@ -26,9 +26,9 @@ extern "C" {
 typedef struct amp_buffer {
     uint32_t struct_size; /* sizeof(amp_buffer); AMP_BUFFER_INIT sets it */
     amp_dtype dtype;      /* AMP_FLOAT32, ... */
-    void *data;           /* the elements; kept, at a fixed address */
+    void *data;           /* the elements, kept, at a fixed address */
     int64_t size;         /* number of elements */
-    struct amp_buffer *grad; /* the gradient; NULL: not trained */
+    struct amp_buffer *grad; /* the gradient (NULL: not trained) */
 } amp_buffer;
 
 #define AMP_BUFFER_INIT { (uint32_t)sizeof(amp_buffer), AMP_FLOAT32, NULL, 0, NULL }
@@ -40,7 +40,7 @@ AMP_API const amp_host *amp_buffer_host(void);
 /* For inference at O2, O3 or O5 with 16-bit copies: gives the whole pages of the FP32 blocks back to the system, so
  * that only the copies remain. *bytes (may be NULL): the memory released. Ops may still be called with the addresses:
  * ops with a 16-bit implementation get the copy, others a widened temporary. Any other access before
- * amp_weights_restore or amp_shutdown ends the program (SIGSEGV; EFAULT in a system call), so that zeros are never
+ * amp_weights_restore or amp_shutdown ends the program (SIGSEGV, or EFAULT in a system call), so that zeros are never
  * taken for weights. File-backed pages, shared pages and pages with other data stay. Only for contexts without
  * optimizers, and not while ops run. AMP_ERR_CONFLICT: a named weight is infinite in 16 bits, or another context has
  * the same parameters; no change. */
@@ -73,10 +73,10 @@ typedef struct amp_struct {
                              entries */
     uint32_t flags;       /* 0 */
     const char *name;     /* its tag, without the word struct */
-    uint64_t size;        /* sizeof; 0: unknown, for a struct passed by pointer only */
-    uint32_t alignment;   /* _Alignof; at most 16 for a struct passed by value */
+    uint64_t size;        /* sizeof (0: unknown, for a struct passed by pointer only) */
+    uint32_t alignment;   /* _Alignof, at most 16 for a struct passed by value */
     uint32_t reserved;    /* 0 */
-    const char *members;  /* its members; NULL: unknown */
+    const char *members;  /* its members (NULL: unknown) */
 } amp_struct;
 
 #define AMP_STRUCT_INIT AMP_SIZED_(amp_struct)
@@ -92,11 +92,11 @@ typedef struct amp_struct {
 typedef int32_t amp_role;
 enum {
     AMP_ROLE_READ = 1,    /* read only */
-    AMP_ROLE_UPDATE = 2,  /* read and written; a registered gradient is accumulated */
+    AMP_ROLE_UPDATE = 2,  /* read and written (a registered gradient is accumulated) */
     AMP_ROLE_WRITE = 3,   /* written only */
     AMP_ROLE_SCRATCH = 4, /* workspace: the op gets a private copy, which is dropped */
     AMP_ROLE_KEEP = 5,    /* never changed by libamp: labels, masks, running statistics */
-    AMP_ROLE_SEED = 6     /* the seed of backward, of an op with AMP_OP_SEEDS; multiplied by the loss scale */
+    AMP_ROLE_SEED = 6     /* the seed of backward in an op with AMP_OP_SEEDS, multiplied by the loss scale */
 };
 
 /* A pointer to float, or a handle, inside a struct. libamp replaces it during the call and restores it. A buffer
@@ -105,8 +105,8 @@ typedef struct amp_field {
     uint32_t struct_size;
     amp_role role;   /* the use by the op */
     float **address; /* address of the pointer */
-    int64_t size;    /* number of elements, compact; 0 or *address NULL: no buffer */
-    const char *name; /* for messages; borrowed; may be NULL */
+    int64_t size;    /* number of elements, compact (0 or *address NULL: no buffer) */
+    const char *name; /* for messages, borrowed (may be NULL) */
     void **tensor; /* instead of address: address of a handle; *tensor NULL: no handle. READ handles may be cast, UPDATE
                       and WRITE handles stay; SCRATCH and SEED are not allowed */
 } amp_field;
@@ -119,9 +119,9 @@ typedef struct amp_field {
  * amp_config.emulate, for hosts with FP32 only, gives the values of a level in FP32 storage. An op without a 16-bit
  * implementation runs on inputs rounded to the 16-bit type, and its results are rounded. At O1 and O4 this applies to
  * the ops of class AMP_LOWER. At O2, O3 and O5 it applies to every op but those of class AMP_LEAVE, inside a described
- * forward, an entered scope or an open bracket (without a described forward: always); parameters are rounded in the
- * block of the host, except for batch norm, and masters are separate; swap_data is not needed. With handles, `cast`
- * rounds in FP32 storage and `dtype` returns the logical type; without `dtype`, AMP_LOWER always rounds.
+ * forward, an entered scope or an open bracket (without a described forward: always). Parameters are rounded in the
+ * block of the host, except for batch norm, and masters are separate, without need of swap_data. With handles, `cast`
+ * rounds in FP32 storage and `dtype` returns the logical type. Without `dtype`, AMP_LOWER always rounds.
  */
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How calls of amp.hpp take lists and tell of errors. Included by amp.hpp.
+ * Lists as arguments, and errors as exceptions or statuses. Included by amp.hpp.
  */
 #ifndef AMP_RESULT_HPP
 #define AMP_RESULT_HPP
@@ -14,22 +14,22 @@
 #include <type_traits>
 #include <utility>
 
-/* The C++ side of libamp. */
+/* The C++ interface of libamp. */
 namespace amp {
 
 /* ---- Errors ------------------------------------------------------------------------------------------------------ */
 
 #ifdef __cpp_exceptions
-/* A call of libamp failed: what() is amp_last_error() at that time, or the status's text. */
+/* The error of a call of libamp. what(): the text of amp_last_error() then, or of the status. */
 class error : public std::runtime_error {
 public:
-    /* From the status of the call that this thread made last. */
+    /* Makes the error of the last call of this thread. */
     explicit error(amp_status status) : std::runtime_error(describe(status)), status_(status) {}
 
-    /* With words of one's own. */
+    /* Makes an error with its own text. */
     error(amp_status status, const std::string &what) : std::runtime_error(what), status_(status) {}
 
-    /* What the call returned. */
+    /* Returns the status of the call. */
     amp_status status() const noexcept { return status_; }
 
 private:
@@ -43,83 +43,83 @@ private:
 
 /* Errors as exceptions. */
 struct throwing {
-    /* What a call without a value returns. */
+    /* The return type of calls without a value. */
     using result = void;
-    /* What a call with a value returns. */
+    /* The return type of calls with a value. */
     template <class T> using value = T;
-    /* Whether constructors may fail. */
+    /* True if constructors can fail. */
     static constexpr bool throws = true;
-    /* A call without a value is over. */
+    /* Ends a call without a value; throws if it failed. */
     static void done(amp_status status) {
         if (status != AMP_OK) throw error(status);
     }
-    /* A call with a value is over. */
+    /* Ends a call with a value; throws if it failed. */
     template <class T> static T give(amp_status status, T got) {
         done(status);
         return got;
     }
-    /* What only the C++ side sees is refused in its words. */
+    /* Throws an error that only the C++ interface detects. */
     template <class T> static T refuse(amp_status status, const char *what, T) { throw error(status, what); }
 };
 #endif
 
-/* A status and, where it is AMP_OK, a value. */
+/* A status, with a value if the status is AMP_OK. */
 template <class T> struct outcome {
-    /* What the call returned. */
+    /* status of the call */
     amp_status status;
-    /* What it found; as T makes it where the call failed. */
+    /* result of the call, or its initial value after an error */
     T value;
-    /* Whether the call succeeded. */
+    /* Returns true after success. */
     explicit operator bool() const noexcept { return status == AMP_OK; }
 };
 
 /* Errors as statuses. */
 struct statuses {
-    /* What a call without a value returns. */
+    /* The return type of calls without a value. */
     using result = amp_status;
-    /* What a call with a value returns. */
+    /* The return type of calls with a value. */
     template <class T> using value = outcome<T>;
-    /* Whether constructors may fail. */
+    /* True if constructors can fail. */
     static constexpr bool throws = false;
-    /* A call without a value is over. */
+    /* Ends a call without a value: returns its status. */
     static amp_status done(amp_status status) noexcept { return status; }
-    /* A call with a value is over. */
+    /* Ends a call with a value: returns status and value. */
     template <class T> static outcome<T> give(amp_status status, T got) { return {status, std::move(got)}; }
-    /* What only the C++ side sees is refused. */
+    /* Returns an error that only the C++ interface detects. */
     template <class T> static outcome<T> refuse(amp_status status, const char *, T got) {
         return {status, std::move(got)};
     }
 };
 
 #ifdef __cpp_exceptions
-/* Exceptions where the program is compiled with them. */
+/* Exceptions, or statuses in programs compiled without them. */
 using default_errors = throwing;
 #else
-/* Exceptions where the program is compiled with them. */
+/* Exceptions, or statuses in programs compiled without them. */
 using default_errors = statuses;
 #endif
 
 /* ---- Arguments --------------------------------------------------------------------------------------------------- */
 
-/* Borrowed elements of anything that keeps them in one block: a vector, an array, a braced list. */
+/* Borrowed elements in one block: of a vector, an array or a braced list. */
 template <class T> class span {
 public:
-    /* Nothing. */
+    /* Makes an empty span. */
     constexpr span() noexcept = default;
-    /* `size` elements at `data`. */
+    /* Makes a span of `size` elements at `data`. */
     constexpr span(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
-    /* A C array. */
+    /* Makes a span of a C array. */
     template <std::size_t N> constexpr span(T (&array)[N]) noexcept : data_(array), size_(N) {}
-    /* A braced list, which lives as long as the call. */
+    /* Makes a span of a braced list, which is valid during the call. */
     constexpr span(std::initializer_list<std::remove_const_t<T>> list) noexcept : size_(list.size()) {
         data_ = list.begin();
     }
-    /* Whatever has data() and size(). */
+    /* Makes a span of any container with data() and size(). */
     template <class C, class = std::enable_if_t<std::is_convertible_v<decltype(std::declval<C &>().data()), T *>>>
     constexpr span(C &&container) noexcept : data_(container.data()), size_(container.size()) {}
-    /* The first. */
+    /* Returns the address of the first element. */
     constexpr T *data() const noexcept { return data_; }
-    /* How many. */
+    /* Returns the number of elements. */
     constexpr std::size_t size() const noexcept { return size_; }
 
 private:
@@ -127,12 +127,12 @@ private:
     std::size_t size_ = 0;
 };
 
-/* Models for one context. */
+/* Models of one context. */
 using models = span<amp_model *const>;
-/* Optimizers for one context or one bracket. */
+/* Optimizers of one context or one bracket. */
 using optimizers = span<amp_optimizer *const>;
 
-/* A structure of amp.h as its _INIT macro makes it: amp::make<amp_op>(). */
+/* Returns a structure of amp.h as its _INIT macro makes it: amp::make<amp_op>(). */
 template <class T> T make() noexcept {
     if constexpr (std::is_same_v<T, amp_host>) return AMP_HOST_INIT;
     else if constexpr (std::is_same_v<T, amp_field>) return AMP_FIELD_INIT;
@@ -154,21 +154,21 @@ template <class T> T make() noexcept {
     }
 }
 
-/* A level with all its defaults, to be overridden member by member. */
+/* Returns the configuration of a level with its defaults. Change members before use. */
 inline amp_config config(amp_level level) noexcept {
     amp_config made = AMP_CONFIG_INIT;
     made.level = level;
     return made;
 }
 
-/* amp_level_from_name: amp::level("O1"). */
+/* Calls amp_level_from_name: amp::level("O1"). */
 template <class Errors = default_errors> typename Errors::template value<amp_level> level(const char *name) {
     amp_level found = 0;
     const amp_status status = amp_level_from_name(name, &found);
     return Errors::give(status, found);
 }
 
-/* amp_register, before the context is made. */
+/* Calls amp_register. Before the context is made. */
 template <class Errors = default_errors>
 typename Errors::result register_op(amp_model &model, const char *op, amp_class op_class) {
     return Errors::done(amp_register(&model, op, op_class));

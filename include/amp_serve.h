@@ -52,17 +52,17 @@ typedef struct amp_served_lists {
     amp_dtype low; /* 16-bit type of RECONCILE and ROUND: AMP_FLOAT16 or AMP_BFLOAT16 */
     void *stream; /* stream from the hook current_stream */
     size_t n;     /* length of each list */
-    const amp_span *spans[3]; /* dst, then sources; NULL for absent ones */
+    const amp_span *spans[3]; /* dst, then sources (NULL for absent ones) */
     amp_factor factors[2];    /* factors in the order of the formula */
-    float *found_inf;    /* set above 0 by a non-finite result, and otherwise left alone; may be NULL */
+    float *found_inf;    /* set above 0 by a non-finite result, and otherwise left alone (may be NULL) */
     uint32_t *first;     /* with found_inf: lowered to the least base + i of a tensor with a non-finite result; may be
                             NULL */
     uint32_t base;       /* number of the first tensor */
     float *norm, *norms; /* CHECK: receive the norm of all and of each, may be NULL. RECONCILE: reads norms */
-    const float *only_if; /* condition of CAST; may be NULL */
+    const float *only_if; /* condition of CAST (may be NULL) */
     amp_statistics *statistics;         /* results of STATISTICS */
     const amp_optim *rule;              /* rule of OPTIM */
-    const amp_optim_tensors *tensors;   /* tensors of OPTIM; moments that the rule lacks are NULL */
+    const amp_optim_tensors *tensors;   /* tensors of OPTIM (moments that the rule lacks are NULL) */
 } amp_served_lists;
 
 /* Kinds of amp_served_memory. */
@@ -92,7 +92,7 @@ typedef struct amp_served_scaler {
     float gave_up;            /* above 0: a rank had an error or cancelled */
     float ended;              /* left alone at the end of a bracket */
     float found;              /* above 0: an element was not finite */
-    uint32_t first;           /* least number of a tensor with a non-finite element; UINT32_MAX: none */
+    uint32_t first;           /* least number of a tensor with a non-finite element (UINT32_MAX: none) */
     float inverse;            /* 1 / scale, computed in double */
     float left;               /* `inverse` of the last closed bracket */
     float found_inf;          /* `found` of the last closed bracket, as 0 or 1 */
@@ -111,7 +111,7 @@ typedef struct amp_served_end {
     int32_t dynamic;           /* 0: a static scale */
     float min_scale, max_scale; /* bounds of a dynamic scale */
     double growth;             /* factor after `window` brackets without overflow */
-    double backoff;            /* factor after an overflow; 0: 1 / growth, by division */
+    double backoff;            /* factor after an overflow (0: 1 / growth, by division) */
     uint32_t window;           /* number of brackets without overflow before growth */
     uint32_t hysteresis;       /* number of overflows until the scale backs off */
     int32_t consecutive_hysteresis; /* 1: a bracket without overflow restores the hysteresis */

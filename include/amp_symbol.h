@@ -2,24 +2,24 @@
 /*
  * Slots for functions that a program calls directly. Header only: it needs no symbol of libamp.
  *
- * libamp wires function pointers. A program whose functions call each other by name has none. Each macro below makes a
- * trampoline, a function that jumps through a pointer and does nothing else, and that pointer, an ordinary slot:
+ * libamp wires function pointers. A program with functions that call each other by name has none. Each macro below
+ * makes a trampoline, a function that only jumps through a pointer, and that pointer, which is an ordinary slot:
  *
  *     AMP_SYMBOL_WRAP(gemm_slot, gemm);            in the adapter, at file scope; link with -Wl,--wrap=gemm
  *
  *     op.slot = &gemm_slot;                        and all else as for any op
  *
- * The program is not edited. Which macro, how the program must be built, and which calls no build can catch is in
- * docs/reference/symbols.md. Until libamp writes into the slot, calls go to the original. A slot may
- * also be given a function of the adapter's own.
+ * The program is not edited. docs/reference/symbols.md helps to choose the macro, says how to build the program, and
+ * lists the calls that no build can catch. Until libamp writes to the slot, calls go to the original. A slot may also
+ * receive a function of the adapter.
  *
- * A trampoline knows no signature: arguments in registers and on the stack, structs by value, variable arguments, the
- * return value and the return address are as in a direct call, and exceptions and backtraces meet no frame of it. It
- * may be the target of indirect branches under x86's IBT and arm64's BTI. It costs an indirect jump.
+ * A trampoline has no signature: arguments in registers and on the stack, structs by value, variable arguments, the
+ * return value and the return address are as in a direct call. It has no frame in exceptions and backtraces. It is a
+ * valid target of indirect branches under IBT on x86 and BTI on arm64. Its cost is an indirect jump.
  *
  * x86-64 and arm64 with ELF, gcc or clang, C99 or C++11 and later. Compile the adapter without LTO (-fno-lto) and
- * without -masm=intel: trampolines are assembly. Names are those of the object file, for C++ the mangled ones. Slots
- * are hidden symbols; another file of the adapter declares one as `extern amp_fn gemm_slot;`.
+ * without -masm=intel, since trampolines are assembly. Names are those of the object file, in C++ the mangled ones.
+ * Slots are hidden symbols. Other files of the adapter declare one as `extern amp_fn gemm_slot;`.
  */
 #ifndef AMP_SYMBOL_H
 #define AMP_SYMBOL_H
@@ -30,24 +30,24 @@
 #error "amp_symbol.h has trampolines for x86-64 and arm64 with ELF. Elsewhere call amp_cast_args around the function."
 #endif
 
-/* `symbol` is the trampoline, `slot` starts as `original`: for programs in which the function had its name taken. */
+/* Makes the trampoline `symbol` with the pointer `slot`, initially `original`: for programs that renamed the
+ * function. */
 #define AMP_SYMBOL(slot, symbol, original)                                                                             \
     AMP_SYMBOL_SLOT_(slot, slot##_original, #original)                                                                 \
     AMP_SYMBOL_TRAMPOLINE_(#slot, #symbol, ".globl " #symbol)
 
-/* For the linker's --wrap=symbol: calls from objects other than the one that defines `symbol` go to __wrap_symbol, the
- * trampoline, and the slot starts as __real_symbol, which is the definition. */
+/* Makes a trampoline for --wrap=symbol of the linker: calls from objects other than the one with the definition of
+ * `symbol` go to the trampoline __wrap_symbol. The slot is initially __real_symbol, the definition. */
 #define AMP_SYMBOL_WRAP(slot, symbol)                                                                                  \
     AMP_SYMBOL_SLOT_(slot, slot##_original, "__real_" #symbol)                                                         \
     AMP_SYMBOL_TRAMPOLINE_(#slot, "__wrap_" #symbol, ".globl __wrap_" #symbol "\n\t.hidden __wrap_" #symbol)
 
 /*
- * For an adapter that comes before the definition of `symbol` in the dynamic linker's order: a preloaded object, or an
- * executable before its shared libraries. The slot gets the next definition, dlsym(RTLD_NEXT), when the adapter's
- * constructors run. A call that comes earlier, or for which there was none, looks again: if there still is none it says
- * so on stderr and aborts. Processes that never call it are left in peace.
- * Where a call comes before the constructors, arguments in vectors of more than 16 bytes do not survive the search.
- * glibc before 2.34: link with -ldl.
+ * Makes a trampoline for an adapter that precedes the definition of `symbol` for the dynamic linker: a preloaded
+ * object, or an executable before its shared libraries. The constructors of the adapter set the slot to the next
+ * definition, dlsym(RTLD_NEXT). A call before them, or without a definition then, searches again, and if there is still
+ * none it prints a message on stderr and aborts. A process that never calls the function is not affected. In a call
+ * before the constructors, vector arguments of more than 16 bytes are lost. With glibc before 2.34 link with -ldl.
  */
 #define AMP_SYMBOL_NEXT(slot, symbol)                                                                                  \
     AMP_SYMBOL_SLOT_(slot, slot##_search, #slot "_search")                                                             \
@@ -62,7 +62,7 @@
 
 /* ---- What they are made of: nothing below is for use by itself --------------------------------------------------- */
 
-/* The assembler's name is given apart, so that the program's own prototype of the function may be in sight. */
+/* The name for the assembler is separate, so that the prototype of the program may be visible. */
 #define AMP_SYMBOL_SLOT_(slot, original, name)                                                                         \
     extern void original(void) __asm__(name);                                                                          \
     extern __attribute__((visibility("hidden"))) amp_fn slot;                                                          \
@@ -80,7 +80,7 @@
     "\t.size " name ", . - " name "\n"                                                                                 \
     ".popsection\n"
 
-/* Registers: x86-64 none. arm64 x16, which calls may change and from which a jump may land on "bti c". */
+/* Registers: x86-64 none. arm64 x16, which calls may change, and from which a jump may reach "bti c". */
 #if defined(__x86_64__)
 #define AMP_SYMBOL_JUMP_(slot) "\tendbr64\n\tjmp *" slot "(%rip)\n"
 #else
@@ -89,7 +89,7 @@
 
 #define AMP_SYMBOL_TRAMPOLINE_(slot, name, binding) __asm__(AMP_SYMBOL_CODE_(name, binding, AMP_SYMBOL_JUMP_(slot)))
 
-/* Calls `find` with every argument register kept, and jumps to what it returns. */
+/* Calls `find` with every argument register saved, and jumps to the returned address. */
 #if defined(__x86_64__)
 #define AMP_SYMBOL_KEEP_(find)                                                                                         \
     "\tendbr64\n"                                                                                                      \

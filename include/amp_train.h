@@ -39,7 +39,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin_many(amp_context *context
 /* ---- The scale on other tensors ---------------------------------------------------------------------------------- */
 
 /* The loss scale on other tensors, for gradient penalties and several backward passes. amp_scale multiplies a tensor
- * and records it on the tape; *out moves to the caller. amp_unscale divides elements in place, without the tape, and
+ * and records it on the tape. *out moves to the caller. amp_unscale divides elements in place, without the tape, and
  * sets *found_inf (may be NULL) to 1.0f if a result is infinite or NaN. Both use the present scale of loss_id: in a
  * bracket, that of the bracket. On a device, all tensors of one amp_unscale must be on one device that has parameters
  * (AMP_ERR_CONFLICT); it waits for the device only if found_inf is in host memory. amp_scale waits unless the host has
@@ -69,10 +69,10 @@ AMP_API AMP_MUST_CHECK amp_status amp_masters_write_back(amp_context *context);
 
 /*
  * AMP_OPTIMIZER_HOLDS_MASTERS: the masters (amp_master_params: data) are tensors of the optimizer of the host, which
- * updates them. A step exchanges no storage; amp_step_end rounds the masters into the parameters. amp_master.grad is
- * the FP32 gradient, one block for the life of the parameter. After a bracket the hook grad returns a handle on that
+ * updates them. A step exchanges no storage, and amp_step_end rounds the masters into the parameters. amp_master.grad
+ * is the FP32 gradient, one block for the life of the parameter. After a bracket the hook grad returns a handle on that
  * block, or NULL if the host has cleared it. During amp_scale_loss_end it returns the 16-bit gradient of backward,
- * which stays scaled. The hook set_grad is needed; it takes gradients of either type, and NULL.
+ * which stays scaled. The hook set_grad is needed, and takes gradients of either type, and NULL.
  */
 
 #ifdef __cplusplus

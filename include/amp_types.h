@@ -148,14 +148,14 @@ typedef struct amp_device {
 typedef struct amp_tensor_view {
     void *data;        /* start of the block */
     amp_device device; /* device of the elements */
-    int32_t ndim;      /* number of dimensions; 0: one element */
+    int32_t ndim;      /* number of dimensions (0: one element) */
     struct {
         uint8_t code;   /* 0 int, 1 uint, 2 float, 4 bfloat */
         uint8_t bits;   /* bits of one lane */
         uint16_t lanes; /* 1 */
     } dtype;              /* the type of the elements */
     int64_t *shape;       /* ndim extents */
-    int64_t *strides;     /* ndim strides in elements; NULL: compact row-major */
+    int64_t *strides;     /* ndim strides in elements (NULL: compact row-major) */
     uint64_t byte_offset; /* from data to the first element */
 } amp_tensor_view;
 
