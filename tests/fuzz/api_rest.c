@@ -2,6 +2,7 @@
 /* Calls that do not train: ops, scopes, direct calls, states, diagnostics. */
 #include "api_world.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- ops, scopes, direct calls ---- */
@@ -151,6 +152,27 @@ void call_load(struct world *world) {
              "a state was loaded inside a bracket");
 }
 
+/* Three ways to hear the same: what was found, how many the report counts, and which configuration is in force. */
+static void check_reports(const struct world *world, amp_context *context) {
+    static char text[65536];
+    amp_config is = AMP_CONFIG_INIT, was = AMP_CONFIG_INIT;
+    size_t length = 0, n = 0, slot = 0;
+    if (!context) return;
+    while (world->contexts[slot] != context) slot++;
+    if (checked(amp_get_findings(context, NULL, 0, &n), "amp_get_findings") != AMP_OK ||
+        checked(amp_health(context, text, sizeof text, &length), "amp_health") != AMP_OK ||
+        checked(amp_get_config(context, &is), "amp_get_config") != AMP_OK ||
+        checked(amp_config_resolve(&world->configs[slot], &was), "amp_config_resolve") != AMP_OK)
+        return; /* an allocation that is to fail */
+    const char *last = text + length;
+    while (last > text && (last == text + length || last[-1] != '\n')) last--;
+    need(n ? strtoull(last, NULL, 10) == n : !strcmp(last, "sound\n"), "%zu findings, and the report ends with %s", n,
+         last);
+    need(is.level == was.level && is.num_losses == was.num_losses && is.master_weights == was.master_weights &&
+             is.loss_scale == was.loss_scale && is.max_skips == was.max_skips && is.window == was.window,
+         "the configuration is not the one that was given");
+}
+
 void call_explain(struct world *world) {
     char text[512];
     size_t length = 0;
@@ -169,4 +191,5 @@ void call_explain(struct world *world) {
         need(stats[i].name && stats[i].failures <= stats[i].calls, "op %zu: %llu of %llu calls failed", i,
              (unsigned long long)stats[i].failures, (unsigned long long)stats[i].calls);
     need(!stats[2].name, "amp_get_op_stats wrote behind its array");
+    check_reports(world, context);
 }
