@@ -18,6 +18,23 @@
     } while (0)
 #define IS_NULL(call, what) REFUSED(call, AMP_ERR_INVALID_ARGUMENT, what " is NULL")
 
+/* The calls that need a session and find none. */
+#define SESSION_CALLS(X, session)                                                                                      \
+    X(amp_torch_cast_inputs(session, &x, 1, &out))                                                                     \
+    X(amp_torch_cast_outputs(session, &x, 1, &out))                                                                    \
+    X(amp_torch_cache_clear(session))                                                                                  \
+    X(amp_torch_begin(session, x, 0, NULL, 0, 0, &out))                                                                \
+    X(amp_torch_end(session, 0, &action))                                                                              \
+    X(amp_torch_cancel(session, 0))                                                                                    \
+    X(amp_torch_scale(session, 0, &scale))                                                                             \
+    X(amp_torch_masters(session, 0, &out, 1, &size))                                                                   \
+    X(amp_torch_clip_grad_norm(session, 0, 1.0, NULL))                                                                 \
+    X(amp_torch_step(session, 0, nothing, NULL, NULL))                                                                 \
+    X(amp_torch_step_begin(session, 0, &steps))                                                                        \
+    X(amp_torch_step_end(session, 0))                                                                                  \
+    X(amp_torch_state_save(session, NULL, 0, &size))                                                                   \
+    X(amp_torch_state_load(session, "", 0))
+
 static struct net net;
 static amp_torch_tensor x, y;
 
@@ -56,20 +73,8 @@ TEST(null_sessions) {
     size_t size = 0;
     int32_t steps;
     float scale;
-    IS_NULL(amp_torch_cast_inputs(NULL, &x, 1, &out), "session");
-    IS_NULL(amp_torch_cast_outputs(NULL, &x, 1, &out), "session");
-    IS_NULL(amp_torch_cache_clear(NULL), "session");
-    IS_NULL(amp_torch_begin(NULL, x, 0, NULL, 0, 0, &out), "session");
-    IS_NULL(amp_torch_end(NULL, 0, &action), "session");
-    IS_NULL(amp_torch_cancel(NULL, 0), "session");
-    IS_NULL(amp_torch_scale(NULL, 0, &scale), "session");
-    IS_NULL(amp_torch_masters(NULL, 0, &out, 1, &size), "session");
-    IS_NULL(amp_torch_clip_grad_norm(NULL, 0, 1.0, NULL), "session");
-    IS_NULL(amp_torch_step(NULL, 0, nothing, NULL, NULL), "session");
-    IS_NULL(amp_torch_step_begin(NULL, 0, &steps), "session");
-    IS_NULL(amp_torch_step_end(NULL, 0), "session");
-    IS_NULL(amp_torch_state_save(NULL, NULL, 0, &size), "session");
-    IS_NULL(amp_torch_state_load(NULL, "", 0), "session");
+#define NULL_SESSION(call) IS_NULL(call, "session");
+    SESSION_CALLS(NULL_SESSION, NULL)
     ck_assert_ptr_null(amp_torch_context(NULL));
     ck_assert_int_eq(amp_torch_close(NULL), AMP_OK);
     ck_assert_ptr_null(out);
@@ -357,20 +362,8 @@ static void all_refuse_session(amp_torch_session *gone) {
     float scale;
     IS_GONE(amp_torch_close(gone), "amp_torch_close");
     IS_GONE(amp_torch_enter(gone, &guard), "amp_torch_close");
-    IS_GONE(amp_torch_cast_inputs(gone, &x, 1, &out), "amp_torch_close");
-    IS_GONE(amp_torch_cast_outputs(gone, &x, 1, &out), "amp_torch_close");
-    IS_GONE(amp_torch_cache_clear(gone), "amp_torch_close");
-    IS_GONE(amp_torch_begin(gone, x, 0, NULL, 0, 0, &out), "amp_torch_close");
-    IS_GONE(amp_torch_end(gone, 0, &action), "amp_torch_close");
-    IS_GONE(amp_torch_cancel(gone, 0), "amp_torch_close");
-    IS_GONE(amp_torch_scale(gone, 0, &scale), "amp_torch_close");
-    IS_GONE(amp_torch_masters(gone, 0, &out, 1, &size), "amp_torch_close");
-    IS_GONE(amp_torch_clip_grad_norm(gone, 0, 1.0, NULL), "amp_torch_close");
-    IS_GONE(amp_torch_step(gone, 0, nothing, NULL, NULL), "amp_torch_close");
-    IS_GONE(amp_torch_step_begin(gone, 0, &steps), "amp_torch_close");
-    IS_GONE(amp_torch_step_end(gone, 0), "amp_torch_close");
-    IS_GONE(amp_torch_state_save(gone, NULL, 0, &size), "amp_torch_close");
-    IS_GONE(amp_torch_state_load(gone, "", 0), "amp_torch_close");
+#define GONE_SESSION(call) IS_GONE(call, "amp_torch_close");
+    SESSION_CALLS(GONE_SESSION, gone)
     ck_assert_ptr_null(amp_torch_context(gone));
     ck_assert(guard == 0 && out == NULL);
 }

@@ -3,6 +3,7 @@
  * amp_config.verify holds 16-bit implementations against the op's own FP32 function: wrong ones are named, right ones
  * are not, nothing that they compute changes, and no op is said to be compared that was not.
  */
+#include "found.h"
 #include "raw.h"
 
 #include <setjmp.h>
@@ -138,16 +139,6 @@ static void start(amp_level level, bool adding, amp_switch verify) {
 
 static void call(int ta) { table.product(ta, 2.0f, a, b, c, kept); }
 
-/* How often a code was found, of the op. */
-static uint64_t times(const char *code) {
-    amp_finding found[16] = { AMP_FINDING_INIT };
-    size_t n;
-    ck_ok(amp_get_findings(raw.context, found, 16, &n));
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(found[i].code, code)) return found[i].times;
-    return 0;
-}
-
 enum where { COMPARED, NOT_COMPARED };
 
 /* Does the report have the op in this list? */
@@ -189,7 +180,7 @@ TEST_TIMES(a_right_one_computes_what_it_computes_without_verify, 8) {
     ck_assert_int_eq(low[0], low[1]);
     ck_assert(kept[0] == 6.0f);
     ck_assert(fp32_calls > 0 && lists(COMPARED, "matmul") && !lists(NOT_COMPARED, "matmul"));
-    ck_assert_uint_eq(times("AMP-M72"), 0);
+    ck_assert_uint_eq(found(raw.context, "AMP-M72"), 0);
 }
 
 /* The first calls of a kind, and no more. */
@@ -215,7 +206,7 @@ TEST_TIMES(sums_that_cancel_are_no_fault, 4) {
     }
     start(levels[_i % 2], _i / 2, AMP_ON);
     for (int i = 0; i < 3; i++) call(0);
-    ck_assert_uint_eq(times("AMP-M72"), 0);
+    ck_assert_uint_eq(found(raw.context, "AMP-M72"), 0);
 }
 
 /* In place, through two arguments: y = 2 x, and x += y both ways. */
@@ -243,7 +234,7 @@ TEST_TIMES(arguments_may_be_one_buffer, 2) {
         ck_assert(_i ? x[i] == y && c[i] == 8.0f + y : a[i] == y && x[i] == (float)i + y);
     }
     ck_assert(lists(COMPARED, "linear"));
-    ck_assert_uint_eq(times("AMP-M72"), 0);
+    ck_assert_uint_eq(found(raw.context, "AMP-M72"), 0);
 }
 
 /* ---- wrong ones ---- */
@@ -263,8 +254,8 @@ TEST_TIMES(a_wrong_one_is_named, 2 * N_FAULTS) {
     start(levels[_i % 2], faults[_i / 2].adding, AMP_ON);
     call(0);
     const bool fp32 = fault == WRITES_FP32; /* twice the copy's bytes, which its guards take */
-    ck_assert_msg(times("AMP-M72") == !fp32 && times("AMP-M71") == fp32, "fault %d at O%d", (int)fault,
-                  (int)(levels[_i % 2] - AMP_O0));
+    ck_assert_msg(found(raw.context, "AMP-M72") == !fp32 && found(raw.context, "AMP-M71") == fp32, "fault %d at O%d",
+                  (int)fault, (int)(levels[_i % 2] - AMP_O0));
 }
 
 /* A flag is another kind of call, however late it comes. */
@@ -272,9 +263,9 @@ TEST(a_fault_in_later_calls_is_named) {
     fault = TRANSPOSED, faulty_ta = 1;
     start(AMP_O4, false, AMP_ON);
     for (int i = 0; i < 10; i++) call(0);
-    ck_assert_uint_eq(times("AMP-M72"), 0);
+    ck_assert_uint_eq(found(raw.context, "AMP-M72"), 0);
     call(1);
-    ck_assert_uint_eq(times("AMP-M72"), 1);
+    ck_assert_uint_eq(found(raw.context, "AMP-M72"), 1);
 }
 
 /* ---- what proves nothing ---- */
@@ -297,11 +288,11 @@ TEST_TIMES(a_call_that_shows_nothing_is_no_comparison, 2 * N_USELESS) {
     start(levels[_i % 2], false, AMP_ON);
     for (int i = 0; i < 3; i++) call(0);
     ck_assert_msg(!lists(COMPARED, "matmul") && lists(NOT_COMPARED, "matmul"), "useless %d", _i / 2);
-    ck_assert_uint_eq(times("AMP-M72"), 0);
+    ck_assert_uint_eq(found(raw.context, "AMP-M72"), 0);
     for (int i = 0; i < ROOM; i++) a[i] = (float)(i * 7 % 11) - 4.0f, b[i] = (float)(i * 5 % 13) / 8.0f;
     call(0);
     ck_assert(lists(COMPARED, "matmul") && !lists(NOT_COMPARED, "matmul"));
-    ck_assert_uint_eq(times("AMP-M72"), fault != RIGHT);
+    ck_assert_uint_eq(found(raw.context, "AMP-M72"), fault != RIGHT);
 }
 
 /* ---- what cannot be compared ---- */
@@ -320,7 +311,7 @@ TEST(one_that_does_not_repeat_itself_is_listed) {
     start(AMP_O4, false, AMP_ON);
     for (int i = 0; i < 3; i++) call(0);
     ck_assert(!lists(COMPARED, "matmul") && lists(NOT_COMPARED, "matmul"));
-    ck_assert_uint_eq(times("AMP-M72"), 0);
+    ck_assert_uint_eq(found(raw.context, "AMP-M72"), 0);
     char text[4096];
     ck_ok(amp_health(raw.context, text, sizeof text, NULL));
     ck_assert_msg(strstr(text, "it seems to keep state") && strstr(text, "AMP_OP_STATEFUL"), "%s", text);
@@ -382,7 +373,7 @@ TEST(fp32_that_writes_too_far_is_found_on_a_copy) {
     too_far = true;
     start(AMP_O4, false, AMP_ON);
     call(0);
-    ck_assert_uint_eq(times("AMP-M26"), 1);
+    ck_assert_uint_eq(found(raw.context, "AMP-M26"), 1);
     ck_assert(c[ROOM] == 8.0f);
 }
 
@@ -461,7 +452,7 @@ TEST_TIMES(a_layer_is_compared_too, 4) {
     ck_own_pointers();
     ck_assert(kept[0] == 1.0f);
     ck_assert(lists(COMPARED, "linear"));
-    ck_assert_uint_eq(times("AMP-M72"), _i / 2 != 0);
+    ck_assert_uint_eq(found(raw.context, "AMP-M72"), _i / 2 != 0);
 }
 
 /* Out of the FP32 function, which the host did not call: it finds its struct as it was, at the next call at the latest,

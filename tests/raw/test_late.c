@@ -3,6 +3,7 @@
  * Gradients that the hook grad tells of after amp_initialize, moves from bracket to bracket, or takes back: the same
  * bits and the same findings as where they lie still from the start.
  */
+#include "found.h"
 #include "raw.h"
 
 #include "levels.h"
@@ -89,21 +90,6 @@ static void tear_down(void) { raw_stop(&raw); }
 
 TEST_FIXTURE(NULL, tear_down)
 
-static bool has(const char *code, const char *subject) {
-    amp_finding found[16] = { AMP_FINDING_INIT };
-    size_t n;
-    ck_ok(amp_get_findings(raw.context, found, 16, &n));
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(found[i].code, code) && !strcmp(found[i].subject, subject)) return true;
-    return false;
-}
-
-static size_t findings(void) {
-    size_t n;
-    ck_ok(amp_get_findings(raw.context, NULL, 0, &n));
-    return n;
-}
-
 /* ---- a training ---- */
 
 /* The first write of a bracket finds memory for the gradient of parameter i. */
@@ -143,7 +129,7 @@ TEST_TIMES(a_training_has_the_same_bits, 2 * N_EACH_LEVEL) {
     for (enum way way = EARLY; way < N_WAYS; way++) {
         start(way, each_level[_i / 2], _i % 2 ? AMP_ON : AMP_OFF);
         for (int step = 0; step < STEPS; step++) train_step(step, way);
-        ck_assert_msg(!findings(), "way %d: %zu findings", way, findings());
+        ck_assert_msg(!n_findings(raw.context), "way %d: %zu findings", way, n_findings(raw.context));
         raw_stop(&raw);
         if (way == EARLY) memcpy(early, w, sizeof w);
         ck_assert_mem_eq(early, w, sizeof w);
@@ -196,8 +182,8 @@ TEST_TIMES(each_gradient_is_probed, 2 * N_FP32_LEVELS) {
     ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
     (void)amp_seed_factor(&scaled);
     for (int i = 0; i < PARAMS; i++) need(0, i, LATE), backward_once(i, 1.0f - (float)i);
-    ck_assert(has("AMP-M28", "linear_back"));
-    ck_assert_uint_eq(findings(), 1);
+    ck_assert(found_of(raw.context, "AMP-M28", "linear_back"));
+    ck_assert_uint_eq(n_findings(raw.context), 1);
     ck_ok(amp_scale_loss_end(&scaled));
 }
 
@@ -210,9 +196,9 @@ TEST_TIMES(each_of_the_first_calls_is_probed, 2 * 5) {
     ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
     (void)amp_seed_factor(&scaled);
     for (int i = 0; i < last; i++) backward_once(1, 1.0f);
-    ck_assert_uint_eq(findings(), 0);
+    ck_assert_uint_eq(n_findings(raw.context), 0);
     backward_once(1, 0.0f);
-    ck_assert_int_eq(has("AMP-M28", "linear_back"), last < 4);
+    ck_assert_int_eq(found_of(raw.context, "AMP-M28", "linear_back") != 0, last < 4);
     ck_assert(dw[1][0] == 0.5f * (float)(last + 1)); /* emulation adds, and what probes made is gone */
     ck_ok(amp_scale_loss_end(&scaled));
 }
@@ -230,8 +216,8 @@ TEST_TIMES(a_new_gradient_that_is_not_zero_is_told, 2 * N_EACH_LEVEL) {
         for (int i = 0; i < 2 * PARAMS; i++) backward_once(i % PARAMS, 1.0f);
         ck_ok(amp_scale_loss_end(&scaled));
     }
-    ck_assert_int_eq(has("AMP-M69", "second"), _i % 2 && level_low(level));
-    ck_assert(!has("AMP-M69", "first"));
+    ck_assert_int_eq(found_of(raw.context, "AMP-M69", "second") != 0, _i % 2 && level_low(level));
+    ck_assert(!found_of(raw.context, "AMP-M69", "first"));
 }
 
 static const struct {
@@ -253,7 +239,8 @@ TEST_TIMES(a_slip_with_a_late_gradient_is_found, 2 * N_SLIPS) {
     ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
     (void)amp_seed_factor(&scaled);
     for (int i = 0; i < PARAMS; i++) need(0, i, LATE), backward_once(i, 1.0f);
-    ck_assert_msg(has(slips[_i / 2].code, slips[_i / 2].subject), "%zu findings", findings());
+    ck_assert_msg(found_of(raw.context, slips[_i / 2].code, slips[_i / 2].subject), "%zu findings",
+                  n_findings(raw.context));
     const amp_status status = amp_scale_loss_end(&scaled);
     ck_assert_int_eq(status == AMP_OK, strcmp(slips[_i / 2].code, "AMP-M27") != 0);
 }

@@ -3,6 +3,7 @@
  * What amp_config.verify sees of a call, and what is seen without it: one op with a slip, at O0 as it is and at O1
  * emulated. What is right has no finding, and the same bits as without verify.
  */
+#include "found.h"
 #include "raw.h"
 
 #include "levels.h"
@@ -56,21 +57,6 @@ static void tear_down(void) { raw_stop(&raw); }
 
 TEST_FIXTURE(NULL, tear_down)
 
-static size_t findings(void) {
-    size_t n;
-    ck_ok(amp_get_findings(raw.context, NULL, 0, &n));
-    return n;
-}
-
-static bool has(const char *code, const char *subject) {
-    amp_finding found[16] = { AMP_FINDING_INIT };
-    size_t n;
-    ck_ok(amp_get_findings(raw.context, found, 16, &n));
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(found[i].code, code) && !strcmp(found[i].subject, subject)) return true;
-    return false;
-}
-
 static const amp_level levels[] = { AMP_O0, AMP_O1 };
 
 TEST_TIMES(what_is_right_is_the_same_and_sound, 2) {
@@ -82,7 +68,7 @@ TEST_TIMES(what_is_right_is_the_same_and_sound, 2) {
     start(right_schema, levels[_i], AMP_ON);
     ck_assert_msg(table.work != work, "verify wraps what has nothing to be cast too");
     for (int i = 0; i < 3; i++) table.work(out, in, dw, N);
-    ck_assert_uint_eq(findings(), 0);
+    ck_assert_uint_eq(n_findings(raw.context), 0);
     ck_assert_mem_eq(plain[0], out, sizeof out);
     ck_assert_mem_eq(plain[1], in, sizeof in);
     ck_assert_mem_eq(plain[2], dw, sizeof dw);
@@ -106,8 +92,9 @@ TEST_TIMES(a_slip_of_an_op_is_found, 2 * N_SLIPS) {
     slip = slips[_i / 2].slip;
     for (int i = 0; i < 2; i++) {
         table.work(out + 1, in + 1, dw, N);
-        ck_assert_msg(has(slips[_i / 2].code, "work"), "slip %d at O%d: %zu findings", slip, _i % 2, findings());
-        ck_assert_uint_eq(findings(), 1);
+        ck_assert_msg(found_of(raw.context, slips[_i / 2].code, "work"), "slip %d at O%d: %zu findings", slip, _i % 2,
+                      n_findings(raw.context));
+        ck_assert_uint_eq(n_findings(raw.context), 1);
     }
 }
 
@@ -115,7 +102,7 @@ TEST_TIMES(without_verify_none_is_looked_for, N_SLIPS) {
     start(right_schema, AMP_O1, AMP_OFF);
     slip = slips[_i].slip;
     if (!slips[_i].copies) table.work(out + 1, in + 1, dw, N);
-    ck_assert_uint_eq(findings(), 0);
+    ck_assert_uint_eq(n_findings(raw.context), 0);
 }
 
 /* An output that is larger than its extents: what the op wrote is where it would be without verify. */
@@ -125,7 +112,7 @@ TEST_TIMES(an_output_beyond_its_extents_is_not_lost, 4) {
     start(_i / 2 ? strided : right_schema, AMP_O1, _i % 2 ? AMP_ON : AMP_OFF);
     slip = BEHIND_OUT;
     table.work(out + 1, in, dw, N);
-    ck_assert_int_eq(has("AMP-M26", "work"), _i % 2);
+    ck_assert_int_eq(found_of(raw.context, "AMP-M26", "work") != 0, _i % 2);
     ck_assert(out[0] == 0.0f && out[1 + N + 1] == 7.1f);
     for (int i = 0; i < N; i++) ck_assert(out[1 + i] == 2.0f * in[i]);
 }
@@ -142,7 +129,7 @@ TEST(unwritten_elements_are_put_back) {
 TEST_TIMES(extents_beyond_a_registered_buffer_are_refused, 2) {
     start("work(float(out a!) out[n], float in[n], float(a!) dw[2 * n], int32 n) -> void", levels[_i], AMP_ON);
     table.work(out, in, dw, N);
-    ck_assert(has("AMP-M27", "work"));
+    ck_assert(found_of(raw.context, "AMP-M27", "work"));
     ck_assert_msg(out[0] == 0.0f, "it has not run");
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_check(raw.context));
     ck_says("AMP-M27 op work: dw has 12 elements by its extents, and 6 are left");
@@ -156,7 +143,7 @@ TEST(a_slot_that_was_written_over_is_named) {
     table.work = work;
     ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
     ck_ok(amp_scale_loss_end(&scaled));
-    ck_assert(has("AMP-M29", "work"));
+    ck_assert(found_of(raw.context, "AMP-M29", "work"));
     table.work = wrapper;
 }
 
@@ -180,8 +167,8 @@ TEST_TIMES(what_is_registered_is_never_filled, 2) {
         const float given = _i ? in[i] : 1.0f;
         ck_assert(out[i] == 2.0f * given && dw[i] == 2.0f * given && w[i] == 1.0f);
     }
-    ck_assert(_i ? has("AMP-M28", "work") : has("AMP-M10", "weight"));
-    ck_assert_uint_eq(findings(), 1);
+    ck_assert(_i ? found_of(raw.context, "AMP-M28", "work") : found_of(raw.context, "AMP-M10", "weight"));
+    ck_assert_uint_eq(n_findings(raw.context), 1);
 }
 
 static amp_status swap_data(void *self, void *tensor, amp_storage *storage) {
@@ -202,7 +189,7 @@ TEST_TIMES(a_pointer_of_another_type_is_refused, 2) {
     raw_start(&raw, CONFIG(AMP_O5, .emulate = AMP_OFF, .verify = AMP_ON, .log = AMP_LOG_OFF));
     ck_assert_int_eq(raw.buffers[0].dtype, AMP_BFLOAT16);
     table.work(out, _i ? in : raw.buffers[0].data, dw, N / 2);
-    ck_assert_int_eq(has("AMP-M60", "work"), !_i);
+    ck_assert_int_eq(found_of(raw.context, "AMP-M60", "work") != 0, !_i);
     ck_assert_int_eq(out[0] != 0.0f, _i); /* refused, it has not run */
     ck_assert_int_eq(amp_check(raw.context) == AMP_OK, _i);
 }
@@ -244,11 +231,11 @@ TEST_TIMES(without_memory_a_call_is_whole_or_not_at_all, 4) {
 TEST(a_gradient_that_is_only_read_is_named) {
     start("work(float(out a!) out[n], float in[n], float dw[n], int32 n) -> void", AMP_O1, AMP_OFF);
     table.work(out, in, dw, N);
-    ck_assert(has("AMP-M09", "weight"));
+    ck_assert(found_of(raw.context, "AMP-M09", "weight"));
 }
 
 TEST(a_parameter_that_is_an_output_is_named) {
     start(right_schema, AMP_O1, AMP_OFF);
     table.work(w, in, dw, N);
-    ck_assert(has("AMP-M10", "weight"));
+    ck_assert(found_of(raw.context, "AMP-M10", "weight"));
 }
