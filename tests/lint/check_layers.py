@@ -41,7 +41,10 @@ LOOSE = {"initialize.c", "scale_loss.c", "libamp.map", "meson.build"}
 # What the core does without (CONTRIBUTING.md): an extra and its files. Files of the core include and import none of
 # them, and an extra sees the core through public headers alone.
 APEX, PY_TESTS = "bindings/python/libamp/apex/", "bindings/python/tests/"
+AMP = "bindings/python/libamp/torch/amp/"
 EXTRAS = {
+    "activations": (AMP + "activations.py", AMP + "packed.py", AMP + "sensitivity.py", PY_TESTS + "test_activations",
+                    "bench/python/activations", "bench/python/memory.py"),
     "adapt": ("tools/adapt/", "examples/adapt/", "tests/adapt/"),
     "apex_layers": (*(APEX + name for name in ("RNN/", "_autocast_utils.py", "contrib/", "fused_dense/",
                                                "fused_layer_norm_cuda.py", "mlp/", "normalization/",
@@ -62,9 +65,9 @@ EXTRAS = {
     "rust": ("bindings/rust/",),
     "survey": ("src/survey/", "tests/observe/test_survey.c"),
 }
-# But for these: the header that has all, and the plugin's table, which names what it was built with. nccl is a part of
-# the library and of the plugin, and survey of the library: they see the rows below their own.
-MEETS = {("include/amp_all.h", "nccl"), ("src/kernels/cuda/plugin.c", "nccl")}
+# But for these: the header and the module that have all, and the plugin's table, which names what it was built with.
+# nccl is a part of the library and of the plugin, and survey of the library: they see the rows below their own.
+MEETS = {("include/amp_all.h", "nccl"), ("src/kernels/cuda/plugin.c", "nccl"), (AMP + "__init__.py", "activations")}
 WITHIN = {"nccl", "survey"}
 
 # Headers of others: (pattern, what in src/ may include them).

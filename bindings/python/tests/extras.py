@@ -3,12 +3,17 @@
 import pathlib
 
 import libamp
+import pytest
 
 FOLDER = pathlib.Path(libamp.__file__).parent
 
 # Files in libamp/, of which a wheel has all or none; their tests, whose marker is the extra's name (the others have
 # `core`).
 EXTRAS = {
+    "activations": (
+        ("torch/amp/activations.py", "torch/amp/packed.py", "torch/amp/sensitivity.py"),
+        ("test_activations*.py",),
+    ),
     "apex_layers": (
         ("apex/RNN", "apex/_autocast_utils.py", "apex/contrib", "apex/fused_dense", "apex/fused_layer_norm_cuda.py",
          "apex/mlp", "apex/normalization", "apex/xentropy_cuda.py"),
@@ -33,3 +38,7 @@ def left_out(file):
     """Does the file, named as in libamp/, belong to an extra that is not there?"""
     names = [name for extra, (files, _) in EXTRAS.items() if not is_there(extra) for name in files]
     return any(file == name or file.startswith(name + "/") for name in names)
+
+
+def needs(extra):
+    return pytest.mark.skipif(not is_there(extra), reason=f"a build without {extra}")

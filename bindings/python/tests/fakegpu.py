@@ -7,9 +7,11 @@ wait where the host hears of a result. A capture keeps work of both, and a repla
 """
 import contextlib
 import ctypes
+import importlib
 import os
 import types
 
+import extras
 import torch
 from producer import DLTensor, api
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -214,7 +216,7 @@ class Gpu(TorchDispatchMode):
 
     def _patch_libamp(self):
         from libamp.torch import _devices
-        from libamp.torch.amp import packed, session, storage
+        from libamp.torch.amp import session, storage
 
         _devices._events = lambda kind: Event
         number = storage.number
@@ -228,7 +230,8 @@ class Gpu(TorchDispatchMode):
         storage.number = number_here
         storage.retire = self.retired.append
         storage._DEVICES[2] = "cpu"
-        packed._is_there = lambda tensor: True
+        if extras.is_there("activations"):
+            importlib.import_module("libamp.torch.amp.packed")._is_there = lambda tensor: True
         session.is_elsewhere = lambda param: True
 
 

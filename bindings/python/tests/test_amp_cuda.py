@@ -12,12 +12,12 @@ import sys
 import traceback
 from unittest import mock
 
+import extras
 import fakegpu
 import pytest
 import torch
 from levels import DYNAMIC
 from libamp.torch import amp, optimizers
-from libamp.torch.amp import packed
 from torch import nn
 
 STEPS, SPOILT = 9, (0, 5)  # of these the gradients are not finite
@@ -306,7 +306,7 @@ def _train_compressed(unheard, master_weights, device="cpu"):
     handle = amp.compress_activations(model, bits=4, min_size=64, seed=3)
     for x in _inputs()[1:5]:
         optimizer.zero_grad()
-        with mock.patch.object(packed, "_UNHEARD", unheard):
+        with mock.patch("libamp.torch.amp.packed._UNHEARD", unheard):
             loss = model(x.to(device)).float().pow(2).mean()
         with amp.scale_loss(loss, optimizer) as scaled_loss:
             scaled_loss.backward()
@@ -342,7 +342,8 @@ def _written_later(unheard, value, device="cpu"):
     torch.manual_seed(0)
     model, x = _Writes().to(device), torch.ones(16, 64, device=device)
     x[0, 0] = value
-    with amp.compress_activations(model, bits=8, min_size=64, seed=5), mock.patch.object(packed, "_UNHEARD", unheard):
+    heard = mock.patch("libamp.torch.amp.packed._UNHEARD", unheard)
+    with amp.compress_activations(model, bits=8, min_size=64, seed=5), heard:
         loss = model(x).sum()
         said = _refused(loss.backward)
     return [said, [param.grad.flatten().tolist() for param in model.parameters() if param.grad is not None]]
@@ -473,6 +474,7 @@ def test_update_scale_asks_the_gpu(gpu):
     assert gpu("by_hand") == [False, True, False]
 
 
+@extras.needs("activations")
 @pytest.mark.parametrize("i", range(len(COMPRESSED)))
 def test_activations_are_packed_as_the_cpus(gpu, i):
     values, counts = gpu("activations")[i]
@@ -486,6 +488,7 @@ def test_split_masters_are_fp32_masters(gpu):
     assert all(gpu("split_masters").values()), gpu("split_masters")
 
 
+@extras.needs("activations")
 @pytest.mark.parametrize("i", range(len(WRITTEN)))
 def test_what_was_packed_may_be_written_before_the_gpu_has_said_that_it_is_finite(gpu, i):
     assert gpu("written_later")[i] == _written_later(*WRITTEN[i])

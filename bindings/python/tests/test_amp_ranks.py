@@ -2,6 +2,7 @@
 """Masters and what writes parameters between initialize and the first backward: a broadcast of data parallel wrappers,
 first of all. Every rank then has the same masters, as Apex's, which were made later, had."""
 
+import extras
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -146,6 +147,7 @@ def _compressed(rank, world):
     return [param.detach().clone() for param in model.parameters()], sorted(handle.store.counts), handle.store.seed()
 
 
+@extras.needs("activations")
 def test_compressed_activations():
     """Each rounds its own way, and all have the same parameters after the average."""
     (first, kept, seed), (second, _, other) = on_ranks(_compressed)

@@ -272,7 +272,7 @@ def test_what_needs_the_plugin_says_so_and_the_banner_names_the_device(capsys):
         capsys.readouterr()
         amp.initialize(model, optimizer, opt_level="O5")
         assert capsys.readouterr().out.count("On cpu torch's operators do libamp's work (LIBAMP_TORCH_OPS is on).") == 1
-        with pytest.raises(RuntimeError, match=r"amp\.compress_activations needs libamp's own kernels"):
+        with pytest.raises(RuntimeError, match=r"amp\.compress_activations (needs libamp's own kernels|is not in)"):
             amp.compress_activations(model)
 
 

@@ -293,7 +293,7 @@ def test_clipping_and_what_needs_the_plugin():
     with pytest.raises(RuntimeError, match=r"split.* needs .*plugin"):
         amp.initialize(model, momentum(model.parameters()), opt_level="O5", master_weights="split", verbosity=0)
     amp.shutdown()
-    with pytest.raises(RuntimeError, match=r"compress_activations needs .*plugin"):
+    with pytest.raises(RuntimeError, match=r"compress_activations (needs .*plugin|is not in)"):
         amp.compress_activations(model)
 
 

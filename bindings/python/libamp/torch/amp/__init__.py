@@ -17,7 +17,6 @@ from ... import apex_shim
 from ...apex import FOLDER
 from . import lists, process_state
 from ._casting import disable_casts
-from .activations import compress_activations
 from .exempt import exempt
 from .frontend import init, initialize, initialized, load_state_dict, shutdown, state_dict
 from .loss_scaling import scale, scale_loss, unscale
@@ -35,6 +34,14 @@ from .registry import (
     register_promote_function,
 )
 from .report import explain, findings, health
+
+try:
+    from .activations import compress_activations
+except ModuleNotFoundError:
+
+    def compress_activations(*_arguments: Any, **_named: Any) -> Any:  # type: ignore[misc]
+        raise RuntimeError("amp.compress_activations is not in this build of libamp (-Dactivations=disabled)")
+
 
 __version__ = "0.1.0"
 __all__ = [

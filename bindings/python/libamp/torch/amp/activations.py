@@ -23,6 +23,7 @@ from . import sensitivity
 from .compiling import outside
 from .exempt import _AFTER_ERRORS
 from .packed import Store
+from .process_state import loss_probes
 
 _BITS = (8, 4, 2)
 
@@ -170,7 +171,7 @@ class Compression:
                 self._add(module, _Hook(self._thread_push, (name, settings[name])), _Hook(self._thread_pop))
         self._add(model, *self._outer)
         if auto is not None:
-            sensitivity.waiting.add(self)
+            loss_probes.add(self)
 
     def _add(self, module: nn.Module, before: _Hook, after: _Hook) -> None:
         self._hooks.append(module.register_forward_pre_hook(before, prepend=True))
@@ -183,7 +184,7 @@ class Compression:
         for hook in self._outer:
             hook.run = None  # of copies of the model, too
         self._end_interrupted()
-        sensitivity.waiting.discard(self)
+        loss_probes.discard(self)
 
     def __enter__(self) -> Compression:
         return self
@@ -260,7 +261,7 @@ class Compression:
             raise RuntimeError('measure: this is for bits="auto"')
         self._auto.measure(loss, self.store)
         if self._auto.done:
-            sensitivity.waiting.discard(self)
+            loss_probes.discard(self)
 
     @property
     def bytes(self) -> Saved:

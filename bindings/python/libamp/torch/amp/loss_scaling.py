@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from . import cuda_graphs, sensitivity, sharding
+from . import cuda_graphs, sharding
 from ._casting import scaled
 from .compiling import outside
-from .process_state import _amp_state
+from .process_state import _amp_state, loss_probes
 from .session import Session, last
 
 
@@ -113,8 +113,8 @@ class ScaledLoss:
                 watch.check(self._loss)
             result = scaled(self._loss, self._bracket.scale)
             mistakes.begun(self._bracket.scale, result, self._optimizers)
-            for compression in list(sensitivity.waiting):
-                compression.measure(result)
+            for probe in list(loss_probes):
+                probe.measure(result)
             return result
         except BaseException:
             self._bracket.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ class AmpState:
 
 
 _amp_state = AmpState()
+loss_probes: weakref.WeakSet[Any] = weakref.WeakSet()  # what measures the next scaled loss
 
 
 def rank() -> int:

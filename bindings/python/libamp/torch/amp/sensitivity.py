@@ -18,7 +18,6 @@ import torch
 
 from .packed import Original, Store
 
-waiting: weakref.WeakSet[Any] = weakref.WeakSet()  # handles that measure
 _PROBE = 2
 _NEXT = {2: 4, 4: 8}
 
