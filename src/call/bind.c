@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "call/bind.h"
-#include "amp_raw.h"
-#include "raw/raw.h"
+#include "context/visit.h"
 
 #define INLINED static inline __attribute__((always_inline))
 
@@ -158,7 +157,7 @@ amp_status amp__bind(struct amp__bound *bound, const struct amp__op *op, const s
     struct finder finder = { &bound->operands, op->host };
     forget_operands(bound);
     bind_all(bound, call->schema, call, HOST, op->host);
-    return amp__looks_for_handles(op) ? amp__visit_look(op, call->args, note_field, &finder) : AMP_OK;
+    return amp__looks_for_handles(op) ? amp__visit(op, call->args, note_field, &finder) : AMP_OK;
 }
 
 /* ---- work ---- */
@@ -171,5 +170,5 @@ static amp_status note_work(void *self, const amp_field *field) {
 amp_status amp__bound_has_work(const struct amp__bound *bound, const struct amp__op *op, bool *found) {
     *found = bound->operands.tensors || bound->operands.has_work || bound->has_buffers;
     if (*found || !amp__visits(op) || amp__looks_for_handles(op)) return AMP_OK; /* all of it was seen */
-    return amp__visit_look(op, bound->call->args, note_work, found);
+    return amp__visit(op, bound->call->args, note_work, found);
 }

@@ -189,7 +189,7 @@ static void measure(struct look *look, const struct amp__bound *bound) {
             look_at_buffer(look, buffer_size(look->op, bound->call, arg), !writes, writes);
     }
     if (bound->call && amp__visits(look->op))
-        (void)amp__visit_look(look->op, bound->call->args, look_at_field, look);
+        (void)amp__visit(look->op, bound->call->args, look_at_field, look);
 }
 
 /* Three matrices of mk, kn and mn elements say m n k: the root of their product. */

@@ -120,7 +120,7 @@ static amp_status enter(struct substitution *s, struct amp__op *op, struct amp__
     for (uint32_t i = 0; i < bound->n_tensors && d->decision.casts; i++)
         if (amp__may_cast(bound->tensors[i].flags)) AMP_TRY(substitute_argument(s, bound, &bound->tensors[i]));
     if (is_raw) AMP_TRY(amp__raw_enter(&s->raw, bound, bound->argv, s->handles));
-    if (visits) AMP_TRY(amp__visit(bound, bound->argv, &s->raw, substitute_field, s));
+    if (visits) AMP_TRY(amp__raw_visit(&s->raw, bound, bound->argv, substitute_field, s));
     return d->rounds || d->handed_on ? amp__outputs_enter(&s->casting, bound, s->handles) : AMP_OK;
 }
 

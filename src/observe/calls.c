@@ -278,7 +278,7 @@ static amp_status take_field(void *user, const amp_field *field) {
 static void take_fields(struct amp__seen_call *seen, struct amp__op *op, const struct amp__bound *bound, bool outputs) {
     struct fields fields = { seen, outputs };
     if (!amp__visits(op) || !op->host->view) return;
-    const amp_status status = amp__visit_look(op, bound->call->args, take_field, &fields);
+    const amp_status status = amp__visit(op, bound->call->args, take_field, &fields);
     (void)status;
 }
 

@@ -393,7 +393,7 @@ static amp_status join(struct amp__raw *raw, const amp_field *field, float *host
     return AMP_OK;
 }
 
-amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
+static amp_status enter_field(struct amp__raw *raw, const amp_field *given) {
     const amp_field field = *given;
     struct amp__raw_buffer *buffer = NULL;
     bool joined = false;
@@ -426,6 +426,35 @@ amp_status amp__raw_field(struct amp__raw *raw, const amp_field *given) {
     if (as_it_is) return watch_only(raw, buffer);
     AMP_TRY(enter(raw, buffer, seed));
     return buffer->temporary ? amp__casting_patch(raw->casting, field.address, buffer->temporary) : AMP_OK;
+}
+
+struct visit {
+    struct amp__raw *raw;
+    amp__take_field *take;
+    void *user;
+};
+
+static amp_status enter_visited(void *self, const amp_field *field) {
+    const struct visit *visit = self;
+    visit->raw->found |= amp__is_work(field);
+    if (!field->tensor) return enter_field(visit->raw, field);
+    return field->role == AMP_ROLE_KEEP || !*field->tensor ? AMP_OK : visit->take(visit->user, field);
+}
+
+/* The caller's own structs never change. */
+amp_status amp__raw_visit(struct amp__raw *raw, const struct amp__bound *bound, void **argv, amp__take_field *take,
+                          void *user) {
+    struct visit visit = { raw, take, user };
+    const struct amp__schema *schema = bound->call->schema;
+    for (uint8_t j = 0; j < schema->n_struct_args; j++) {
+        const uint8_t i = schema->struct_args[j];
+        const size_t size = amp__arg_size(schema, &schema->args[i]);
+        void *copy = amp__casting_memory(raw->casting, size);
+        if (!copy) return amp__fail_memory();
+        memcpy(copy, argv[i], size);
+        argv[i] = copy;
+    }
+    return amp__visit(raw->casting->op, argv, enter_visited, &visit);
 }
 
 /* ---- the call ---- */

@@ -11,7 +11,9 @@
 #define AMP_RAW_ROOM_H
 
 #include "amp_raw.h"
+#include "context/addresses.h"
 #include "context/op.h"
+#include "context/visit.h"
 #include "kernels/round.h"
 #include "call/call.h"
 
@@ -55,8 +57,10 @@ bool amp__raw_takes(const struct amp__op *op);
 
 /* Repoints the entries of `argv` for buffers, whose pointers then lie in `pointers`, until the casting's end. */
 amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__bound *bound, void **argv, void **pointers);
-/* The same for a buffer that the host's visit found in a struct. */
-amp_status amp__raw_field(struct amp__raw *raw, const amp_field *field);
+/* The same for what the host's visit finds: structs by value become copies in `argv`; what they point to, and what it
+ * finds behind pointers, is repointed where it is, buffers here and handles by `take`. */
+amp_status amp__raw_visit(struct amp__raw *raw, const struct amp__bound *bound, void **argv, amp__take_field *take,
+                          void *user);
 /* After the op: what it wrote goes where the host looks for it. */
 void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op);
 
@@ -123,44 +127,5 @@ void amp__reference_health(const amp_context *context, amp__text *text);
 void amp__strays_note(struct amp__op *op, const struct amp__raw *raw); /* the buffers of a call */
 void amp__strays_judge(amp_context *context);                          /* at a bracket's end: AMP-M79 */
 void amp__strays_free(amp_context *context);
-
-/* ---- visit.c: what the host finds in the structs of a call ---- */
-
-/* Is this something to compute with? */
-bool amp__is_work(const amp_field *field);
-typedef amp_status amp__take_field(void *user, const amp_field *field);
-/* Whatever is emitted goes to `take`: nothing is changed yet. */
-amp_status amp__visit_look(const struct amp__op *op, void *const *args, amp__take_field *take, void *user);
-/* Structs by value become copies in `argv`; buffers go to amp__raw_field, handles to `take`. */
-amp_status amp__visit(const struct amp__bound *bound, void **argv, struct amp__raw *raw, amp__take_field *take,
-                      void *user);
-
-/* The sorted address ranges of FP32 parameters, and the gradients that there are. */
-amp_status amp__ranges_build(amp_context *context);
-amp_status amp__ranges_sort(struct amp__range *ranges, size_t n);
-struct amp__param *amp__range_find(const struct amp__range *ranges, size_t n, const void *address, uint64_t *offset);
-/* The parameter whose FP32 block this address lies in; NULL: none. */
-static inline struct amp__param *amp__param_at(const struct amp__addresses *addresses, const void *address,
-                                               uint64_t *offset) {
-    return amp__range_find(addresses->ranges, addresses->n_ranges, address, offset);
-}
-/* Do parameters of both lie in the same memory? */
-bool amp__ranges_meet(const amp_context *a, const amp_context *b);
-/* Elements from there to the end of the parameter or gradient that it points into; 0: of none. */
-amp_status amp__range_rest(amp_context *context, const void *address, int64_t *rest);
-
-/* ---- gradients.c: gradients, as the hook grad tells of them ---- */
-
-/* Asks the hook for all gradients: in the first brackets, and in every one of a context whose ops take raw buffers.
- * AMP_ERR_CONFLICT: a gradient overlaps another, or its own parameter; it names them. */
-amp_status amp__gradients_follow(amp_context *context);
-/* The parameter whose gradient this address lies in, and the elements from there to its end; NULL: none. The hook is
- * asked about what is known, and with `asks` about all others where backward may be running. */
-amp_status amp__gradient_at(amp_context *context, const void *address, bool asks, struct amp__param **out,
-                            uint64_t *rest);
-/* Asked once: did an op find this gradient in the bracket that is open, where there was none at its begin? */
-bool amp__gradient_came(amp_context *context, struct amp__param *param);
-/* The same by what the hook said last. */
-struct amp__param *amp__gradient_known(amp_context *context, const void *address, uint64_t *rest);
 
 #endif

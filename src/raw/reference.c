@@ -87,7 +87,7 @@ static amp_status see_call(struct call_seen *seen, const struct amp__bound *boun
     seen->has_work |= bound->has_buffers;
     for (uint8_t i = 0; i < schema->n_numbers; i++) see_number(seen, bound->call, schema->numbers[i]);
     for (uint32_t i = 0; i < bound->n_buffers; i++) AMP_TRY(see_buffer(seen, bound->call, &bound->buffers[i]));
-    return amp__visits(op) ? amp__visit_look(op, bound->call->args, see_field, seen) : AMP_OK;
+    return amp__visits(op) ? amp__visit(op, bound->call->args, see_field, seen) : AMP_OK;
 }
 
 static struct amp__comparisons *comparisons_of(struct amp__op *op) {
@@ -144,7 +144,7 @@ static amp_status pass_over(void *self, const amp_field *field) {
 static amp_status enter(struct rehearsal *r) {
     memcpy(r->argv, r->bound->argv, sizeof r->argv);
     AMP_TRY(amp__raw_enter(&r->raw, r->bound, r->argv, r->pointers));
-    if (amp__visits(r->casting->op)) AMP_TRY(amp__visit(r->bound, r->argv, &r->raw, pass_over, NULL));
+    if (amp__visits(r->casting->op)) AMP_TRY(amp__raw_visit(&r->raw, r->bound, r->argv, pass_over, NULL));
     r->before = amp__casting_memory(r->casting, r->raw.n * sizeof *r->before + 1);
     if (!r->before) return amp__fail_memory();
     for (size_t i = 0; i < r->raw.n; i++) {

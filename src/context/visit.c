@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers and handles inside the host's structs, which only the host's hook visit can find. */
-#include "amp_raw.h"
-#include "call/call.h"
-#include "context/op.h"
-#include "raw/raw.h"
+#include "context/visit.h"
 
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 
 /* One visit. The first fault is the one told, also where the hook does not hand it on. */
 struct visitor {
-    struct amp__raw *raw; /* gets the buffers; NULL: `take` gets whatever there is */
     amp__take_field *take;
     void *user;
     amp_status fault;
@@ -52,10 +46,7 @@ static amp_status take_one(struct visitor *visitor, const amp_field *given) {
     AMP_RETURN_IF(!given, AMP_ERR_INVALID_ARGUMENT, "emit was given NULL instead of an amp_field");
     AMP_TRY(amp__copy_struct(&field, sizeof field, sizeof field, given, given->struct_size, "amp_field"));
     AMP_TRY(check_field(&field));
-    if (!visitor->raw) return visitor->take(visitor->user, &field);
-    visitor->raw->found |= amp__is_work(&field);
-    if (!field.tensor) return amp__raw_field(visitor->raw, &field);
-    return field.role == AMP_ROLE_KEEP || !*field.tensor ? AMP_OK : visitor->take(visitor->user, &field);
+    return visitor->take(visitor->user, &field);
 }
 
 static amp_status take(void *self, const amp_field *given) {
@@ -81,23 +72,7 @@ static amp_status run_hook(const struct amp__op *op, void *const *argv, struct v
     return status == AMP_OK ? AMP_OK : amp__fail_prefix(status, "%s", label);
 }
 
-amp_status amp__visit_look(const struct amp__op *op, void *const *args, amp__take_field *take_any, void *user) {
-    struct visitor visitor = { .take = take_any, .user = user };
+amp_status amp__visit(const struct amp__op *op, void *const *args, amp__take_field *take_field, void *user) {
+    struct visitor visitor = { .take = take_field, .user = user };
     return run_hook(op, args, &visitor);
-}
-
-/* Structs by value are copied, so that the caller's own never changes; what they point to is the host's. */
-amp_status amp__visit(const struct amp__bound *bound, void **argv, struct amp__raw *raw, amp__take_field *take_tensor,
-                      void *user) {
-    struct visitor visitor = { .raw = raw, .take = take_tensor, .user = user };
-    const struct amp__schema *schema = bound->call->schema;
-    for (uint8_t j = 0; j < schema->n_struct_args; j++) {
-        const uint8_t i = schema->struct_args[j];
-        const size_t size = amp__arg_size(schema, &schema->args[i]);
-        void *copy = amp__casting_memory(raw->casting, size);
-        if (!copy) return amp__fail_memory();
-        memcpy(copy, argv[i], size);
-        argv[i] = copy;
-    }
-    return run_hook(raw->casting->op, argv, &visitor);
 }
