@@ -273,8 +273,7 @@ static amp_status wire(amp_context *context, struct amp__op *op, const char *kin
                                     .match_self = match_self,
                                     .in_copy = (op->flags & AMP_OP_COPY) != 0 };
     AMP_TRY(amp__patch_add(context->wiring.patch, &wrap, &op->wrapped));
-    op->wrap = context->wiring.n_wraps++;
-    op->added = true;
+    op->wrap = ++context->wiring.n_wraps;
     return AMP_OK;
 }
 
@@ -412,6 +411,8 @@ static amp_status build_context(amp_context *context, amp_model *const *models, 
     context->progress.seed_scale = 1.0f;
     AMP_TRY(amp__brackets_make(context, &context->brackets, &context->policy.properties));
     AMP_TRY(amp__home_start(context));
+    amp__verify_begin(context);
+    amp__observe_ops(context);
     AMP_TRY(wire_all(context));
     AMP_TRY(amp__live_add(context));
     return amp__retype_all(context); /* the last thing that can fail */

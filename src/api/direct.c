@@ -12,6 +12,7 @@
 #include "context/op.h"
 #include "context/parts.h"
 #include "context/policy.h"
+#include "context/probe.h"
 #include "context/report.h"
 
 #include <string.h>
@@ -222,7 +223,10 @@ static amp_status decide_direct(const amp_context *context, const char *op, cons
                                 const struct amp__bound *bound, struct amp__decision *decision) {
     bool gated;
     AMP_TRY(decide(context, op, named, &bound->operands, decision, &gated));
-    if (named->op && named->op->gate_watches) amp__gate_watch(named->op, bound);
+    if (named->op && named->op->glance) {
+        const struct amp__probed call = { .op = named->op, .bound = bound };
+        AMP_TRY(named->op->glance->enter(&call, AMP__HOST_SIDE, NULL));
+    }
     if (!gated || !amp__gate_holds(named->op, bound)) return AMP_OK;
     atomic_fetch_add(&named->op->gated, 1);
     *decision = (struct amp__decision){ .status = AMP_OK };

@@ -30,7 +30,8 @@ struct amp__asleep {
     struct amp__op *op;
     amp_class op_class;
     uint8_t raw_mode;
-    bool is_backward, has_types, by_types, gate_watches;
+    bool is_backward, has_types;
+    const struct amp__probe *glance, *verify;
     amp_fn fp16, bf16, fp32;
 };
 

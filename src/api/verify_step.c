@@ -10,6 +10,7 @@
 #include "context/findings.h"
 #include "context/live.h"
 #include "context/op.h"
+#include "context/probe.h"
 #include "context/report.h"
 #include "observe/observe.h"
 #include "raw/raw.h"
@@ -149,12 +150,13 @@ static amp_status put_state_back(const struct amp__verification *v) {
 /* ---- as it is ---- */
 
 static void sleep_op(struct amp__asleep *kept, struct amp__op *op) {
-    *kept = (struct amp__asleep){ op, op->op_class, op->raw_mode, op->is_backward, op->has_types, op->by_types,
-                                  op->gate_watches, op->fp16, op->bf16, op->fp32 };
+    *kept = (struct amp__asleep){ op, op->op_class, op->raw_mode, op->is_backward, op->has_types,
+                                  op->glance, amp__op_probe(op, AMP__PROBE_VERIFY), op->fp16, op->bf16, op->fp32 };
     op->op_class = AMP_LEAVE;
     op->raw_mode = AMP__RAW_NONE;
-    op->is_backward = op->has_types = op->gate_watches = false;
-    op->by_types = false;
+    op->is_backward = op->has_types = false;
+    op->glance = NULL;
+    amp__op_put_probe(op, AMP__PROBE_VERIFY, NULL);
     op->fp16 = op->bf16 = op->fp32 = NULL;
 }
 
@@ -164,8 +166,8 @@ static void wake_op(const struct amp__asleep *kept) {
     op->raw_mode = kept->raw_mode;
     op->is_backward = kept->is_backward;
     op->has_types = kept->has_types;
-    op->by_types = kept->by_types;
-    op->gate_watches = kept->gate_watches;
+    op->glance = kept->glance;
+    amp__op_put_probe(op, AMP__PROBE_VERIFY, kept->verify);
     op->fp16 = kept->fp16;
     op->bf16 = kept->bf16;
     op->fp32 = kept->fp32;

@@ -344,7 +344,7 @@ static size_t name_missed(amp__text *names, const struct amp__model *model, size
 }
 
 static void check_slot(const struct amp__op *op) {
-    if (op->added && amp__patch_taken(amp__wiring_of(op->context)->patch, op->wrap))
+    if (op->wrap && amp__patch_taken(amp__wiring_of(op->context)->patch, op->wrap - 1))
         amp__find(op->context, AMP__SLOT_TAKEN, op->name, "the slot of %s holds another function since amp_initialize",
                   op->name);
 }

@@ -117,12 +117,6 @@ static inline bool amp__ops_obey(const amp_context *context, const struct amp__t
     return atomic_load_explicit(&context->progress.backward, memory_order_relaxed) == 0;
 }
 
-/* ---- gate.c ---- */
-
-/* Are products of this type known to be faster than FP32's, at any size? By a number that an op was given or measured,
- * else by the table, of the CPU. AMP_DEFAULT: nothing is known. */
-amp_switch amp__gate_pays(const amp_context *context, amp_dtype low);
-
 /* ---- handler.c: the policy around one call ---- */
 
 /* Fills by_types and decided, once all else about the op stands. */

@@ -5,6 +5,7 @@
 #include "call/gate.h"
 #include "context/context.h"
 #include "context/op.h"
+#include "context/probe.h"
 #include "kernels/matmul.h"
 #include "raw/raw.h"
 
@@ -49,10 +50,13 @@ static bool watches(const struct amp__op *op) {
            op->flags & AMP_OP_MATMUL && op->host && op->host->view && has_handles(op);
 }
 
+static amp_status watch_call(const struct amp__probed *call, enum amp__side side, void *room);
+
 void amp__gate_init(struct amp__op *op) {
+    static const struct amp__probe watch = { .enter = watch_call };
     const amp_dtype low = op->context->policy.properties.low;
     op->gate_looks = looks(op);
-    op->gate_watches = watches(op);
+    op->glance = watches(op) ? &watch : NULL;
     if (!op->gate_looks) return;
     /* by default what nobody knows of stays as the level has it; whoever asks for the gate asks for FP32 */
     const amp_switch gate = op->context->policy.properties.gate;
@@ -206,7 +210,7 @@ static uint64_t size_of(const struct look *look) {
 static bool holds(const struct look *look, uint64_t least) {
     const bool told = atomic_load_explicit(&look->op->gate_source, memory_order_relaxed) == AMP__GATE_SET;
     if (!told && look->elsewhere)
-        return look->on_gpu && look->op->gate_watches && amp__gate_lacks_cores(look->op, look->gpu);
+        return look->on_gpu && look->op->glance && amp__gate_lacks_cores(look->op, look->gpu);
     return size_of(look) < least;
 }
 
@@ -225,10 +229,13 @@ static void count(struct amp__op *op, const struct look *look) {
     amp__gate_count(op, &product);
 }
 
-void amp__gate_watch(struct amp__op *op, const struct amp__bound *bound) {
-    struct look look = { .op = op, .gpus_alone = true };
-    measure(&look, bound);
-    count(op, &look);
+/* In whatever types: a product on a GPU that is not at its best there is counted. */
+static amp_status watch_call(const struct amp__probed *call, enum amp__side side, void *room) {
+    struct look look = { .op = call->op, .gpus_alone = true };
+    (void)side, (void)room;
+    measure(&look, call->bound);
+    count(call->op, &look);
+    return AMP_OK;
 }
 
 /* ---- in words ---- */

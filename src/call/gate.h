@@ -18,9 +18,13 @@ void amp__gate_init(struct amp__op *op);
 /* A new number, unless a better source has given one. */
 void amp__gate_decide(struct amp__op *op, uint64_t least, enum amp__gate_source source);
 
+/* Are products of this type known to be faster than FP32's, at any size? By a number that an op was given or measured,
+ * else by the table, of the CPU. AMP_DEFAULT: nothing is known. */
+amp_switch amp__gate_pays(const amp_context *context, amp_dtype low);
+
 /* May calls of this op be held back? The one question where the answer is no. */
 static inline bool amp__gate_is_open(const struct amp__op *op) {
-    return !op->gate_looks || (!op->gate_watches && atomic_load_explicit(&op->gate_least, memory_order_relaxed) == 0);
+    return !op->gate_looks || (!op->glance && atomic_load_explicit(&op->gate_least, memory_order_relaxed) == 0);
 }
 /* Where that is not the question, these are: */
 static inline bool amp__may_be_gated(const struct amp__op *op, amp_dtype target, const struct amp__operands *operands) {
@@ -28,10 +32,6 @@ static inline bool amp__may_be_gated(const struct amp__op *op, amp_dtype target,
 }
 /* Is this call too small for the low type? Only asked where it may be gated. */
 bool amp__gate_holds(const struct amp__op *op, const struct amp__bound *bound);
-
-/* A call of an op with gate_watches, in whatever types: counted if it is a product on a GPU that is not at its best
- * there. */
-void amp__gate_watch(struct amp__op *op, const struct amp__bound *bound);
 
 /* ---- gate_device.c ---- */
 

@@ -11,10 +11,11 @@
 #include "call/gate.h"
 #include "context/context.h"
 #include "context/op.h"
+#include "context/probe.h"
 #include "context/report.h"
-#include "observe/observe.h"
 #include "raw/raw.h"
 
+#include <stddef.h>
 #include <string.h>
 
 static void count(_Atomic(uint64_t) *counter) { atomic_fetch_add_explicit(counter, 1, memory_order_relaxed); }
@@ -38,6 +39,32 @@ struct decided {
     float seed;
 };
 
+/* ---- probes ---- */
+
+/* Those that were on the op when the call came, and their rooms. */
+struct probing {
+    struct amp__probed call;
+    const struct amp__probe *probes[AMP__PROBES];
+    _Alignas(max_align_t) char rooms[AMP__PROBES][AMP__PROBE_ROOM];
+};
+
+static amp_status enter_probes(struct probing *probing, enum amp__side side) {
+    for (int i = 0; i < AMP__PROBES; i++)
+        if (probing->probes[i]) AMP_TRY(probing->probes[i]->enter(&probing->call, side, probing->rooms[i]));
+    return AMP_OK;
+}
+
+static void leave_probes(struct probing *probing, enum amp__side side) {
+    for (int i = 0; i < AMP__PROBES; i++)
+        if (probing->probes[i]) probing->probes[i]->leave(&probing->call, side, probing->rooms[i]);
+}
+
+static bool is_strict(const struct amp__op *op) {
+    bool strict = false;
+    for (int i = 0; i < AMP__PROBES; i++) strict |= amp__op_probe(op, i) && amp__op_probe(op, i)->strict;
+    return strict;
+}
+
 /* ---- before the call: operands as decided ---- */
 
 /* Copies of the arguments that change: handles on the handler's stack, lists among the call's temporaries. */
@@ -45,10 +72,7 @@ struct substitution {
     struct amp__casting casting;
     const struct decided *decided;
     struct amp__raw raw;
-    struct amp__watch watch; /* verify */
-    struct amp__reference reference;
-    bool observed;
-    struct amp__seen_call seen; /* observed */
+    struct probing *probing; /* NULL: no probe is on the op */
     void *handles[AMP__MAX_ARGS]; /* those that bound->argv points at */
     void ***written; /* fields of structs whose handles the op writes; of the call's memory */
     size_t n_written;
@@ -108,15 +132,12 @@ static amp_status enter(struct substitution *s, struct amp__op *op, struct amp__
     amp__casting_begin(&s->casting, op->context, op->host, op, d->tensors, bound->call->thread, true);
     s->decided = d;
     s->n_written = 0;
-    s->reference.n = 0;
     const bool is_raw = d->mode != AMP__RAW_NONE;
-    const bool verify = op->context->policy.verify;
     const bool visits = amp__visits(op) && (is_raw || (op->host->cast && (d->decision.casts || d->rounds)));
     if (is_raw || visits)
         s->raw = (struct amp__raw){ .mode = d->mode, .low = d->decision.target, .seed = d->seed,
-                                    .verify = verify, .lists = verify || s->observed, .casting = &s->casting };
-    if (verify && d->mode == AMP__RAW_REPLACE)
-        AMP_TRY(amp__reference_run(&s->reference, &s->casting, bound, d->decision.target, d->seed));
+                                    .lists = s->probing != NULL, .casting = &s->casting };
+    if (s->probing) AMP_TRY(enter_probes(s->probing, AMP__HOST_SIDE));
     for (uint32_t i = 0; i < bound->n_tensors && d->decision.casts; i++)
         if (amp__may_cast(bound->tensors[i].flags)) AMP_TRY(substitute_argument(s, bound, &bound->tensors[i]));
     if (is_raw) AMP_TRY(amp__raw_enter(&s->raw, bound, bound->argv, s->handles));
@@ -150,11 +171,11 @@ static void fail_call(struct amp__op *op, const struct amp__call *call, amp_stat
 }
 
 /* The casts failed: the original may run only on arguments that all have one type, as without libamp, and not on what
- * verify refused, or on weights that are not there. */
+ * a strict probe refused, or on weights that are not there. */
 static void run_uncast(struct amp__op *op, const struct amp__bound *bound, amp_status status) {
     const struct amp__call *call = bound->call;
     const struct amp__operands *operands = &bound->operands;
-    if (op->context->policy.verify || op->context->addresses.released ||
+    if (is_strict(op) || op->context->addresses.released ||
         (operands->n && amp__operands_type(operands) == AMP_DTYPE_DEFAULT)) {
         fail_call(op, call, status);
         return;
@@ -178,7 +199,6 @@ static void leave(struct substitution *s, struct amp__op *op, const struct amp__
     const struct decided *d = s->decided;
     const amp_dtype target = d->decision.target;
     if (d->mode != AMP__RAW_NONE) amp__raw_leave(&s->raw, op);
-    if (s->reference.n) amp__reference_judge(&s->reference, op);
     for (size_t i = 0; i < s->n_written; i++) amp__round_handle(op, *s->written[i], target);
     if (d->rounds) keep(op, amp__outputs_round(op, bound, target));
     if (d->handed_on) {
@@ -186,35 +206,43 @@ static void leave(struct substitution *s, struct amp__op *op, const struct amp__
         if (status != AMP_OK)
             keep(op, amp__fail_prefix(status, d->forward ? "%s: the model's output" : "op %s: its result", op->name));
     }
-    if (s->observed) amp__observe_leave(&s->seen, op, bound, d->mode != AMP__RAW_NONE ? &s->raw : NULL);
+    if (s->probing) leave_probes(s->probing, AMP__HOST_SIDE);
     amp__casting_end(&s->casting);
 }
 
-static amp_status watch(struct substitution *s, const struct amp__bound *bound, amp_fn function) {
-    struct amp__traps traps;
-    AMP_TRY(amp__watch_enter(&s->watch, &s->casting, s->decided->mode != AMP__RAW_NONE ? &s->raw : NULL, bound));
-    amp__traps_mask(&traps);
-    const amp_status status = amp__watch_probe(&s->watch, &s->casting, bound, function);
-    amp__traps_restore(&traps);
-    return status;
+static struct probing *begin_probing(struct probing *probing, struct substitution *s, struct amp__op *op,
+                                     const struct amp__bound *bound, const struct decided *d) {
+    if (!amp__op_is_probed(op)) return NULL;
+    probing->call = (struct amp__probed){ .op = op, .bound = bound, .casting = &s->casting, .mode = d->mode,
+                                          .low = d->decision.target, .seed = d->seed };
+    for (int i = 0; i < AMP__PROBES; i++) probing->probes[i] = amp__op_probe(op, i);
+    return probing;
+}
+
+/* On the op's side, before it runs and afterwards. */
+static amp_status enter_op(const struct substitution *s, amp_fn function) {
+    struct amp__probed *call = &s->probing->call;
+    call->function = function;
+    call->buffers = call->mode != AMP__RAW_NONE ? s->raw.buffers : NULL;
+    call->n_buffers = call->mode != AMP__RAW_NONE ? s->raw.n : 0;
+    return enter_probes(s->probing, AMP__OP_SIDE);
 }
 
 /* Everything as decided. On an error nothing has run. */
 static amp_status run_decided(struct amp__op *op, struct amp__bound *bound, const struct decided *d) {
     struct substitution s;
-    const bool verify = op->context->policy.verify;
-    s.observed = amp__observing(op->context) && !d->forward;
+    struct probing probing;
+    s.probing = begin_probing(&probing, &s, op, bound, d);
     amp_status status = enter(&s, op, bound, d);
     const bool has_work = !converts(d->mode) || !amp__visits(op) || s.raw.found || d->tensors;
     const amp_fn function = has_work ? d->function : bound->call->original;
-    if (status == AMP_OK && verify) status = watch(&s, bound, function);
+    if (status == AMP_OK && s.probing) status = enter_op(&s, function);
     if (status != AMP_OK) {
         amp__casting_abandon(&s.casting);
         return status;
     }
-    if (s.observed) amp__observe_enter(&s.seen, op, bound, d->mode != AMP__RAW_NONE ? &s.raw : NULL);
     run_untrapped(bound->call, function, bound->argv);
-    if (verify && !amp__watch_leave(&s.watch, op, &s.reference)) s.reference.n = 0;
+    if (s.probing) leave_probes(s.probing, AMP__OP_SIDE);
     leave(&s, op, bound);
     return AMP_OK;
 }
@@ -282,13 +310,13 @@ static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct 
     amp_status status = amp__bind(&bound, op, call);
     d.tensors = bound.operands.tensors;
     if (status == AMP_OK) status = decide(op, &bound, obeys, &d);
-    const bool looks = op->context->policy.verify || amp__observing(op->context);
-    if (looks && d.mode == AMP__RAW_NONE && amp__raw_takes(op)) d.mode = AMP__RAW_SEED; /* to be looked at */
+    const bool is_probed = amp__op_is_probed(op);
+    if (is_probed && d.mode == AMP__RAW_NONE && amp__raw_takes(op)) d.mode = AMP__RAW_SEED; /* its buffers are listed */
     if (status == AMP_OK && d.decision.status != AMP_OK) {
         fail_call(op, call, amp__decision_error(d.decision, op->name));
         return;
     }
-    const bool as_it_comes = !looks && !d.decision.casts && !d.rounds && !d.handed_on &&
+    const bool as_it_comes = !is_probed && !d.decision.casts && !d.rounds && !d.handed_on &&
                              d.mode == AMP__RAW_NONE;
     if (status == AMP_OK && as_it_comes) amp__call_run(call, d.function, call->args);
     else if (status == AMP_OK) status = run_decided(op, &bound, &d);
@@ -303,7 +331,7 @@ _Static_assert(1 << AMP__HANDLE_TYPES == sizeof((struct amp__op *)NULL)->decided
 void amp__op_tabulate(struct amp__op *op) {
     const struct amp__policy *policy = &op->context->policy;
     const struct amp__properties *properties = &policy->properties;
-    const bool by_types = op->schema && !policy->verify && !properties->emulate && op->raw_mode == AMP__RAW_NONE &&
+    const bool by_types = op->schema && !properties->emulate && op->raw_mode == AMP__RAW_NONE &&
                     !op->seeds && !amp__looks_for_handles(op) && !(op->fp32 && amp__raw_takes(op)) &&
                     !(op->schema->operand_flags & (AMP__LIST | AMP__READ_WRITE));
     for (unsigned set = 0; by_types && set < sizeof op->decided; set++) {
@@ -316,7 +344,7 @@ void amp__op_tabulate(struct amp__op *op) {
         op->cast_types |= decision.casts;
     }
     op->has_types = by_types;
-    atomic_store_explicit(&op->by_types, by_types && !amp__observing(op->context), memory_order_relaxed);
+    atomic_store_explicit(&op->by_types, by_types && !amp__op_is_probed(op), memory_order_relaxed);
 }
 
 /* As amp__operands_type. */
@@ -370,10 +398,10 @@ static __attribute__((noinline)) bool run_by_types(struct amp__op *op, struct am
     return true;
 }
 
-static __attribute__((noinline)) void gate_watch(struct amp__op *op, const struct amp__call *call) {
+static __attribute__((noinline)) void glance(struct amp__op *op, const struct amp__call *call) {
     struct amp__bound bound;
     amp__bind_untyped(&bound, call);
-    amp__gate_watch(op, &bound);
+    (void)op->glance->enter(&(struct amp__probed){ .op = op, .bound = &bound }, AMP__HOST_SIDE, NULL);
 }
 
 /* Every wrapped call goes through it, and no array of its frame is written by an index: a canary would cost a third of
@@ -402,7 +430,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
     }
     amp__mark_own(thread, op->context);
     amp__op_count(op, thread, &op->first_calls, &op->calls, 1);
-    if (op->gate_watches && obeys) gate_watch(op, call);
+    if (op->glance && obeys) glance(op, call);
     if (!by_types || !run_by_types(op, call)) decide_and_run(op, call, obeys, mode, seed);
     amp__mark_pop(thread, &anchor);
 }

@@ -5,8 +5,8 @@
  * long as gradients are absent at begin or were seen to move. A known one is confirmed before it counts: its memory may
  * have been freed and have become something else.
  */
-#include "context/addresses.h"
 #include "context/context.h"
+#include "context/ranges.h"
 
 enum { STRICT = true, LENIENT = false };
 

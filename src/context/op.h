@@ -9,6 +9,10 @@
 #include "opt_levels/lists.h"
 
 struct amp__comparisons;
+struct amp__probe;
+
+/* The places for probes (probe.h) that take part in a call. */
+enum amp__probe_slot { AMP__PROBE_VERIFY, AMP__PROBE_OBSERVE, AMP__PROBES };
 
 /* An op, forward, step or zero_grad: the host's descriptor, copied, and what the policy made of it. */
 struct amp__op {
@@ -28,8 +32,7 @@ struct amp__op {
     const void *on_failure, *on_skip;
     bool wrapped;
     const struct amp__op *shares; /* the op of an earlier model that takes this slot's calls; NULL: none */
-    size_t wrap; /* its number in the context's patch, if it was added to it */
-    bool added;
+    size_t wrap; /* 1 + its number in the context's patch; 0: it was not added to it */
     void *target; /* struct amp__model or amp__optimizer it belongs to */
 
     uint8_t raw_mode; /* enum amp__raw_mode: what is done to its raw buffers */
@@ -41,8 +44,11 @@ struct amp__op {
     bool is_product; /* by the lists or AMP_OP_MATMUL: sums of products, or backward of such */
     struct amp__comparisons *comparisons; /* verify: with its FP32 function; under the context's lock */
 
+    const struct amp__probe *glance; /* enters each call as it comes: the gate's watch on GPUs; NULL: none */
+    _Atomic(const struct amp__probe *) probes[AMP__PROBES]; /* NULL: none in this slot */
+
     bool has_types; /* the set of its operands' types decides, by this table; */
-    _Atomic(bool) by_types; /* and nothing else is looked at now */
+    _Atomic(bool) by_types; /* and no probe is on it */
     uint8_t cast_types;   /* those that are cast where they are not the target */
     uint8_t decided[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__decide */
 
@@ -50,7 +56,6 @@ struct amp__op {
     _Atomic(uint64_t) gate_least; /* the least size of a call that runs low */
     _Atomic(uint8_t) gate_source; /* enum amp__gate_source */
     bool gate_looks;
-    bool gate_watches; /* its products on GPUs are looked at */
     _Atomic(int32_t) gate_capability; /* of the last GPU that multiplied for it: 10 * major + minor */
     _Atomic(uint64_t) gate_misfit;    /* the last dimension that was no multiple of 8: 4 times it, and which: m, n, k */
     const char *gate_who, *gate_unit; /* AMP_OP_MATMUL: what the table was asked for */

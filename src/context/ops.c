@@ -3,8 +3,9 @@
 #include "common/map.h"
 #include "context/build.h"
 #include "context/context.h"
-#include "context/op.h"
 #include "context/findings.h"
+#include "context/op.h"
+#include "context/probe.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -284,6 +285,11 @@ amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const am
     return AMP_OK;
 }
 
+void amp__op_put_probe(struct amp__op *op, enum amp__probe_slot slot, const struct amp__probe *probe) {
+    atomic_store_explicit(&op->probes[slot], probe, memory_order_relaxed);
+    atomic_store_explicit(&op->by_types, op->has_types && !amp__op_is_probed(op), memory_order_relaxed);
+}
+
 amp_fn amp__op_low(const struct amp__op *op) {
     return op->context->policy.properties.low == AMP_FLOAT16 ? op->fp16 : op->bf16;
 }
@@ -296,12 +302,12 @@ bool amp__op_needs_wrapper(const struct amp__op *op) {
 /* ---- slots that saw no call ---- */
 
 uint64_t amp__op_passed(const struct amp__op *op) {
-    return op->passed + (op->added ? amp__patch_passed(op->context->wiring.patch, op->wrap) : 0);
+    return op->passed + (op->wrap ? amp__patch_passed(op->context->wiring.patch, op->wrap - 1) : 0);
 }
 
 uint64_t amp__op_strangers(const struct amp__op *op) {
-    if (!op->wrapped || amp__op_calls(op) || !op->added) return 0;
-    return amp__patch_strangers(op->context->wiring.patch, op->wrap);
+    if (!op->wrapped || amp__op_calls(op) || !op->wrap) return 0;
+    return amp__patch_strangers(op->context->wiring.patch, op->wrap - 1);
 }
 
 bool amp__op_unused(const struct amp__op *op) {

@@ -151,7 +151,7 @@ struct amp__backend {
     /* May be NULL: its mutexes (pthread_mutex_t), ended by NULL, which fork waits for so that a child finds them free;
      * at most AMP__BACKEND_LOCKS. They are held for short stretches, never two, never while libamp is called. */
     void *const *locks;
-    /* May be NULL: by what a product of this type is computed, as the gate's table (opt_levels/gate_table.inc) names
+    /* May be NULL: by what a product of this type is computed, as the gate's table (call/gate_table.inc) names
      * it: "avx512_core_bf16"; "" where operands are converted to fp32. Static. */
     const char *(*matmul_unit)(amp_dtype type);
     /* May be NULL, and then all six and `where` are: lists on device `id`. What list_open makes, list_close ends.

@@ -119,7 +119,7 @@ struct amp__param {
     bool in_model, in_optimizer;
     bool re_typed;
     void *address;              /* at initialize, or at the last look (apart.c) */
-    _Atomic(uintptr_t) grad_begin, grad_end; /* addresses of its FP32 gradient (context/gradients.c); 0: none is known */
+    _Atomic(uintptr_t) grad_begin, grad_end; /* addresses of its FP32 gradient (gradients.c); 0: none is known */
     _Atomic(bool) grad_came; /* by an op, since the last begin or end; amp__gradient_came asks */
     size_t listed_by;           /* 1 + the last optimizer that lists it */
     struct amp__param *tied_to; /* while ties are being found */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a call got and what it made: raw buffers, handles, handles in lists and in structs. */
 #include "amp_raw.h"
+#include "context/visit.h"
 #include "observe/observe.h"
 
 #include <string.h>
@@ -136,19 +137,20 @@ static bool holds_nonfinite(const void *memory, amp_dtype dtype, const struct am
     return amp__nonfinite(&s) != 0;
 }
 
-static void take_buffers(struct amp__seen_call *call, const struct amp__raw *raw, bool outputs) {
-    for (size_t i = 0; raw && i < raw->n; i++) {
-        const struct amp__raw_buffer *buffer = &raw->buffers[i];
+static void take_buffers(struct amp__seen_call *seen, const struct amp__probed *call, bool outputs) {
+    for (size_t i = 0; i < call->n_buffers; i++) {
+        const struct amp__raw_buffer *buffer = &call->buffers[i];
         const bool written = buffer->flags & (AMP__WRITE | AMP__READ_WRITE);
         if (buffer->scratch || (outputs ? !written : buffer->flags & AMP__WRITE)) continue;
-        take_buffer(call, buffer, raw->low, outputs);
+        take_buffer(seen, buffer, call->low, outputs);
     }
     /* was it the cast? */
-    for (size_t i = 0; raw && !outputs && !call->finite && call->came_finite && i < raw->n; i++)
-        if (!(raw->buffers[i].flags & AMP__WRITE) && !raw->buffers[i].scratch &&
-            is_here(call->op->context, raw->buffers[i].host) &&
-            holds_nonfinite(raw->buffers[i].host, AMP_FLOAT32, &raw->buffers[i].extents))
-            call->came_finite = false;
+    for (size_t i = 0; !outputs && !seen->finite && seen->came_finite && i < call->n_buffers; i++) {
+        const struct amp__raw_buffer *buffer = &call->buffers[i];
+        if (!(buffer->flags & AMP__WRITE) && !buffer->scratch && is_here(call->op->context, buffer->host) &&
+            holds_nonfinite(buffer->host, AMP_FLOAT32, &buffer->extents))
+            seen->came_finite = false;
+    }
 }
 
 /* ---- handles ---- */
@@ -284,12 +286,13 @@ static void take_fields(struct amp__seen_call *seen, struct amp__op *op, const s
 
 /* ---- a call ---- */
 
-static void note_uses(const struct amp__seen_call *seen, const struct amp__bound *bound, const struct amp__raw *raw) {
+static void note_uses(const struct amp__seen_call *seen, const struct amp__probed *call) {
+    const struct amp__bound *bound = call->bound;
     const amp_context *context = seen->op->context;
     const struct amp__addresses *addresses = &context->addresses;
     uint64_t offset;
-    for (size_t i = 0; raw && i < raw->n; i++)
-        amp__observe_use(seen, amp__param_at(addresses, raw->buffers[i].host, &offset));
+    for (size_t i = 0; i < call->n_buffers; i++)
+        amp__observe_use(seen, amp__param_at(addresses, call->buffers[i].host, &offset));
     for (uint32_t i = 0; i < bound->n_tensors; i++) {
         const struct amp__bound_arg *arg = &bound->tensors[i];
         for (size_t j = 0; amp__may_cast(arg->flags) && j < arg->count; j++) {
@@ -332,29 +335,37 @@ void amp__seen_begin(struct amp__seen_call *seen, struct amp__op *op) {
     seen->got = seen->made = NULL;
 }
 
-void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__bound *bound,
-                        const struct amp__raw *raw) {
-    const struct amp__schema *schema = bound->call->schema;
+_Static_assert(sizeof(struct amp__seen_call) <= AMP__PROBE_ROOM, "room of a call");
+
+static amp_status enter(const struct amp__probed *call, enum amp__side side, void *room) {
+    const struct amp__schema *schema = call->bound->call->schema;
+    struct amp__seen_call *seen = room;
+    struct amp__op *op = call->op;
+    if (side == AMP__HOST_SIDE) return AMP_OK;
     amp__seen_begin(seen, op);
-    if (!amp__observe_wants_op(op) || !amp__observe_trains(op->context, op->host)) return;
+    if (!amp__observe_wants_op(op) || !amp__observe_trains(op->context, op->host)) return AMP_OK;
     seen->number = 1;
-    note_uses(seen, bound, raw);
-    take_buffers(seen, raw, false);
-    take_inputs(seen, bound);
+    note_uses(seen, call);
+    take_buffers(seen, call, false);
+    take_inputs(seen, call->bound);
     for (uint8_t i = 0; i < schema->n_numbers; i++)
-        take_number(seen, &schema->args[schema->numbers[i]], bound->argv[schema->numbers[i]]);
-    take_fields(seen, op, bound, false);
-    look_before_casts(seen, bound);
+        take_number(seen, &schema->args[schema->numbers[i]], call->bound->argv[schema->numbers[i]]);
+    take_fields(seen, op, call->bound, false);
+    look_before_casts(seen, call->bound);
+    return AMP_OK;
 }
 
-void amp__observe_leave(struct amp__seen_call *seen, struct amp__op *op, const struct amp__bound *bound,
-                        const struct amp__raw *raw) {
-    const struct amp__call *call = bound->call;
-    if (!seen->number) return;
-    take_buffers(seen, raw, true);
-    take_outputs(seen, bound);
-    if (call->schema->ret.kind == AMP__TENSOR && !(call->schema->ret.flags & AMP__READ_WRITE))
-        amp__observe_handle(seen, amp__call_returned(call), "return", true);
-    take_fields(seen, op, bound, true);
-    amp__observe_call(op->context, seen);
+static void leave(const struct amp__probed *call, enum amp__side side, void *room) {
+    const struct amp__call *made = call->bound->call;
+    const struct amp__arg *ret = &made->schema->ret;
+    struct amp__seen_call *seen = room;
+    if (side == AMP__OP_SIDE || !seen->number) return;
+    take_buffers(seen, call, true);
+    take_outputs(seen, call->bound);
+    if (ret->kind == AMP__TENSOR && !(ret->flags & AMP__READ_WRITE))
+        amp__observe_handle(seen, amp__call_returned(made), "return", true);
+    take_fields(seen, call->op, call->bound, true);
+    amp__observe_call(call->op->context, seen);
 }
+
+const struct amp__probe amp__observe_probe = { .enter = enter, .leave = leave };

@@ -8,14 +8,17 @@
 
 /* ---- begin and end ---- */
 
+void amp__observe_ops(amp_context *context) {
+    const struct amp__probe *probe = amp__observing(context) ? &amp__observe_probe : NULL;
+    for (size_t i = 0; i < context->models.n; i++)
+        for (size_t j = 0; j < context->models.list[i].n_ops; j++)
+            amp__op_put_probe(&context->models.list[i].ops[j], AMP__PROBE_OBSERVE, probe);
+}
+
 void amp__observe_set(amp_context *context, bool observing) {
     if (amp__observing(context) == observing) return;
     atomic_store_explicit(&context->progress.observing, observing, memory_order_relaxed);
-    for (size_t i = 0; i < context->models.n; i++)
-        for (size_t j = 0; j < context->models.list[i].n_ops; j++) {
-            struct amp__op *op = &context->models.list[i].ops[j];
-            atomic_store_explicit(&op->by_types, op->has_types && !observing, memory_order_relaxed);
-        }
+    amp__observe_ops(context);
 }
 
 void amp__observe_free(amp_context *context) {

@@ -8,13 +8,13 @@
 #define AMP_OBSERVE_ROOM_H
 
 #include "amp_observe.h"
-#include "call/call.h"
 #include "common/map.h"
 #include "context/context.h"
 #include "context/op.h"
+#include "context/probe.h"
+#include "context/ranges.h"
 #include "context/optimizer.h"
 #include "kernels/counts.h"
-#include "raw/raw.h"
 
 /* The type that a call would work in at O1, by its op's class and, where it follows its inputs, by what made these. */
 enum { AMP__FLOWS_LOW = 1, AMP__FLOWS_WIDE = 2 }; /* low: or not known */
@@ -187,8 +187,10 @@ amp_status amp__observe_environment(amp_observe_options *options, bool *asked);
 /* Begins, if the environment asks for it. */
 amp_status amp__observe_as_asked(amp_context *context);
 void amp__observe_free(amp_context *context);
-/* Calls are looked at from here on, and take no short way; or not any more. */
+/* Calls are looked at from here on, or not any more. */
 void amp__observe_set(amp_context *context, bool observing);
+/* Puts the probe on all ops while that is so, or takes it off: once they are built. */
+void amp__observe_ops(amp_context *context);
 /* An iteration is over. */
 void amp__observe_next(amp_context *context);
 /* What was counted, sent and not looked at is looked at now, and told; waits for it. */
@@ -275,11 +277,8 @@ void amp__observe_remember(struct amp__seen_call *seen, const char *name, bool i
 /* One tensor of the call. */
 void amp__observe_handle(struct amp__seen_call *seen, void *handle, const char *name, bool is_output);
 void amp__observe_span(struct amp__seen_call *seen, const amp_span *span, const char *name, bool is_output);
-/* Before the call, with bound->argv as the op gets it, and after it; `raw` NULL: it has no raw buffers. */
-void amp__observe_enter(struct amp__seen_call *seen, struct amp__op *op, const struct amp__bound *bound,
-                        const struct amp__raw *raw);
-void amp__observe_leave(struct amp__seen_call *seen, struct amp__op *op, const struct amp__bound *bound,
-                        const struct amp__raw *raw);
+/* Looks at calls of an op: their inputs on the op's side, their outputs on the host's. */
+extern const struct amp__probe amp__observe_probe;
 
 /* ---- params.c ---- */
 

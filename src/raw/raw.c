@@ -462,6 +462,7 @@ amp_status amp__raw_visit(struct amp__raw *raw, const struct amp__bound *bound, 
 amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__bound *bound, void **argv, void **pointers) {
     amp_context *context = raw->casting->context;
     raw->low_sums = amp__emulates_model(&context->policy.properties);
+    raw->verify = context->policy.verify;
     if (!atomic_load_explicit(&context->progress.raw_calls, memory_order_relaxed)) context->progress.raw_calls = true;
     for (uint32_t i = 0; i < bound->n_buffers; i++)
         AMP_TRY(enter_argument(raw, bound->call, &bound->buffers[i], argv, pointers));

@@ -11,8 +11,9 @@
 #define AMP_RAW_ROOM_H
 
 #include "amp_raw.h"
-#include "context/addresses.h"
 #include "context/op.h"
+#include "context/probe.h"
+#include "context/ranges.h"
 #include "context/visit.h"
 #include "kernels/round.h"
 #include "call/call.h"
@@ -20,19 +21,6 @@
 /* SEED: only the seed is looked after, and weights that were released. COPY: private FP32 copies of all buffers, the
  * inputs rounded as REPLACE rounds them, and nothing goes back (reference.c). */
 enum amp__raw_mode { AMP__RAW_NONE, AMP__RAW_REPLACE, AMP__RAW_EMULATE, AMP__RAW_SEED, AMP__RAW_COPY };
-
-/* One buffer of one call. */
-struct amp__raw_buffer {
-    float *host;
-    void *temporary; /* what the op gets instead; NULL: the host's own */
-    const char *name;
-    uint16_t flags;  /* AMP__WRITE, AMP__READ_WRITE: what the op does with it */
-    bool scratch;    /* a workspace that nobody looks into afterwards */
-    bool as_it_is;   /* `lists`: the mode does not touch it */
-    bool narrow;     /* the temporary has 16-bit elements */
-    struct amp__extents extents;
-    enum { AMP__RAW_NOTHING, AMP__RAW_ROUND, AMP__RAW_WIDEN, AMP__RAW_ADD } after;
-};
 
 struct amp__raw {
     enum amp__raw_mode mode;
@@ -71,6 +59,11 @@ enum amp__into { AMP__INTO_ROUNDED, AMP__INTO_NARROWED, AMP__INTO_SCALED, AMP__I
 void amp__raw_fill(const struct amp__raw *raw, const struct amp__raw_buffer *buffer, enum amp__into how,
                    struct amp__counts *counts); /* counts: what rounding did; may be NULL */
 
+/* ---- verify.c ---- */
+
+/* Puts the probe of amp_config.verify on all ops, where that is on. */
+void amp__verify_begin(amp_context *context);
+
 /* ---- release.c ---- */
 
 amp_status amp__weights_release(amp_context *context, uint64_t *bytes);
@@ -91,12 +84,10 @@ struct amp__watch {
 void amp__watch_fill(void *memory, size_t bytes, bool narrow);
 /* Is there as much memory as the op was told, and of that type, as far as it is registered? */
 amp_status amp__watch_check(const struct amp__casting *casting, const struct amp__raw_buffer *buffer);
-/* After everything entered: bound->argv is what the op will get. */
-amp_status amp__watch_enter(struct amp__watch *watch, struct amp__casting *casting, const struct amp__raw *raw,
-                            const struct amp__bound *bound);
+/* On the op's side: bound->argv is what it will get. */
+amp_status amp__watch_enter(struct amp__watch *watch, const struct amp__probed *call);
 /* Once for each op and each gradient that it adds to: does it add? It runs one more time to tell. */
-amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casting, const struct amp__bound *bound,
-                            amp_fn function);
+amp_status amp__watch_probe(struct amp__watch *watch, const struct amp__probed *call);
 /* False: it found something. `reference`: what FP32 made of the call, or nothing. */
 bool amp__watch_leave(const struct amp__watch *watch, struct amp__op *op, const struct amp__reference *reference);
 /* Was something written around the buffer's temporary? Then that is told. */
@@ -113,8 +104,7 @@ struct amp__reference {
 
 /* Runs the FP32 function on copies, if the call adds to what is known of the implementation for `low`. Before anything
  * of the call is converted; the copies are the call's. */
-amp_status amp__reference_run(struct amp__reference *reference, struct amp__casting *casting,
-                              const struct amp__bound *bound, amp_dtype low, float seed);
+amp_status amp__reference_run(struct amp__reference *reference, const struct amp__probed *call);
 /* Is memory, read as FP32, the result that the FP32 function had for the buffer at `host`? */
 bool amp__reference_is(const struct amp__reference *reference, const float *host, const void *memory);
 /* After the implementation, once the host's buffers have its results. */
@@ -124,7 +114,7 @@ void amp__reference_health(const amp_context *context, amp__text *text);
 
 /* ---- strays.c: verify, gradients of parameters that nobody described ---- */
 
-void amp__strays_note(struct amp__op *op, const struct amp__raw *raw); /* the buffers of a call */
+void amp__strays_note(const struct amp__probed *call);                 /* the buffers of a call */
 void amp__strays_judge(amp_context *context);                          /* at a bracket's end: AMP-M79 */
 void amp__strays_free(amp_context *context);
 

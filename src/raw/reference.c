@@ -300,22 +300,21 @@ static amp_status rehearse(struct amp__reference *reference, struct rehearsal *r
     return AMP_OK;
 }
 
-amp_status amp__reference_run(struct amp__reference *reference, struct amp__casting *casting,
-                              const struct amp__bound *bound, amp_dtype low, float seed) {
-    struct amp__op *op = casting->op;
-    struct call_seen seen = { .casting = casting };
+amp_status amp__reference_run(struct amp__reference *reference, const struct amp__probed *call) {
+    struct amp__op *op = call->op;
+    struct call_seen seen = { .casting = call->casting };
     *reference = (struct amp__reference){ 0 };
     if (amp__reference_never(op)) return AMP_OK;
-    AMP_TRY(see_call(&seen, bound));
+    AMP_TRY(see_call(&seen, call->bound));
     pthread_mutex_lock(&op->context->lock);
     struct amp__comparisons *known = comparisons_of(op);
     const bool wanted = known && wants(known, &seen, &reference->kind);
     pthread_mutex_unlock(&op->context->lock);
     if (!known) return amp__fail_memory();
     if (!wanted) return AMP_OK;
-    struct rehearsal r = { .bound = bound, .casting = casting, .kept = seen.kept,
-                           .raw = { .mode = AMP__RAW_COPY, .low = low, .seed = seed, .verify = true, .lists = true,
-                                    .casting = casting } };
+    struct rehearsal r = { .bound = call->bound, .casting = call->casting, .kept = seen.kept,
+                           .raw = { .mode = AMP__RAW_COPY, .low = call->low, .seed = call->seed, .lists = true,
+                                    .casting = call->casting } };
     const amp_status status = rehearse(reference, &r);
     put_back(&r);
     if (status == AMP_OK) return AMP_OK;

@@ -31,11 +31,12 @@ struct amp__strays {
 };
 
 /* Of fields that share a name, the nth. */
-static uint64_t key_of(const struct amp__op *op, const struct amp__raw *raw, size_t i) {
-    const char *name = raw->buffers[i].name ? raw->buffers[i].name : "";
+static uint64_t key_of(const struct amp__probed *call, size_t i) {
+    const struct amp__raw_buffer *buffers = call->buffers;
+    const char *name = buffers[i].name ? buffers[i].name : "";
     uint32_t nth = 0;
-    for (size_t j = 0; j < i; j++) nth += raw->buffers[j].name && !strcmp(raw->buffers[j].name, name);
-    const uint64_t sum = amp__sum64(nth, op->name, strlen(op->name));
+    for (size_t j = 0; j < i; j++) nth += buffers[j].name && !strcmp(buffers[j].name, name);
+    const uint64_t sum = amp__sum64(nth, call->op->name, strlen(call->op->name));
     return amp__sum64(sum, name, strlen(name)) | 1;
 }
 
@@ -54,11 +55,12 @@ static void add(struct amp__strays *strays, struct stray seen) {
     strays->first = fresh;
 }
 
-static void note(amp_context *context, struct amp__op *op, const struct amp__raw *raw, size_t i) {
+static void note(amp_context *context, const struct amp__probed *call, size_t i) {
     struct amp__strays *strays = context->addresses.strays;
-    const struct amp__raw_buffer *buffer = &raw->buffers[i];
+    const struct amp__raw_buffer *buffer = &call->buffers[i];
+    struct amp__op *op = call->op;
     const uintptr_t begin = (uintptr_t)buffer->host, end = begin + (uintptr_t)buffer->extents.span * sizeof(float);
-    const uint64_t key = key_of(op, raw, i);
+    const uint64_t key = key_of(call, i);
     uint64_t offset;
     if (!(buffer->flags & AMP__WRITE)) mark_read(strays, begin, end, key);
     if (!op->is_backward || !(buffer->flags & (AMP__WRITE | AMP__READ_WRITE))) return;
@@ -71,13 +73,14 @@ static void note(amp_context *context, struct amp__op *op, const struct amp__raw
                                 .argument = buffer->name ? buffer->name : "a buffer" });
 }
 
-void amp__strays_note(struct amp__op *op, const struct amp__raw *raw) {
-    amp_context *context = op->context;
-    if (!atomic_load(&context->progress.open) || !amp__scales(&context->policy.properties.scaler)) return;
+void amp__strays_note(const struct amp__probed *call) {
+    amp_context *context = call->op->context;
+    if (!call->n_buffers || !atomic_load(&context->progress.open)) return;
+    if (!amp__scales(&context->policy.properties.scaler)) return;
     pthread_mutex_lock(&context->lock);
     if (!context->addresses.strays) context->addresses.strays = amp__alloc(1, sizeof *context->addresses.strays);
-    for (size_t i = 0; i < raw->n && context->addresses.strays; i++)
-        if (!raw->buffers[i].scratch) note(context, op, raw, i);
+    for (size_t i = 0; i < call->n_buffers && context->addresses.strays; i++)
+        if (!call->buffers[i].scratch) note(context, call, i);
     pthread_mutex_unlock(&context->lock);
 }
 

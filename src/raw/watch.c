@@ -232,12 +232,12 @@ static amp_status copy(struct amp__casting *casting, struct amp__watched *item) 
     return AMP_OK;
 }
 
-amp_status amp__watch_enter(struct amp__watch *watch, struct amp__casting *casting, const struct amp__raw *raw,
-                            const struct amp__bound *bound) {
+amp_status amp__watch_enter(struct amp__watch *watch, const struct amp__probed *call) {
+    struct amp__casting *casting = call->casting;
     *watch = (struct amp__watch){ 0 };
-    if (raw) amp__strays_note(casting->op, raw);
-    for (size_t i = 0; raw && i < raw->n; i++) AMP_TRY(add_buffer(watch, casting, &raw->buffers[i]));
-    AMP_TRY(add_handles(watch, casting, bound));
+    amp__strays_note(call);
+    for (size_t i = 0; i < call->n_buffers; i++) AMP_TRY(add_buffer(watch, casting, &call->buffers[i]));
+    AMP_TRY(add_handles(watch, casting, call->bound));
     for (size_t i = 0; i < watch->n; i++) {
         struct amp__watched *item = &watch->items[i];
         if (item->role == WRITES && !is_alone(watch, item)) item->role = GUARDED;
@@ -307,16 +307,16 @@ static bool is_unprobed(struct amp__op *op, const struct amp__watched *item) {
     return noted;
 }
 
-static void rehearse(const struct amp__watch *watch, const struct amp__bound *bound, amp_fn function, float value) {
+static void rehearse(const struct amp__watch *watch, const struct amp__probed *call, float value) {
     for (size_t i = 0; i < watch->n; i++)
         if (is_probed(&watch->items[i])) stand(&watch->items[i], value);
-    amp__call_rehearse(bound->call, function, bound->argv);
+    amp__call_rehearse(call->bound->call, call->function, call->bound->argv);
 }
 
-amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casting, const struct amp__bound *bound,
-                            amp_fn function) {
-    const struct amp__schema *schema = bound->call->schema;
-    struct amp__op *op = casting->op;
+amp_status amp__watch_probe(struct amp__watch *watch, const struct amp__probed *call) {
+    const struct amp__schema *schema = call->bound->call->schema;
+    struct amp__casting *casting = call->casting;
+    struct amp__op *op = call->op;
     bool any = false;
     if (schema->n_tensors || schema->ret.kind == AMP__TENSOR || op->flags & AMP_OP_STATEFUL) return AMP_OK;
     for (size_t i = 0; i < watch->n; i++) any |= is_unprobed(op, &watch->items[i]);
@@ -328,11 +328,11 @@ amp_status amp__watch_probe(struct amp__watch *watch, struct amp__casting *casti
         if (item->role != READS && !item->before) AMP_TRY(copy(casting, item));
         if (is_probed(item) && !(made[i] = amp__casting_memory(casting, span_of(item)))) return amp__fail_memory();
     }
-    rehearse(watch, bound, function, standing);
+    rehearse(watch, call, standing);
     for (size_t i = 0; i < watch->n; i++)
         if (is_probed(&watch->items[i])) memcpy(made[i], watch->items[i].memory, span_of(&watch->items[i]));
     put_back(watch);
-    rehearse(watch, bound, function, -standing);
+    rehearse(watch, call, -standing);
     for (size_t i = 0; i < watch->n; i++)
         if (is_probed(&watch->items[i]) && is_assigned(&watch->items[i], made[i])) tell_assigned(op, &watch->items[i]);
     put_back(watch);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What would become of this training at each level: the advice together, memory, a level that fits. */
+#include "call/gate.h"
 #include "context/devices.h"
 #include "context/live.h"
 #include "context/parts.h"

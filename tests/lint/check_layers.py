@@ -26,11 +26,10 @@ ROWS = {
     "api": 8, "": 9,
 }
 # But for these. rules.h is arithmetic that a device runs too; a context has a cache; a call's buffers are handled by
-# raw/ with the means of call/, in files that do not include each other in a circle; observe/ looks at calls, and
-# the handler of a call asks it to.
+# raw/ with the means of call/, in files that do not include each other in a circle. Instruments, observe/ among them,
+# see calls through context/probe.h alone.
 ALLOWED = {
     ("kernels", "scaler/rules.h"), ("context", "call/cache.h"), ("raw", "call/call.h"), ("call", "raw/raw.h"),
-    ("call", "observe/observe.h"), ("observe", "call/call.h"), ("observe", "raw/raw.h"),
 }
 # Headers that few .c files of src/ see, directly or through other headers. Lower the number when it falls; a file that
 # needs part of a context takes that part (context/parts.h).

@@ -43,6 +43,7 @@ CLEAN = {
     **{f"src/api/seen{i}.c": '#include "call/call.h"\n' for i in range(SEEN_BY["src/context/context.h"] - 2)},
     "src/bracket/bracket.h": '#include "raw/raw.h"\n',
     "src/raw/raw.h": '#include "call/call.h"\n',
+    "src/observe/observe.h": "",
     "src/call/bind.c": "/* n_args */\n" + "void f(s) { for (int i = 0; i < s->n_args; i++) continue; }\n" * 3,
     "src/initialize.c": '#include "context/context.h"\n#include "opt_levels/policy.h"\n'
     '/* never printf(x) or abort() */\nint f(void) { host->abort(1); snprintf("exit(1)"); assert(a == b && c <= d); '
@@ -65,6 +66,9 @@ PLANTED = [  # what, rule, file, text
     ("a room includes one of its own row", "layers", "src/kernels/a.c", '#include "host/host.h"\n'),
     ("a room includes a higher one", "layers", "src/opt_levels/a.c", '#include "context/context.h"\n'),
     ("context includes of call what is not the cache", "layers", "src/context/a.c", '#include "call/call.h"\n'),
+    ("the handler of calls knows an instrument", "layers", "src/call/a.c", '#include "observe/observe.h"\n'),
+    ("an instrument knows casts", "layers", "src/observe/a.c", '#include "call/call.h"\n'),
+    ("an instrument knows raw buffers", "layers", "src/observe/a.c", '#include "raw/raw.h"\n'),
     ("raw includes bracket", "layers", "src/raw/a.c", '#include "bracket/bracket.h"\n'),
     ("amp_mpi.h includes more than it may", "public", "include/amp_mpi.h", "#include <mpi.h>\n#include <unistd.h>\n"),
     ("mpi.h elsewhere", "public", "include/amp_call.h", "#include <mpi.h>\n"),

@@ -2,9 +2,9 @@
 /* Raw address -> parameter: weights are often slices of one allocation, so matching is by range. gradients.c has
  * gradients. */
 #include "common/map.h"
-#include "context/addresses.h"
 #include "context/context.h"
 #include "context/live.h"
+#include "context/ranges.h"
 
 static bool is_sorted(const struct amp__range *ranges, size_t n) {
     for (size_t i = 1; i < n; i++)
