@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libamp_torch.so: opt levels and a GradScaler for the bindings of libtorch in other languages, as a C ABI over
- * at::Tensor *. One shared object for a libtorch; docs/start/libtorch.md has the guide.
+ * libamp_torch.so: opt levels and a GradScaler for libtorch bindings in other languages, as a C ABI over at::Tensor *.
+ * There is one shared object per libtorch version. docs/start/libtorch.md is the guide.
  *
  *     amp_torch_open(AMP_O2, NULL, tensors, names, is_norm, NULL, n, &session);        once
  *
@@ -14,27 +14,27 @@
  *     amp_torch_end(session, 0, &action);
  *     amp_torch_step(session, 0, update, self, &stepped);                              0: skipped, an overflow
  *
- * Tensors. A binding's own pointer is passed as it is: tch-rs's `tensor` (C_tensor *), TorchSharp's `Tensor` (what
- * Handle holds), and the address of a Tensor of the JavaCPP presets are torch::Tensor *, as here; NULL or an undefined
- * tensor is none. What comes out is made by `new at::Tensor` and is the caller's: wrap it as any tensor of the binding,
- * which deletes it (at_free, THSTensor_dispose, close()), or call amp_torch_tensor_free. Tensors that come in are
- * borrowed; a session holds references of its own.
+ * Tensors. The pointer of a binding is passed as it is: `tensor` of tch-rs (C_tensor *), `Tensor` of TorchSharp (the
+ * value of Handle) and the address of a Tensor of the JavaCPP presets are torch::Tensor *, as here. NULL or an
+ * undefined tensor means no tensor. Returned tensors are made by `new at::Tensor` and belong to the caller: wrap them
+ * as tensors of the binding, which deletes them (at_free, THSTensor_dispose, close()), or call amp_torch_tensor_free.
+ * Tensor arguments are borrowed, and a session holds its own references.
  *
- * Optimizers. tch-rs's `optimizer` is torch::optim::Optimizer *, for amp_torch_step_optimizer; TorchSharp's is a
- * std::shared_ptr *, of which get() is meant. Optimizers written in the binding's language step in amp_torch_step's
- * callback, or between amp_torch_step_begin and _end. They are told apart by numbers from 0: see amp_torch_open.
+ * Optimizers. `optimizer` of tch-rs is torch::optim::Optimizer *, for amp_torch_step_optimizer. That of TorchSharp is a
+ * std::shared_ptr *: pass its get(). Optimizers written in the language of the binding step in the callback of
+ * amp_torch_step, or between amp_torch_step_begin and _end. They are numbered from 0: see amp_torch_open.
  *
- * Errors. As in amp.h: a status; on anything but AMP_OK nothing has changed but where stated, and
- * amp_torch_last_error() has the words. No C++ exception leaves a function: what torch threw is AMP_ERR_HOST_FAILED,
- * with torch's words.
+ * Errors. As in amp.h: a status, with no change on anything but AMP_OK unless stated otherwise, and the message in
+ * amp_torch_last_error(). No C++ exception leaves a function: an exception of torch becomes AMP_ERR_HOST_FAILED with
+ * its message.
  *
- * Handles. A session and a scaler are numbers in the shape of pointers. Closed or freed a second time, or used
- * afterwards, as a finalizer does, they are AMP_ERR_INVALID_ARGUMENT, whatever was opened since. (A tensor is torch's
- * own object: deleted twice it is undefined, as anywhere.)
+ * Handles. A session and a scaler are numbers in the type of pointers. Closed or freed twice, or used afterwards, for
+ * instance by a finalizer, they give AMP_ERR_INVALID_ARGUMENT, even if others were opened since. (A tensor is an object
+ * of torch: deleting it twice is undefined.)
  *
- * Threads. As in amp.h: a session's brackets and steps are the business of one thread at a time; enter and leave are
- * each thread's own. A call while another thread is in one on the same session or scaler is AMP_ERR_WRONG_STATE.
- * Pointers that may be NULL say so; any other that is NULL is AMP_ERR_INVALID_ARGUMENT.
+ * Threads. As in amp.h: one thread at a time opens brackets and steps of a session, and each thread has its own guards.
+ * AMP_ERR_WRONG_STATE: another thread is in a call on the same session or scaler. Pointers that may be NULL are marked
+ * so, and NULL for others is AMP_ERR_INVALID_ARGUMENT.
  */
 #ifndef AMP_TORCH_H
 #define AMP_TORCH_H
@@ -56,157 +56,166 @@ typedef struct amp_torch_tensor_object *amp_torch_tensor;       /* at::Tensor * 
 typedef struct amp_torch_optimizer_object *amp_torch_optimizer; /* torch::optim::Optimizer * */
 #endif
 
-/* This thread's last error in words, until its next failing call; "" if there was none. */
+/* Returns the message of the last error of this thread, valid until its next failing call, or "" if there was none. */
 AMP_API const char *amp_torch_last_error(void);
 
-/* delete, for tensors that functions here made. NULL is a no-op. */
+/* Deletes a tensor made by a function here. NULL: no effect. */
 AMP_API void amp_torch_tensor_free(amp_torch_tensor tensor);
 
 /* ---- The session ------------------------------------------------------------------------------------------------- */
 
-/* Parameters, buffers and optimizers under one level. The caller's, who ends it with amp_torch_close. */
+/* Parameters, buffers and optimizers at one level. The caller owns it and calls amp_torch_close. */
 typedef struct amp_torch_session amp_torch_session;
 
 #define AMP_TORCH_NOBODY UINT32_MAX /* no optimizer */
 
-/* Put `n` tensors under `level`: parameters and floating buffers (others are passed over). At O2, O3 and O5 they become
- * 16-bit under the handles that they are.
- * config: overrides, of which `level` is not read; NULL: none.
- * names: as the files of amp_torch_state_save have them, copied; NULL, or an entry NULL: "param.<index>".
- * is_norm: 1 for those of batch norm, which stay FP32 at O2 and O5; NULL: none.
- * optimizers: the number, from 0, of the optimizer that updates tensors[i], or AMP_TORCH_NOBODY; NULL: optimizer 0
- * updates those that require a gradient now. Every number below the greatest has a tensor.
+/* Opens a session: puts `n` tensors at `level`, parameters and floating buffers (other tensors are ignored). At O2, O3
+ * and O5 they become 16-bit under their handles.
+ *
+ * config: overrides, without `level` (NULL: none).
+ *
+ * names: the names in files of amp_torch_state_save, copied. NULL, or NULL in an entry: "param.<index>".
+ *
+ * is_norm: 1 for tensors of batch norm, which stay FP32 at O2 and O5 (NULL: none).
+ *
+ * optimizers: the number, from 0, of the optimizer that updates tensors[i], or AMP_TORCH_NOBODY. NULL: optimizer 0
+ * updates the tensors that require a gradient now. Every number up to the largest must have a tensor.
+ *
  * AMP_ERR_WRONG_STATE: a tensor is 16-bit in another session. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_open(amp_level level, const amp_config *config,
                                                  const amp_torch_tensor *tensors, const char *const *names,
                                                  const uint8_t *is_norm, const uint32_t *optimizers, size_t n,
                                                  amp_torch_session **session);
 
-/* End it: brackets are cancelled, tensors are FP32 again, with the masters' values; while guards of it are left, when
- * the last of them is. NULL is a no-op. AMP_ERR_WRONG_STATE: a step has begun and not ended; nothing was done. */
+/* Closes the session: cancels brackets and makes the tensors FP32 again, with the values of the masters. If guards are
+ * still entered, this happens when the last one is left. NULL: no effect. AMP_ERR_WRONG_STATE: a step is not ended;
+ * nothing has changed. */
 AMP_API amp_status amp_torch_close(amp_torch_session *session);
 
-/* The context, for the functions of amp.h and its pages: amp_explain, amp_get_record, ... Borrowed; NULL: none. */
+/* Returns the context for the functions of amp.h and other headers (amp_explain, amp_get_record). Borrowed. NULL:
+ * none. */
 AMP_API amp_context *amp_torch_context(const amp_torch_session *session);
 
 /* ---- Forward ----------------------------------------------------------------------------------------------------- */
 
-typedef uint64_t amp_torch_guard; /* opaque; 0 is none */
+typedef uint64_t amp_torch_guard; /* opaque (0: none) */
 
-/* From here on this thread's ops obey the session's level, at O1 and O4, and weights are cast once until the outermost
- * guard is left. NULL: nobody's (torch.autocast(enabled=False)). Guards nest; what was entered is left on its thread,
- * in reverse order, else AMP_ERR_WRONG_STATE and nothing was done. A thread that ends leaves its own. */
+/* Enter and leave the level of the session on this thread: in between ops are cast at O1 and O4, and weights are cast
+ * once until the outermost guard is left. session NULL: ops are not cast (torch.autocast(enabled=False)). Guards nest.
+ * Leave them on the same thread in reverse order. Otherwise AMP_ERR_WRONG_STATE, without effect. A thread that ends
+ * leaves its guards. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_enter(amp_torch_session *session, amp_torch_guard *guard);
 AMP_API amp_status amp_torch_leave(amp_torch_guard guard);
 
-/* What goes into a model, and what comes out, in the type that the level has for it (at O1 and O4: as it is), on the
- * tape. cast[i] is a new tensor even where nothing was cast, or NULL where tensors[i] is none. On an error none is. */
+/* Cast the inputs and the outputs of a model to the type for the level (unchanged at O1 and O4), on the tape. cast[i]:
+ * a new tensor even without a cast, or NULL if tensors[i] is none. On an error no tensor is made. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_cast_inputs(amp_torch_session *session, const amp_torch_tensor *tensors,
                                                         size_t n, amp_torch_tensor *cast);
 AMP_API AMP_MUST_CHECK amp_status amp_torch_cast_outputs(amp_torch_session *session, const amp_torch_tensor *tensors,
                                                          size_t n, amp_torch_tensor *cast);
 
-/* Drop kept casts, after writes to weights through raw pointers while a guard is entered. */
+/* Drops cached casts. Call it after writing to weights through raw pointers while a guard is entered. */
 AMP_API amp_status amp_torch_cache_clear(amp_torch_session *session);
 
 /* ---- The bracket around backward --------------------------------------------------------------------------------- */
 
-/* Open the bracket of loss `loss_id` (below amp_config.num_losses) for the gradients of `n` optimizers; n 0: of all.
- * flags: AMP_DELAY_* of amp_train.h. Backward starts from *scaled. amp_scale_loss_begin has the semantics. A loss has
- * one bracket at a time, an optimizer is in one: AMP_ERR_WRONG_STATE. */
+/* Opens the bracket of loss `loss_id` (below amp_config.num_losses) for the gradients of `n` optimizers (n 0: of all).
+ * flags: AMP_DELAY_* of amp_train.h. Run backward from *scaled. Semantics as amp_scale_loss_begin. AMP_ERR_WRONG_STATE:
+ * the loss, or one of the optimizers, already has an open bracket. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_begin(amp_torch_session *session, amp_torch_tensor loss, uint32_t loss_id,
                                                   const uint32_t *optimizers, size_t n, uint32_t flags,
                                                   amp_torch_tensor *scaled);
 
-/* Close it, whatever is returned: gradients are unscaled and checked, and *action (may be NULL) is AMP_STEP or
- * AMP_SKIP. As amp_scale_loss_end; AMP_ERR_TOO_MANY_SKIPS comes after a completed end. */
+/* Closes the bracket with any status: unscales and checks the gradients, and writes AMP_STEP or AMP_SKIP to *action
+ * (may be NULL). Semantics as amp_scale_loss_end. AMP_ERR_TOO_MANY_SKIPS comes after a completed end. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_end(amp_torch_session *session, uint32_t loss_id, amp_action *action);
 
-/* Close it as if backward had not happened: for a backward that failed. An exception of the caller's language does not
- * close a bracket by itself. */
+/* Closes the bracket and undoes its backward, for a backward that failed. An exception in the language of the caller
+ * does not close a bracket. */
 AMP_API amp_status amp_torch_cancel(amp_torch_session *session, uint32_t loss_id);
 
-/* The present scale. */
+/* Writes the present loss scale. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_scale(amp_torch_session *session, uint32_t loss_id, float *scale);
 
 /* ---- The step ---------------------------------------------------------------------------------------------------- */
 
-/* What the optimizer updates: masters with their gradients where there are masters, else the parameters; at most
- * `capacity` of them, and in *count how many there are. Views of libamp's memory: valid until the next bracket or step,
- * and to be freed by then. */
+/* Lists the tensors that the optimizer updates: masters with their gradients if there are masters, else parameters.
+ * Writes at most `capacity`, and their number to *count. They are views of memory of libamp, valid until the next
+ * bracket or step, and must be freed before. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_masters(amp_torch_session *session, uint32_t optimizer,
                                                     amp_torch_tensor *masters, size_t capacity, size_t *count);
 
-/* Between the bracket and the step, as torch.nn.utils.clip_grad_norm_ over the masters' gradients. *norm (may be NULL)
- * is the norm before. */
+/* Clips the gradients of masters between bracket and step, as torch.nn.utils.clip_grad_norm_. *norm (may be NULL): the
+ * norm before. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_clip_grad_norm(amp_torch_session *session, uint32_t optimizer,
                                                            double max_norm, double *norm);
 
-/* The optimizer's update. 0: done; anything else is told as AMP_ERR_HOST_FAILED. Exceptions of other languages must end
- * inside; C++'s may leave it. It may not close the session. */
+/* The update of an optimizer, given by the caller. Returns 0 for success, other values become AMP_ERR_HOST_FAILED.
+ * Exceptions of other languages must not leave it, those of C++ may. It must not close the session. */
 typedef int32_t (*amp_torch_update)(void *self);
 
-/* Call update(self), while the tensors show FP32 masters and their gradients, unless a gradient was not finite.
- * *stepped (may be NULL): 1 if it was called. Where it fails the step is over all the same, with what it had
- * written. */
+/* Calls update(self) with FP32 masters and their gradients in the tensors, unless a gradient was not finite. *stepped
+ * (may be NULL): 1 if it was called. If the update fails, the step still ends, with the values written so far. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_step(amp_torch_session *session, uint32_t optimizer,
                                                  amp_torch_update update, void *self, int32_t *stepped);
 
-/* The same by torch_optimizer->step(); its parameters must be those of `optimizer`. Not LBFGS. */
+/* Steps with torch_optimizer->step(). Its parameters must be those of `optimizer`. Not LBFGS. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_step_optimizer(amp_torch_session *session, uint32_t optimizer,
                                                            amp_torch_optimizer torch_optimizer, int32_t *stepped);
 
-/* The same without a callback: the caller updates between the two where *steps is 1. Both are called in either case. */
+/* Begin and end a step without a callback: the caller updates in between if *steps is 1. Call both in either case. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_step_begin(amp_torch_session *session, uint32_t optimizer, int32_t *steps);
 AMP_API AMP_MUST_CHECK amp_status amp_torch_step_end(amp_torch_session *session, uint32_t optimizer);
 
 /* ---- Checkpoints ------------------------------------------------------------------------------------------------- */
 
-/* Scales and FP32 masters under their names, in the safetensors format: amp_state_save_memory has the semantics. data
- * NULL and capacity 0: *size says how many bytes it would be. */
+/* Writes scales and FP32 masters with their names, in safetensors format, as amp_state_save_memory. With data NULL and
+ * capacity 0 it only writes the number of bytes to *size. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_state_save(amp_torch_session *session, void *data, size_t capacity,
                                                        size_t *size);
 
-/* Beside the binding's own loading of the model and the optimizer, in any order: amp_state_load_memory. */
+/* Loads such a state, before or after the binding loads the model and the optimizer, as amp_state_load_memory. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_state_load(amp_torch_session *session, const void *data, size_t size);
 
 /* ---- GradScaler -------------------------------------------------------------------------------------------------- */
 
-/* torch.amp.GradScaler, tick by tick, over lists of gradients, without a session. The caller's, who frees it. One
- * thread at a time. */
+/* torch.amp.GradScaler for lists of gradients, without a session. It makes the same decisions in the same order. The
+ * caller owns it. One thread at a time. */
 typedef struct amp_torch_scaler amp_torch_scaler;
 
-/* state_dict, in Python's order. growth_tracker: steps without an overflow since the scale changed. */
+/* The members of state_dict, in the order of Python. growth_tracker: steps without overflow since the last change of
+ * the scale. */
 typedef struct amp_torch_scaler_state {
     double scale, growth_factor, backoff_factor;
     int64_t growth_interval, growth_tracker;
 } amp_torch_scaler_state;
 
-/* state: from where it starts; NULL: Python's defaults, { 65536, 2, 0.5, 2000, 0 }. */
+/* Makes a scaler. state: its initial state (NULL: the defaults of Python, { 65536, 2, 0.5, 2000, 0 }). */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_scaler_new(const amp_torch_scaler_state *state, amp_torch_scaler **scaler);
-/* NULL is a no-op. AMP_ERR_WRONG_STATE: in its own step's callback; nothing was done. */
+/* Frees a scaler. NULL: no effect. AMP_ERR_WRONG_STATE: called in the callback of its own step; nothing has changed. */
 AMP_API amp_status amp_torch_scaler_free(amp_torch_scaler *scaler);
 
-/* tensor times the scale, on the tape. */
+/* Multiplies a tensor by the scale, on the tape. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_scaler_scale(amp_torch_scaler *scaler, amp_torch_tensor tensor,
                                                          amp_torch_tensor *scaled);
 
-/* Divide an optimizer's gradients in place (none among them are passed over); *found_inf (may be NULL): 1 if one is not
- * finite. Once between two updates. `optimizer` is any number that tells it from others. */
+/* Divides the gradients of an optimizer by the scale in place. Entries without a tensor are ignored. *found_inf (may be
+ * NULL): 1 if a gradient is not finite. At most once between two updates. `optimizer`: a number that identifies the
+ * optimizer. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_scaler_unscale(amp_torch_scaler *scaler, uint64_t optimizer,
                                                            const amp_torch_tensor *gradients, size_t n,
                                                            int32_t *found_inf);
 
-/* update(self), unless a gradient is not finite; unscales first where that was not done. *stepped (may be NULL): 1 if
- * it was called. Where update fails, the scaler has not stepped. */
+/* Calls update(self), unless a gradient is not finite. Unscales first if that was not done. *stepped (may be NULL): 1
+ * if it was called. If the update fails, the scaler has not stepped. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_scaler_step(amp_torch_scaler *scaler, uint64_t optimizer,
                                                         const amp_torch_tensor *gradients, size_t n,
                                                         amp_torch_update update, void *self, int32_t *stepped);
 
-/* After all steps of an iteration: the next scale; or new_scale, where it is not 0. */
+/* Sets the next scale after all steps of an iteration, or new_scale if that is not 0. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_scaler_update(amp_torch_scaler *scaler, double new_scale);
 
-/* Between iterations. */
+/* Read and write the state between iterations. */
 AMP_API AMP_MUST_CHECK amp_status amp_torch_scaler_get_state(amp_torch_scaler *scaler, amp_torch_scaler_state *state);
 AMP_API AMP_MUST_CHECK amp_status amp_torch_scaler_set_state(amp_torch_scaler *scaler,
                                                              const amp_torch_scaler_state *state);

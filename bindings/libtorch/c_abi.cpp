@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amp_torch.h over amp_torch.hpp: what a session's methods do, on tensors without modules, with a status for each
+ * amp_torch.h over amp_torch.hpp: the methods of a session on tensors without modules, with a status for each
  * exception.
  */
 #include "amp_torch.hpp"
@@ -16,14 +16,14 @@ namespace core = amp::torch::detail;
 
 struct session : object {
     std::shared_ptr<core::session_state> state = std::make_shared<core::session_state>();
-    std::map<uint32_t, scaled_loss> brackets;     /* by loss */
-    std::map<uint32_t, core::running_step> steps; /* by optimizer: those begun without a callback */
-    int callbacks = 0;                            /* running */
+    std::map<uint32_t, scaled_loss> brackets;     /* open brackets by loss */
+    std::map<uint32_t, core::running_step> steps; /* steps begun without a callback, by optimizer */
+    int callbacks = 0;                            /* number of running callbacks */
 };
 
 struct scaler : object {
     GradScaler ticks;
-    int callbacks = 0; /* running */
+    int callbacks = 0; /* number of running callbacks */
 };
 
 static auto &sessions = *new handles<amp_torch_session, session>("session", "amp_torch_close");
@@ -39,7 +39,8 @@ void amp_torch_tensor_free(amp_torch_tensor tensor) { delete tensor; }
 
 static bool is_stepping(const session &s) { return s.callbacks || !s.steps.empty(); }
 
-/* With what was loaded in its place, as amp::torch::session has it; in a step tensors are FP32 that were not loaded. */
+/* Returns the state after taking over loaded values, as amp::torch::session does. Not in a step, where tensors are FP32
+ * without a load. */
 static core::session_state &ready(const held<session> &s) {
     if (!is_stepping(*s)) s->state->adopt();
     return *s->state;
@@ -63,7 +64,7 @@ static amp_config config_of(const amp_config *given) {
     return config;
 }
 
-/* Of the i-th tensor: an optimizer's number, or AMP_TORCH_NOBODY. */
+/* Returns the optimizer number of the i-th tensor, or AMP_TORCH_NOBODY. */
 static uint32_t updater_of(const Tensor &tensor, const uint32_t *optimizers, size_t i) {
     const uint32_t number = optimizers ? optimizers[i] : tensor.requires_grad() ? 0 : AMP_TORCH_NOBODY;
     if (number != AMP_TORCH_NOBODY && !tensor.is_floating_point())
@@ -83,7 +84,7 @@ static void describe(core::session_state &state, const amp_torch_tensor *tensors
         const uint32_t number = updater_of(tensor, optimizers, i);
         if (number == AMP_TORCH_NOBODY) continue;
         if (!described[number]) described[number] = std::make_unique<core::described_optimizer>();
-        if (!described[number]->has(tensor)) described[number]->add(tensor); /* a tied weight */
+        if (!described[number]->has(tensor)) described[number]->add(tensor); /* or else a tied weight */
     }
     for (auto &[number, optimizer] : described) {
         if (number != state.optimizers.size())
@@ -116,7 +117,7 @@ amp_status amp_torch_close(amp_torch_session *handle) {
         if (is_stepping(*s)) refuse(AMP_ERR_WRONG_STATE, "a step has begun and not ended");
         sessions.forget(handle, s);
         for (auto &bracket : s->brackets) (void)entry("cancel", [&] { bracket.second.cancel(); });
-        s->state->ended = true; /* for guards that are left */
+        s->state->ended = true; /* for guards still entered */
     });
 }
 
@@ -128,7 +129,7 @@ amp_context *amp_torch_context(const amp_torch_session *handle) {
 
 /* ---- Forward ----------------------------------------------------------------------------------------------------- */
 
-/* What this thread has entered, the innermost last. */
+/* The guards entered on this thread, the innermost last. */
 struct entered {
     amp_torch_guard number;
     scope_guard guard;
@@ -140,7 +141,7 @@ struct entered_guards : std::vector<entered> {
 };
 static thread_local entered_guards guards;
 
-/* On any thread, while another is in a call: that one adopts what was loaded. */
+/* Any thread, while another one is in a call, which takes over loaded values. */
 static std::shared_ptr<core::session_state> entered_state(const amp_torch_session *handle) {
     if (!handle) return nullptr;
     const std::shared_ptr<session> s = sessions.find(handle);
@@ -151,7 +152,8 @@ static std::shared_ptr<core::session_state> entered_state(const amp_torch_sessio
 
 amp_status amp_torch_enter(amp_torch_session *handle, amp_torch_guard *guard) {
     return entry("amp_torch_enter", [&] {
-        static std::atomic<amp_torch_guard> last{0}; /* of all threads: none takes another's for its own */
+        static std::atomic<amp_torch_guard> last{0}; /* shared by all threads, so that no thread leaves the guard of
+                                                        another */
         deref(guard, "guard");
         std::shared_ptr<core::session_state> state = entered_state(handle);
         const amp_torch_guard number = ++last;
@@ -173,7 +175,7 @@ amp_status amp_torch_leave(amp_torch_guard guard) {
     });
 }
 
-/* Floating tensors in this type; AMP_DTYPE_UNCHANGED: as they are. */
+/* Casts floating tensors to this type (AMP_DTYPE_UNCHANGED: none). */
 static void cast_all(amp_torch_session *handle, amp_dtype amp_config::*type, const amp_torch_tensor *tensors, size_t n,
                      amp_torch_tensor *cast) {
     const held<session> s = sessions.use(handle);
@@ -226,7 +228,7 @@ amp_status amp_torch_begin(amp_torch_session *handle, amp_torch_tensor loss, uin
     });
 }
 
-/* Out of the session, so that it is closed whatever comes of it. */
+/* Removes the bracket from the session, so that it is closed with any status. */
 static scaled_loss take_bracket(const held<session> &s, uint32_t loss_id) {
     ready(s);
     auto found = s->brackets.extract(loss_id);
@@ -292,7 +294,7 @@ static std::exception_ptr thrown_now() {
     return thrown ? thrown : std::make_exception_ptr(amp::error(AMP_ERR_HOST_FAILED, "update threw what is not C++'s"));
 }
 
-/* The step ends as any other where the update fails; then that is told. */
+/* Ends the step after a failed update too, and reports the failure. */
 template <class Update>
 static void step(const held<session> &s, uint32_t optimizer, int32_t *stepped, Update &&update) {
     core::session_state &state = ready(s);
@@ -319,7 +321,7 @@ amp_status amp_torch_step(amp_torch_session *handle, uint32_t optimizer, amp_tor
     });
 }
 
-/* Of the same parameters, each of them. */
+/* Returns true if both have the same parameters. */
 static void check_torch_optimizer(torch::optim::Optimizer &optimizer, const core::described_optimizer &described) {
     size_t n = 0, known = 0;
     core::refuse_lbfgs(optimizer, "torch_optimizer");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the functions of amp_torch.h take tensors and lists, give tensors, and tell of what was thrown. Not installed.
+ * Conversions for the functions of amp_torch.h: tensors, lists, returned tensors, and exceptions to statuses. Not
+ * installed.
  */
 #ifndef AMP_TORCH_ENTRY_HPP
 #define AMP_TORCH_ENTRY_HPP
@@ -27,7 +28,7 @@ inline amp_status fail(const char *function, amp_status status, const char *word
     return status;
 }
 
-/* What every function is: its work, and the status of what that threw. */
+/* Runs the work of a function. Returns the status of its exception. */
 template <class Work> amp_status entry(const char *function, Work &&work) noexcept {
     try {
         work();
@@ -58,13 +59,13 @@ template <class T> void check_list(const T *list, size_t n, const char *what) {
 
 /* ---- Handles ----------------------------------------------------------------------------------------------------- */
 
-/* What a handle stands for. */
+/* The object behind a handle. */
 struct object {
-    std::recursive_mutex busy; /* held by a call; callbacks call again */
-    bool freed = false;        /* under busy */
+    std::recursive_mutex busy; /* held during a call (recursive for callbacks) */
+    bool freed = false;        /* guarded by busy */
 };
 
-/* An object that this call has for itself. */
+/* An object locked by this call. */
 template <class Object> struct held {
     std::shared_ptr<Object> object;
     std::unique_lock<std::recursive_mutex> lock; /* released first */
@@ -72,14 +73,15 @@ template <class Object> struct held {
     Object &operator*() const { return *object; }
 };
 
-/* The numbers of all handles: none is given twice, of whatever kind. */
+/* Returns a number for a new handle, unique over all kinds. */
 inline uintptr_t next_handle() {
     static std::atomic<uintptr_t> last{0};
     return 16 * ++last;
 }
 
-/* A handle is a number in the shape of a pointer. One that was freed is unknown from then on, whatever has been made
- * since: finalizers free twice, and late. Never destroyed: they run behind static destructors too. */
+/* The live objects. A handle is a number in the type of a pointer. A freed one is unknown for ever, even if others are
+ * made: finalizers free twice, and late. The table is never destroyed, since finalizers run after static destructors
+ * too. */
 template <class Handle, class Object> class handles {
   public:
     explicit handles(const char *kind, const char *ends) : kind_(kind), ends_(ends) {}
@@ -105,11 +107,11 @@ template <class Handle, class Object> class handles {
         if (!lock)
             refuse(AMP_ERR_WRONG_STATE, std::string("another thread is in a call on this ") + kind_ +
                                             ": it is one thread's at a time");
-        if (object->freed) refuse_freed(); /* since it was found */
+        if (object->freed) refuse_freed(); /* between find and lock */
         return {std::move(object), std::move(lock)};
     }
 
-    /* Its memory goes with the last call that has it. */
+    /* Marks the object as freed. The last call with the object frees its memory. */
     void forget(const Handle *handle, held<Object> &object) {
         const std::lock_guard<std::mutex> lock(mutex_);
         object->freed = true;
@@ -137,7 +139,7 @@ inline const Tensor &tensor_of(amp_torch_tensor tensor, const std::string &what)
 
 inline amp_torch_tensor given(Tensor tensor) { return new Tensor(std::move(tensor)); }
 
-/* To the caller all of them, or none. */
+/* Passes all tensors to the caller, or none. */
 inline void give_all(const std::vector<Tensor> &tensors, amp_torch_tensor *out) {
     std::vector<std::unique_ptr<Tensor>> made;
     for (const Tensor &tensor : tensors) made.push_back(tensor.defined() ? std::make_unique<Tensor>(tensor) : nullptr);

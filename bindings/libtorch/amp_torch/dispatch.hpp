@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * O1 and O4: libtorch's dispatcher asks libamp's policy at each op. The fallback below stands on a dispatch key in the
- * place where torch's own autocast has its keys, above autograd, so that casts are recorded; on AutocastIPU, for which
- * libtorch itself has no kernels. It sees every op by its schema, asks amp_op_class, amp_class_target and amp_cast_to,
- * and knows no list. Ops that no list has do not come here.
+ * O1 and O4: the dispatcher of libtorch asks the policy of libamp at each op. The fallback below is on a dispatch key
+ * at the position of the keys of torch's own autocast, above autograd, so that casts are recorded. The key is
+ * AutocastIPU, for which libtorch has no kernels. The fallback sees every op by its schema, calls amp_op_class,
+ * amp_class_target and amp_cast_to, and has no list. Ops in no list do not come here.
  */
 #ifndef AMP_TORCH_DISPATCH_HPP
 #define AMP_TORCH_DISPATCH_HPP
@@ -28,7 +28,7 @@ inline constexpr c10::DispatchKey policy_key = c10::DispatchKey::AutocastIPU;
 
 /* ---- Descriptions ------------------------------------------------------------------------------------------------ */
 
-/* Ops that libtorch calls by another name than the lists do. */
+/* Ops with other names in libtorch than in the lists. */
 struct renamed {
     const char *name, *listed;
 };
@@ -51,7 +51,7 @@ inline amp_op direct_op(const char *name) {
     return op;
 }
 
-/* `classes` must outlive amp_initialize. */
+/* Describes ops for amp_initialize. `classes` must live until it returns. */
 inline std::vector<amp_op> describe_ops(const std::vector<std::pair<std::string, amp_class>> &classes) {
     std::vector<amp_op> ops;
     for (const auto &[name, op_class] : classes) {
@@ -71,24 +71,24 @@ inline std::vector<amp_op> describe_ops(const std::vector<std::pair<std::string,
     return ops;
 }
 
-/* ---- Which ops the policy knows --------------------------------------------------------------------------------- */
+/* ---- Ops of the policy ------------------------------------------------------------------------------------------- */
 
-/* What the policy does with an op. */
+/* The ruling of the policy for an op. */
 struct rule {
     amp_class op_class = AMP_LEAVE;
-    bool is_one = false;       /* one op, whatever it is made of; else it falls through to the ops that it is made of */
+    bool is_one = false;       /* handled as one op; false: handled as the ops inside it */
     bool is_mutable = false;
-    std::uint64_t written = 0; /* which of its first 64 arguments it writes into */
+    std::uint64_t written = 0; /* bit i: the op writes to argument i, up to 64 */
 };
 
-/* What a session's ops obey. */
+/* The policy for the ops of a session. */
 class policy_state : public host_self {
 public:
     amp_context *context = nullptr;
-    std::atomic<bool> ended{false};      /* the session is gone, and a guard of it is not */
-    std::vector<std::string> registered; /* names of ops that the user gave a class */
+    std::atomic<bool> ended{false};      /* the session has ended, but a guard is alive */
+    std::vector<std::string> registered; /* names of ops with a class from the user */
 
-    /* Asked once for the life of the context. Any thread. */
+    /* Returns the ruling for an op, computed once for the life of the context. Any thread. */
     rule of(const c10::FunctionSchema &schema) {
         struct remembered {
             std::uint64_t state;
@@ -101,7 +101,7 @@ public:
         return entry.known;
     }
 
-    /* Kept casts are let go: their weights may change unseen from here on, or did. Any thread. */
+    /* Drops cached casts, since weights may change unnoticed, or have changed. Any thread. */
     void drop_casts() noexcept {
         forget_casts();
         if (context) (void)amp_cache_clear(context);
@@ -121,8 +121,7 @@ private:
             const c10::AliasInfo *alias = schema.arguments()[i].alias_info();
             if (alias && alias->isWrite()) asked.written |= std::uint64_t{1} << i;
         }
-        /* An op that writes into a tensor given for its result (out=) is left alone, with all that it is made of; and
-         * so is one with AMP_LEAVE by the user's word. */
+        /* An op with out= is not cast, with all ops inside it, and neither is one that the user gave AMP_LEAVE. */
         const bool elsewhere = asked.is_mutable && schema.name().back() != '_';
         const bool left = std::find(registered.begin(), registered.end(), schema.name()) != registered.end();
         asked.is_one = asked.op_class != AMP_LEAVE || elsewhere || left;
@@ -140,10 +139,10 @@ private:
     std::unordered_map<const c10::FunctionSchema *, rule> rules_;
 };
 
-/* Whose policy this thread's ops obey. */
+/* The policy for the ops of this thread. */
 struct policy {
     policy_state *state = nullptr;
-    int graph_task = -1; /* the backward pass in which it was entered; -1: in none */
+    int graph_task = -1; /* backward pass in which the guard was entered; -1: none */
 };
 
 inline policy &current_policy() {
@@ -153,11 +152,11 @@ inline policy &current_policy() {
 
 /* ---- The fallback ------------------------------------------------------------------------------------------------ */
 
-/* The floating tensors among a call's arguments, lists too, in order. */
+/* The floating tensors among the arguments of a call, lists included, in order. */
 struct operands {
     c10::SmallVector<void *, 8> handles;
     c10::SmallVector<amp_dtype, 8> types;
-    amp_dtype into = AMP_DTYPE_DEFAULT; /* of what the call updates in place */
+    amp_dtype into = AMP_DTYPE_DEFAULT; /* type of the tensor that the call updates in place */
 
     void add(const at::Tensor &tensor) {
         if (!tensor.defined()) return;
@@ -166,7 +165,7 @@ struct operands {
     }
 };
 
-/* The tensors of lists alone, where the class is about those. */
+/* Returns the floating tensors of a call, or only those in lists if the class is about lists. */
 inline operands operands_of(const c10::FunctionSchema &schema, const rule &known,
                             const std::vector<c10::IValue> &stack) {
     const std::size_t n = schema.arguments().size(), first = stack.size() - n;
@@ -181,7 +180,7 @@ inline operands operands_of(const c10::FunctionSchema &schema, const rule &known
     return found;
 }
 
-/* Casts in the place of what was there. */
+/* Replaces arguments by their casts. */
 inline void substitute(std::vector<c10::IValue> &stack, std::size_t first, bool lists_only, const operands &cast) {
     std::size_t next = 0;
     const auto replace = [&](const at::Tensor &tensor) -> at::Tensor {
@@ -213,10 +212,10 @@ inline void cast_arguments(amp_context *context, const c10::FunctionSchema &sche
     errors::done(known.is_mutable ? amp_cast_to(context, target, handles, n, &frame)
                                   : amp_cast_args(context, schema.name().c_str(), handles, n, &frame));
     substitute(stack, stack.size() - schema.arguments().size(), known.op_class == AMP_PROMOTE_SEQUENCE, found);
-    errors::done(amp_cast_done(&frame)); /* the stack has references of its own */
+    errors::done(amp_cast_done(&frame)); /* the stack has its own references */
 }
 
-/* Does the call write into memory of a weight whose cast is kept? */
+/* Returns true if the call writes to memory of a weight with a cached cast. */
 inline bool writes_to_weights(policy_state &state, const rule &known, const std::vector<c10::IValue> &stack,
                               std::size_t n) {
     const auto is_weight = [&](const at::Tensor &tensor) {
@@ -258,9 +257,9 @@ inline void fallback(const c10::OperatorHandle &op, c10::DispatchKeySet keys, st
 
 /* ---- Ops in no list ---------------------------------------------------------------------------------------------- */
 
-/* The fallback takes its arguments boxed, which costs an op that nobody casts more than all the rest. So ops in no list
- * get no fallback but a kernel that falls through: dispatch does not see the key then. Those that write into tensors
- * are left to it, which must see writes to weights. */
+/* The fallback receives boxed arguments, which cost an op without casts more than all other work. So an op outside the
+ * lists gets a kernel that falls through, and dispatch does not see the key. Ops that write to tensors keep the
+ * fallback, which must see writes to weights. */
 class plain_ops {
 public:
     plain_ops() {
@@ -282,7 +281,7 @@ public:
                 name, policy_key, c10::KernelFunction::makeFallthrough(), std::nullopt, nullptr, "libamp: in no list"));
         }
     }
-    /* The fallback sees this one from here on. */
+    /* Sends an op to the fallback from now on. */
     void watch(const std::string &name) {
         const std::lock_guard<std::mutex> lock(mutex_);
         kept_.erase(name);
@@ -293,7 +292,7 @@ private:
     std::unordered_map<std::string, std::vector<c10::RegistrationHandleRAII>> kept_;
 };
 
-/* Once in a process. The library object must live as long as ops run. */
+/* Registers the fallback once in a process. The library object must live as long as ops run. */
 inline void register_fallback(const std::vector<std::string> &watched) {
     static ::torch::Library *library = [] {
         auto *made = new ::torch::Library(::torch::Library::IMPL, "_", policy_key, __FILE__, __LINE__);
@@ -305,8 +304,8 @@ inline void register_fallback(const std::vector<std::string> &watched) {
     for (const std::string &name : watched) plain->watch(name);
 }
 
-/* The policy holds on this thread while the object lives; none: ops run as they come. Weights are cast anew in the
- * outermost: torch::optim writes through data(), which leaves no trace in versions. */
+/* Sets the policy of this thread for the life of the object (null: no casts). The outermost guard casts weights anew:
+ * torch::optim writes through data(), which does not change versions. */
 class policy_guard {
 public:
     explicit policy_guard(policy entered) : previous_(current_policy()) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A session's models in files: FP32, whatever they are in memory, and read by the types that the file says.
+ * Files of the models of a session: FP32, whatever the types in memory are, and read by the types in the file.
  */
 #ifndef AMP_TORCH_FILES_HPP
 #define AMP_TORCH_FILES_HPP
@@ -10,7 +10,7 @@
 namespace amp::torch {
 namespace detail {
 
-/* For the life of the object the 16-bit tensors of a session show FP32. */
+/* Shows the 16-bit tensors of a session as FP32 for the life of the object. */
 class shown_in_fp32 {
 public:
     explicit shown_in_fp32(session_state &state) {
@@ -34,21 +34,21 @@ public:
     ~shown_in_fp32() {
         for (std::size_t i = 0; i < shown_.size(); i++) shown_[i].set_data(low_[i]);
     }
-    /* They stay so; adopt takes what they hold by now. */
+    /* Leaves the tensors FP32, for adopt to take over their values. */
     void keep() { shown_.clear(); }
 
 private:
     std::vector<at::Tensor> shown_, low_;
 };
 
-/* The archive's tensors in the types that the module's have. torch puts a file's memory under a tensor and leaves it
- * the type that it had. */
+/* Converts the tensors of the archive to the types of the module. torch puts the memory of a file under a tensor
+ * without changing the type of the tensor. */
 inline void fit_types(const ::torch::nn::Module &module, ::torch::serialize::InputArchive &archive) {
     const auto fit = [&](const auto &named) {
         for (const auto &entry : named) {
             c10::IValue found;
             if (!entry.value().defined() || !archive.try_read(entry.key(), found) || !found.isTensor()) continue;
-            at::Tensor in_file = found.toTensor(); /* the archive's own, not a copy */
+            at::Tensor in_file = found.toTensor(); /* the tensor in the archive, not a copy */
             in_file.set_data(in_file.detach().to(entry.value().device(), entry.value().scalar_type()));
         }
     };
@@ -60,7 +60,7 @@ inline void fit_types(const ::torch::nn::Module &module, ::torch::serialize::Inp
     }
 }
 
-/* A file in whatever type. What is 16-bit is FP32 meanwhile, so that masters have every bit of an FP32 file. */
+/* Loads a file with any types. 16-bit tensors are FP32 meanwhile, so that masters get every bit of an FP32 file. */
 inline void load(session_state &state, ::torch::nn::Module &module, ::torch::serialize::InputArchive &archive) {
     {
         const ::torch::NoGradGuard no_grad;
@@ -77,8 +77,8 @@ inline void load(session_state &state, ::torch::nn::Module &module, ::torch::ser
 } // namespace detail
 } // namespace amp::torch
 
-/* torch::save(model, file) would write 16 bits, which no FP32 program reads, and torch::load(model, file) would read a
- * file of another type bit by bit. These are found before torch's own. */
+/* torch::save(model, file) would write 16 bits, which no FP32 program reads, and torch::load(model, file) would
+ * reinterpret the bits of a file of another type. These overloads are found before those of torch. */
 namespace torch::serialize {
 
 template <class H, std::enable_if_t<std::is_base_of_v<::torch::detail::ModuleHolderIndicator, H>, int> = 0>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A model's forward as an op of libamp: torch::nn::Module has no virtual forward, so there is one slot for all, through
- * which amp::torch::session::forward calls. libamp casts what goes in and what comes out.
+ * The forward of a model as an op of libamp. torch::nn::Module has no virtual forward, so one slot serves all models,
+ * called by amp::torch::session::forward. libamp casts its inputs and outputs.
  */
 #ifndef AMP_TORCH_FORWARD_HPP
 #define AMP_TORCH_FORWARD_HPP
@@ -21,7 +21,8 @@ inline constexpr const char *forward_schema = "forward(pointer self, Tensor[] in
 
 /* ---- Tensors among inputs and outputs ---------------------------------------------------------------------------- */
 
-/* What torch has of its own. The data of a PackedSequence is behind a reader; the object is ours and not const. */
+/* Visits the tensors of types of torch. The data of a PackedSequence is behind a const accessor, but the object belongs
+ * to the caller and is not const. */
 template <class Visit> void amp_visit_tensors(::torch::nn::utils::rnn::PackedSequence &packed, Visit &&visit) {
     visit(const_cast<at::Tensor &>(packed.data()));
 }
@@ -63,14 +64,14 @@ template <class T> constexpr bool is_optional<std::optional<T>> = true;
 template <class T> constexpr bool is_variant = false;
 template <class... T> constexpr bool is_variant<std::variant<T...>> = true;
 
-/* Every tensor that is defined in `value`. A struct of one's own takes part by a function beside it:
+/* Visits every defined tensor in `value`. A program can add its own structs with a function beside them:
  *
  *     template <class Visit> void amp_visit_tensors(Outputs &outputs, Visit &&visit) {
  *         visit(outputs.logits);
  *         visit(outputs.hidden);                 what is visited may be a list, a tuple, another such struct
  *     }
  *
- * Whatever else stays as it is: numbers, sizes, tensors that are const. */
+ * Other values are left alone: numbers, sizes, const tensors. */
 template <class T, class Visit> void visit_tensors(T &value, Visit &visit) {
     const auto each = [&](auto &part) { visit_tensors(part, visit); };
     if constexpr (std::is_const_v<T>) return;
@@ -93,12 +94,12 @@ template <class T, class Visit> void visit_tensors(T &value, Visit &visit) {
 
 /* ---- The slot ---------------------------------------------------------------------------------------------------- */
 
-/* A forward on its way through the slot. */
+/* A forward during its call through the slot. */
 struct forward_call {
-    std::function<void()> run;         /* inputs are in place: forward */
-    std::vector<at::Tensor *> inputs;  /* that the caller gave */
-    std::vector<at::Tensor *> outputs; /* that forward made */
-    std::size_t asked = 0;             /* of the outputs: the one that this call hands out */
+    std::function<void()> run;         /* runs forward on the inputs in place */
+    std::vector<at::Tensor *> inputs;  /* tensors of the caller */
+    std::vector<at::Tensor *> outputs; /* tensors made by forward */
+    std::size_t asked = 0;             /* index of the output to return */
     std::exception_ptr thrown;
 };
 
@@ -107,7 +108,7 @@ inline forward_call *&current_forward() {
     return call;
 }
 
-/* With inputs: runs. Each call hands out one output, which libamp casts on the way. */
+/* Runs forward if there are inputs. Each call returns one output, which libamp casts on the way. */
 inline void *forward_entry(void *, void **inputs, std::int32_t n) {
     forward_call *call = std::exchange(current_forward(), nullptr);
     try {
@@ -137,28 +138,27 @@ template <class M, class... Args>
 auto calls_forward(int) -> decltype(std::declval<M &>().forward(std::declval<Args>()...), std::true_type());
 template <class, class...> std::false_type calls_forward(...);
 
-/* Does forward take its I-th argument to write into it, as `State &`? Templates take anything. */
+/* True if forward takes its I-th argument as a reference to write to, such as `State &`. Templates take anything. */
 template <std::size_t I, class M, class... T, std::size_t... J>
 constexpr bool takes_reference(std::index_sequence<J...>) {
     return decltype(calls_forward<M, T &...>(0))::value &&
            !decltype(calls_forward<M, std::conditional_t<I == J, const T, T> &...>(0))::value;
 }
 
-/* Forward gets a copy of what it only reads, the caller's own where it writes. */
+/* Passes a copy of an argument that forward only reads, and the object of the caller if it writes to it. */
 template <bool Writes, class Input>
 using held = std::conditional_t<Writes && std::is_lvalue_reference_v<Input> &&
                                     !std::is_const_v<std::remove_reference_t<Input>>,
                                 std::decay_t<Input> &, std::decay_t<Input>>;
 
-/* The caller's own tensors: what forward left alone is again what it was, not its cast; what it put there is an
- * output. */
+/* The tensors of an object that forward may write to. Those it left alone are restored, new ones are outputs. */
 class written_back {
 public:
     explicit written_back(const std::vector<at::Tensor> &originals) : originals_(originals) {}
     void casts_are(const forward_call &call) {
         for (at::Tensor *tensor : call.inputs) casts_.push_back(*tensor);
     }
-    /* Is it an output? */
+    /* Restores a tensor. Returns true if it is an output. */
     bool restore(at::Tensor &tensor) const {
         for (std::size_t i = 0; i < casts_.size(); i++)
             if (tensor.is_same(casts_[i])) {
@@ -173,7 +173,7 @@ private:
     std::vector<at::Tensor> casts_;
 };
 
-/* module.forward(inputs...) with everything cast that the level casts. */
+/* Runs module.forward(inputs...) with the casts of the level. */
 template <class M, std::size_t... I, class... Inputs>
 auto run_forward(amp_context *context, void *self, M &module, std::index_sequence<I...>, Inputs &&...inputs) {
     std::tuple<held<takes_reference<I, M, std::decay_t<Inputs>...>(std::index_sequence<I...>()), Inputs>...>
@@ -221,14 +221,14 @@ auto run_forward(amp_context *context, void *self, M &module, std::index_sequenc
             if (!result) visit_own();
             std::rethrow_exception(call.thrown);
         }
-        errors::done(amp_check(context)); /* a cast that failed */
+        errors::done(amp_check(context)); /* error of a failed cast */
         handles.clear();
     } while (++i < call.outputs.size());
     if (!result) throw error(AMP_ERR_WRONG_STATE, "forward was not called");
     if constexpr (!is_void) return std::move(*result);
 }
 
-/* What initialize and forward take: a module, a holder, a shared_ptr. */
+/* Returns the module behind an argument of initialize or forward: a module, a holder or a shared_ptr. */
 template <class M> auto &module_of(M &model) {
     if constexpr (std::is_base_of_v<::torch::nn::Module, M>) return model;
     else return *model;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch.amp.GradScaler for C++, tick by tick. The scale and its rule are libamp's (scaler mode torch), and so is the
- * check: a gradient is not finite if it is not after the division. Source of the semantics: torch/amp/grad_scaler.py.
+ * torch.amp.GradScaler for C++, with the same decisions in the same order. The scale, its rule (scaler mode torch) and
+ * the check are libamp's: a gradient counts as non-finite after the division. Source: torch/amp/grad_scaler.py.
  */
 #ifndef AMP_TORCH_GRAD_SCALER_HPP
 #define AMP_TORCH_GRAD_SCALER_HPP
@@ -20,20 +20,20 @@
 
 namespace amp::torch {
 
-/* What torch's constructor takes, and libamp's limits. */
+/* Arguments of the constructor in torch, and limits of libamp. */
 struct GradScalerOptions {
     double init_scale = 65536.0;
     double growth_factor = 2.0;
     double backoff_factor = 0.5;
     std::int64_t growth_interval = 2000;
     bool enabled = true;
-    double min_scale = 0.0;             /* 0: 2^-126, so that it never reaches 0 */
+    double min_scale = 0.0;             /* least scale; 0: 2^-126, so that the scale never becomes 0 */
     std::uint32_t max_skips = AMP_NEVER; /* skips in a row before update throws */
 };
 
-/* state_dict. */
+/* The members of state_dict. */
 struct GradScalerState {
-    double scale = 0.0; /* 0: of a scaler that is not enabled */
+    double scale = 0.0; /* 0 for a disabled scaler */
     double growth_factor = 0.0;
     double backoff_factor = 0.0;
     std::int64_t growth_interval = 0;
@@ -47,8 +47,7 @@ struct GradScalerState {
  *     scaler.step(optimizer);            false: skipped
  *     scaler.update();
  *
- * Gradients must be FP32 (a model of 16-bit parameters needs masters: see initialize). Not for several threads at once.
- */
+ * Gradients must be FP32 (a model of 16-bit parameters needs masters: see initialize). One thread at a time. */
 class GradScaler {
 public:
     explicit GradScaler(const GradScalerOptions &options = {}) : options_(options) {
@@ -63,7 +62,7 @@ public:
     GradScaler(const GradScaler &) = delete;
     GradScaler &operator=(const GradScaler &) = delete;
 
-    /* outputs times the scale, on the tape. */
+    /* Returns outputs * scale, on the tape. */
     at::Tensor scale(const at::Tensor &outputs) const {
         return enabled() ? detail::take(context_.scale(outputs.unsafeGetTensorImpl())) : outputs;
     }
@@ -73,16 +72,16 @@ public:
         return scaled;
     }
 
-    /* Divides the optimizer's gradients by the scale, in place; once between two updates. */
+    /* Divides the gradients of the optimizer by the scale in place. At most once between two updates. */
     void unscale_(::torch::optim::Optimizer &optimizer) {
         (void)unscale(key_of(optimizer), [&] { return gradients_of(optimizer); });
     }
-    /* optimizer.step(), unless a gradient is not finite. Whether it stepped. */
+    /* Runs optimizer.step(), unless a gradient is not finite. Returns true if it stepped. */
     bool step(::torch::optim::Optimizer &optimizer) {
         return step(key_of(optimizer), [&] { return gradients_of(optimizer); }, [&] { optimizer.step(); });
     }
-    /* The same for who updates in another way: `key` is a number that stands for the optimizer, `gradients` is called
-     * for the list of them, `update` steps. unscale: whether one is not finite. */
+    /* Unscales, for a caller with its own update. `key`: a number that identifies the optimizer. `gradients`: returns
+     * their list. Returns true if one is not finite. */
     template <class Gradients> bool unscale(std::uint64_t key, Gradients &&gradients) {
         if (!enabled()) return false;
         progress &known = states_[key];
@@ -112,10 +111,10 @@ public:
         if (enabled()) states_[key].stage = stage::stepped;
         return steps;
     }
-    /* torch refuses closures, too: what they compute is not unscaled. */
+    /* Closures are an error, as in torch: gradients that they compute are not unscaled. */
     bool step(::torch::optim::Optimizer &, ::torch::optim::Optimizer::LossClosure) = delete;
 
-    /* After all steps of an iteration: the next scale, or the one given. */
+    /* Sets the next scale after all steps of an iteration, or new_scale. */
     void update(std::optional<double> new_scale = std::nullopt) {
         if (!enabled()) return;
         bool checked = false, found = false;
@@ -130,11 +129,11 @@ public:
         else tick(found);
     }
 
-    /* The present scale; 1 where the scaler is not enabled. */
+    /* Returns the present scale (1 for a disabled scaler). */
     double get_scale() const {
         return enabled() ? static_cast<double>(scale(at::ones({1}, at::kFloat)).item<float>()) : 1.0;
     }
-    /* Sets the scale, between two iterations. */
+    /* Sets the scale between two iterations. */
     void set_scale(double scale) {
         if (enabled()) rebuild(options_, scale, growth_tracker());
     }
@@ -152,7 +151,8 @@ public:
     }
     bool is_enabled() const { return enabled(); }
 
-    /* After update, with the model's and the optimizer's. Nothing but zeros of a scaler that is not enabled. */
+    /* Returns the state after update, for a checkpoint beside the model and the optimizer. A disabled scaler returns
+     * zeros. */
     GradScalerState state_dict() const {
         if (!enabled()) return {};
         return {get_scale(), options_.growth_factor, options_.backoff_factor, options_.growth_interval,
@@ -167,7 +167,7 @@ public:
         next.growth_interval = state.growth_interval;
         rebuild(next, state.scale, state.growth_tracker);
     }
-    /* In an archive, under the names that Python's state_dict has. */
+    /* Saves the state in an archive with the names of state_dict in Python. */
     void save(::torch::serialize::OutputArchive &archive) const {
         const GradScalerState state = state_dict();
         archive.write("scale", c10::IValue(state.scale));
@@ -212,7 +212,7 @@ private:
             for (const at::Tensor &param : group.params()) found.push_back(param.mutable_grad());
         return found;
     }
-    /* The elements that the division is for: of a sparse gradient its values. */
+    /* Returns the tensors to divide: for a sparse gradient its values. */
     static std::vector<at::Tensor> elements_of(const std::vector<at::Tensor> &gradients) {
         std::vector<at::Tensor> found;
         for (const at::Tensor &gradient : gradients) {
@@ -223,7 +223,7 @@ private:
         return found;
     }
 
-    /* Refused before anything changes. */
+    /* Checks the options before anything changes. */
     static void check(const GradScalerOptions &options, double scale) {
         const double growth = options.growth_factor, backoff = options.backoff_factor;
         require(growth > 1.0 && std::isfinite(static_cast<float>(growth)),
@@ -241,7 +241,7 @@ private:
         build(scale, tracker);
     }
 
-    /* The scaler as libamp has it: a context without a model, and one optimizer whose gradient is found_inf. */
+    /* Builds the scaler in libamp: a context without a model, and one optimizer with found_inf as its gradient. */
     void build(double scale, std::int64_t tracker) {
         amp_config config = amp::config(AMP_O0);
         config.cast_model_type = AMP_DTYPE_UNCHANGED;
@@ -270,7 +270,7 @@ private:
 
     void tick(bool found_inf) {
         basic_scaled_loss<detail::errors> bracket(optimizer_);
-        (void)bracket.seed_factor(); /* what the flag stands for had its scale from scale() */
+        (void)bracket.seed_factor(); /* scale() has applied the scale already */
         flag_.mutable_grad() = at::full({1}, found_inf ? std::numeric_limits<double>::infinity() : 0.0, at::kFloat);
         bracket.end();
         flag_.mutable_grad() = at::Tensor();
@@ -281,7 +281,7 @@ private:
     at::Tensor flag_;
     void *handle_ = nullptr;
     amp_optimizer optimizer_ = AMP_OPTIMIZER_INIT;
-    std::unordered_map<std::uint64_t, progress> states_; /* by key */
+    std::unordered_map<std::uint64_t, progress> states_; /* states by key */
     basic_context<detail::errors> context_;
 };
 

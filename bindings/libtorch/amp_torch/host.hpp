@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libtorch's tensors as libamp's handles: a handle is a c10::TensorImpl *, and these are the hooks over it.
+ * Tensors of libtorch as handles of libamp (c10::TensorImpl *), and the hooks for them.
  */
 #ifndef AMP_TORCH_HOST_HPP
 #define AMP_TORCH_HOST_HPP
@@ -18,13 +18,13 @@ namespace amp::torch::detail {
 
 /* ---- Errors ------------------------------------------------------------------------------------------------------ */
 
-/* What a hook of this thread threw last. libamp passes statuses on, and here the exception is found again. */
+/* Holds the last exception of a hook on this thread. libamp returns a status, and the caller rethrows the exception. */
 inline std::exception_ptr &thrown() {
     static thread_local std::exception_ptr pointer;
     return pointer;
 }
 
-/* The error policy of amp.hpp for libtorch: torch's own exception where a hook had one, else amp::error. */
+/* The error policy of amp.hpp for libtorch: throws the exception of the hook if there is one, else amp::error. */
 struct errors : throwing {
     static void done(amp_status status) {
         const std::exception_ptr pending = std::exchange(thrown(), nullptr);
@@ -37,7 +37,7 @@ struct errors : throwing {
     }
 };
 
-/* A hook's work; no exception goes through C. */
+/* Runs the work of a hook. No exception passes through C. */
 template <class Work> amp_status guarded(Work &&work) noexcept {
     try {
         work();
@@ -50,20 +50,20 @@ template <class Work> amp_status guarded(Work &&work) noexcept {
 
 /* ---- Handles ----------------------------------------------------------------------------------------------------- */
 
-/* Another reference to the handle's tensor; of none, an undefined one. */
+/* Returns a new reference to the tensor of the handle, or an undefined tensor. */
 inline at::Tensor borrow(void *handle) {
     if (handle == nullptr) return {};
     return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
         static_cast<c10::TensorImpl *>(handle)));
 }
 
-/* The handle's own reference: as libamp's word "moves" has it. */
+/* Takes the reference of the handle, which "moves" in the sense of amp.h. */
 inline at::Tensor take(void *handle) {
     return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(
         static_cast<c10::TensorImpl *>(handle)));
 }
 
-/* The reference moves to whoever gets the handle. */
+/* Passes the reference to the receiver of the handle. */
 inline void *give(at::Tensor tensor) { return tensor.defined() ? tensor.unsafeReleaseTensorImpl() : nullptr; }
 
 inline amp_dtype to_amp(at::ScalarType type) {
@@ -86,7 +86,7 @@ inline at::ScalarType to_torch(amp_dtype type) {
     }
 }
 
-/* DLPack's numbers. */
+/* Converts a device to the numbers of DLPack. */
 inline amp_device to_amp(at::Device device) {
     if (device.is_cpu()) return {1, 0};
     if (device.is_cuda()) return {2, device.has_index() ? device.index() : 0};
@@ -97,17 +97,17 @@ inline at::Device to_torch(amp_device device) {
     return device.type == 2 ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device.id)) : at::Device(at::kCPU);
 }
 
-/* ---- Whose casts are kept ---------------------------------------------------------------------------------------- */
+/* ---- Cached casts ------------------------------------------------------------------------------------------------ */
 
-/* Told of skips, scale changes and warnings; must not call libamp. */
+/* Receives skips, scale changes and warnings. Must not call libamp. */
 using listener = std::function<void(const amp_event &)>;
 
 inline const c10::StorageImpl *storage_of(const c10::TensorImpl *tensor) {
     return tensor->has_storage() ? tensor->unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
-/* `self` of the hooks. A write through another tensor on a weight's memory (w.data()) leaves the weight's version as it
- * is; so what memory was cast is known here, for those who see such a write. */
+/* `self` of the hooks. A write through another tensor on the memory of a weight (w.data()) does not change the version
+ * of the weight. So the memory of cast weights is recorded here, for callers that see such a write. */
 class host_self {
 public:
     const listener *listening = nullptr;
@@ -121,7 +121,7 @@ public:
         if (watched_.count(tensor)) memory_.insert(storage_of(tensor));
         any_ = !memory_.empty();
     }
-    /* Was a weight on this tensor's memory cast since the last forget? */
+    /* Returns true if a weight on the memory of this tensor was cast since the last forget. */
     bool was_cast(const c10::TensorImpl *tensor) {
         if (!any_) return false;
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -164,7 +164,7 @@ inline amp_dtype dtype(void *, void *handle) {
     return to_amp(c10::typeMetaToScalarType(static_cast<c10::TensorImpl *>(handle)->dtype()));
 }
 
-/* On autograd's tape: backward returns a gradient in the source's type. */
+/* Casts on the tape of autograd: backward returns a gradient in the type of the source. */
 inline amp_status cast(void *self, void *handle, amp_dtype to, void **out) {
     return guarded([&] {
         if (self) static_cast<host_self *>(self)->note_cast(static_cast<c10::TensorImpl *>(handle));
@@ -174,8 +174,8 @@ inline amp_status cast(void *self, void *handle, amp_dtype to, void **out) {
 
 inline void release(void *, void *handle) { take(handle); }
 
-/* A cast that was made while the weight was frozen has no path to it: so requires_grad is part of the version. So is
- * the memory, which set_data and torch::load replace without counting. */
+/* Returns the version. It includes requires_grad, since a cast of a frozen weight has no path to it, and the memory,
+ * which set_data and torch::load replace without counting. */
 inline std::uint64_t version(void *, void *handle) {
     auto *tensor = static_cast<c10::TensorImpl *>(handle);
     if (tensor->is_inference()) return 0;
@@ -193,7 +193,7 @@ inline amp_status grad(void *, void *handle, void **out) {
     });
 }
 
-/* Both references move. */
+/* Replaces the gradient. Both references move. */
 inline amp_status set_grad(void *, void *handle, void *fresh) {
     return guarded([&] {
         at::Tensor &slot = borrow(handle).mutable_grad();
@@ -202,7 +202,7 @@ inline amp_status set_grad(void *, void *handle, void *fresh) {
     });
 }
 
-/* A block is a c10::StorageImpl, one reference of which is libamp's. */
+/* Exchanges the storage. A block is a c10::StorageImpl with one reference owned by libamp. */
 inline amp_status swap_data(void *, void *handle, amp_storage *storage) {
     return guarded([&] {
         const ::torch::NoGradGuard no_grad;
@@ -244,14 +244,14 @@ inline void event(void *self, const amp_event *what) {
     if (!told || !*told) return;
     try {
         (*told)(*what);
-    } catch (...) { /* what a listener throws is nobody's error */
+    } catch (...) { /* exceptions of a listener are dropped */
     }
 }
 
-/* All of them. `self`, which may be none, must live as long as the context. */
+/* Returns all hooks. `self` may be null, and must live as long as the context. */
 inline amp_host hooks(host_self *self) {
     amp_host host = AMP_HOST_INIT;
-    host.flags = AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_VERSION_MISSES_WRITES; /* w.data() */
+    host.flags = AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_VERSION_MISSES_WRITES; /* because of w.data() */
     host.self = self;
     host.view = view;
     host.dtype = dtype;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an iteration of a session is made of: the bracket, the step, masters, the policy of a thread.
+ * The parts of an iteration of a session: bracket, step, masters, and the casts on a thread.
  */
 #ifndef AMP_TORCH_ITERATION_HPP
 #define AMP_TORCH_ITERATION_HPP
@@ -13,7 +13,7 @@ namespace amp::torch {
 
 namespace detail {
 
-/* Gradients that another session's bracket has multiplied are nobody's to step on. */
+/* Refuses a step on gradients that a bracket of another session has multiplied. */
 inline void check_bracket(const described_optimizer &optimizer) {
     if (optimizer.bracketed || optimizer.others_seen == all_brackets()) return;
     for (const at::Tensor &tensor : optimizer.tensors)
@@ -24,7 +24,7 @@ inline void check_bracket(const described_optimizer &optimizer) {
                         "session, and give models that share a loss to one initialize");
 }
 
-/* A step, begun: the optimizer updates if it is true. Its end is a step's even where the update throws. */
+/* A running step, true if the optimizer must update. It also ends if the update throws. */
 class running_step {
 public:
     running_step(session_state &state, described_optimizer &optimizer) : optimizer_(optimizer) {
@@ -45,7 +45,7 @@ private:
     basic_step<errors> step_;
 };
 
-/* Whether `update` was called. */
+/* Returns true if `update` was called. */
 template <class Update> bool step(session_state &state, described_optimizer &optimizer, Update &&update) {
     running_step step(state, optimizer);
     const bool steps = static_cast<bool>(step);
@@ -80,7 +80,7 @@ inline float loss_scale(const session_state &state, std::uint32_t loss_id) {
 
 } // namespace detail
 
-/* The bracket around backward: ends with its block, cancels where an exception leaves it. Moves. */
+/* The bracket around backward, closed at the end of its block and cancelled by an exception. Movable. */
 class scaled_loss {
 public:
     scaled_loss(std::shared_ptr<detail::session_state> state, std::vector<detail::described_optimizer *> some,
@@ -94,29 +94,29 @@ public:
     }
     scaled_loss(scaled_loss &&) = default;
     scaled_loss &operator=(scaled_loss &&) = delete;
-    /* As end or, on the way of an exception or after its session, cancel. */
+    /* Calls end, or cancel during an exception or after the end of the session. */
     ~scaled_loss() noexcept(false) {
         if (!bracket_.is_open()) return;
         if (state_->ended || std::uncaught_exceptions() > exceptions_) bracket_.cancel();
         else (void)end();
     }
 
-    /* Where backward starts from. */
+    /* Returns the loss for backward. */
     at::Tensor loss() const {
         check("loss()");
         return detail::borrow(bracket_.loss());
     }
-    /* loss().backward(). */
+    /* Runs loss().backward(). */
     void backward(bool retain_graph = false, bool create_graph = false) {
         check("backward()");
         loss().backward({}, retain_graph, create_graph);
     }
-    /* The factor that the gradients carry. */
+    /* Returns the factor in the gradients. */
     float scale() const {
         check("scale()");
         return bracket_.scale();
     }
-    /* Ends the bracket now, and says what was decided: AMP_STEP or AMP_SKIP. */
+    /* Closes the bracket now and returns the action: AMP_STEP or AMP_SKIP. */
     amp_action end() {
         check("end()");
         const amp_action action = bracket_.end();
@@ -126,7 +126,7 @@ public:
         }
         return action;
     }
-    /* As if backward had not happened. */
+    /* Closes the bracket and undoes its backward. */
     void cancel() {
         check("cancel()");
         bracket_.cancel();
@@ -141,15 +141,15 @@ private:
             throw error(AMP_ERR_WRONG_STATE, std::string(what) + " of a bracket whose session has ended");
     }
 
-    std::shared_ptr<detail::session_state> state_; /* it may outlive the session */
+    std::shared_ptr<detail::session_state> state_; /* may outlive the session */
     std::vector<detail::described_optimizer *> optimizers_;
-    at::Tensor loss_; /* the bracket borrows it */
+    at::Tensor loss_; /* borrowed by the bracket */
     basic_scaled_loss<detail::errors> bracket_;
     int exceptions_ = std::uncaught_exceptions();
 };
 
-/* A policy on this thread for a stretch of code; see session::autocast and disable_casts. Moves, on its thread; guards
- * end in the reverse order of their making. */
+/* Casts, or no casts, on this thread for the life of the object: see session::autocast and disable_casts. Movable on
+ * its thread. Guards end in the reverse order of their construction. */
 class scope_guard {
 public:
     explicit scope_guard(std::shared_ptr<detail::session_state> state)
@@ -157,7 +157,7 @@ public:
           guard_(detail::policy{state_ && state_->casts_ops ? state_.get() : nullptr}) {}
 
 private:
-    std::shared_ptr<detail::session_state> state_; /* it may outlive the session */
+    std::shared_ptr<detail::session_state> state_; /* may outlive the session */
     basic_scope<detail::errors> scope_;
     detail::policy_guard guard_;
 };

@@ -13,11 +13,11 @@
 
 namespace amp::torch {
 
-/* Models and optimizers under one level. Ends with amp_shutdown: the models have FP32 parameters again. Modules and
- * optimizers must live longer. */
+/* Models and optimizers at one level, until amp_shutdown makes the parameters FP32 again. Modules and optimizers must
+ * live longer. */
 class session {
 public:
-    /* None yet: assign one to it. */
+    /* Makes an object without a session: assign one to it. */
     session() = default;
     session(const std::vector<::torch::nn::Module *> &modules,
             const std::vector<::torch::optim::Optimizer *> &optimizers, amp_level level, options settings = {})
@@ -26,7 +26,7 @@ public:
         state_->open(modules, optimizers, level);
     }
     session(session &&) = default;
-    /* The one that was here ends first. */
+    /* Ends the present session and moves that of `other`. */
     session &operator=(session &&other) noexcept {
         if (this == &other) return *this;
         reset();
@@ -35,18 +35,18 @@ public:
     }
     ~session() { reset(); }
 
-    /* Ends it now. Guards and brackets that are left hold on to the models until they end, and are good for nothing
-     * else. */
+    /* Ends the session. Guards and brackets still alive keep the models until they end, and have no other use. */
     void reset() noexcept {
         if (state_) state_->ended = true;
         state_.reset();
     }
-    /* Whether there is one. */
+    /* Returns true if there is a session. */
     explicit operator bool() const noexcept { return state_ != nullptr; }
 
     /* ---- every iteration ---- */
 
-    /* model->forward(inputs...) as the level has it: inputs and outputs cast at O0, O2, O3 and O5, ops at O1 and O4. */
+    /* Runs model->forward(inputs...) at the level: with casts of inputs and outputs at O0, O2, O3 and O5, and of ops at
+     * O1 and O4. */
     template <class M, class... Inputs> auto forward(M &&model, Inputs &&...inputs) {
         const auto state = ready();
         auto &module = detail::module_of(model);
@@ -56,7 +56,7 @@ public:
                                    std::index_sequence_for<Inputs...>(), std::forward<Inputs>(inputs)...);
     }
 
-    /* A bracket for the gradients of `some` (all, if none are named). */
+    /* Opens a bracket for the gradients of the optimizers in `some` (empty: all). */
     scaled_loss scale_loss(const at::Tensor &loss, const std::vector<::torch::optim::Optimizer *> &some = {},
                            std::uint32_t loss_id = 0, std::uint32_t flags = 0) {
         const auto state = ready();
@@ -67,7 +67,7 @@ public:
         return scaled_loss(state, std::move(list), loss, loss_id, flags);
     }
 
-    /* optimizer.step(), on FP32 masters where the level has them; false: it was skipped. */
+    /* Runs optimizer.step(), on FP32 masters if the level has them. Returns false if it was skipped. */
     bool step(::torch::optim::Optimizer &optimizer) {
         const auto state = ready();
         return detail::step(*state, state->find(optimizer), [&] { optimizer.step(); });
@@ -75,24 +75,24 @@ public:
 
     /* ---- more ---- */
 
-    /* The level's ops for code outside of a forward: losses, metrics, blocks of one's own. Forwards inside share the
-     * casts of their weights; the outermost of such guards and forwards casts them anew. */
+    /* Returns a guard that casts ops at the level outside of forward: losses, metrics, single blocks. Forwards inside
+     * share the casts of weights. The outermost guard or forward casts them anew. */
     scope_guard autocast() { return scope_guard(ready()); }
 
-    /* What the optimizer updates: masters with their gradients where there are masters, else the parameters. Valid
-     * until the next bracket or step. */
+    /* Returns the tensors that the optimizer updates: masters with their gradients if there are masters, else
+     * parameters. Valid until the next bracket or step. */
     std::vector<at::Tensor> master_params(::torch::optim::Optimizer &optimizer) {
         const auto state = ready();
         return detail::masters_of(*state, state->find(optimizer));
     }
 
-    /* Between the bracket and the step: the norm before. */
+    /* Clips gradients between bracket and step. Returns the norm before. */
     double clip_grad_norm(::torch::optim::Optimizer &optimizer, double max_norm) {
         const auto state = ready();
         return detail::clip_grad_norm(*state, state->find(optimizer), max_norm);
     }
 
-    /* optimizer.add_param_group(group), mid-run: parameters of the model that were frozen, or new ones in FP32. */
+    /* Runs optimizer.add_param_group(group) during training, for frozen parameters of the model or new FP32 ones. */
     void add_param_group(::torch::optim::Optimizer &optimizer, const ::torch::optim::OptimizerParamGroup &group) {
         const auto state = ready();
         auto &entry = state->find(optimizer);
@@ -120,7 +120,8 @@ public:
 
     /* ---- files ---- */
 
-    /* torch::save(model, arguments...) of the model in FP32: masters where there are masters. Any program reads it. */
+    /* Runs torch::save(model, arguments...) on the model in FP32, with the values of masters. Any program can read the
+     * file. */
     template <class M, class... Arguments> void save(M &&model, Arguments &&...arguments) {
         const auto state = ready();
         ::torch::serialize::OutputArchive archive;
@@ -130,7 +131,7 @@ public:
         module.save(archive);
         archive.save_to(std::forward<Arguments>(arguments)...);
     }
-    /* torch::load(model, arguments...) of a file in whatever type. */
+    /* Runs torch::load(model, arguments...) on a file with any types. */
     template <class M, class... Arguments> void load(M &&model, Arguments &&...arguments) {
         const auto state = ready();
         ::torch::serialize::InputArchive archive;
@@ -140,8 +141,8 @@ public:
         detail::load(*state, module, archive);
     }
 
-    /* Scales and masters, for a checkpoint beside the model's and the optimizer's: one tensor of bytes, which an
-     * archive takes. Load them in any order. */
+    /* Returns scales and masters as one tensor of bytes for an archive. A checkpoint also needs the model and the
+     * optimizer, and loads all three in any order. */
     at::Tensor state() const {
         const std::vector<unsigned char> bytes = ready()->owner.state_save_memory();
         at::Tensor copy = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
@@ -156,16 +157,16 @@ public:
 
     /* ---- looking ---- */
 
-    /* The present scale of a loss. */
+    /* Returns the present scale of a loss. */
     float loss_scale(std::uint32_t loss_id = 0) const { return detail::loss_scale(*ready(), loss_id); }
 
-    /* The context: record, explain, op_stats and the rest of amp.hpp. */
+    /* Returns the context for record, explain, op_stats and other functions of amp.hpp. */
     const basic_context<detail::errors> &context() const { return ready()->owner; }
-    /* The context, for amp.h's functions; NULL: there is no session. */
+    /* Returns the context for the functions of amp.h. NULL: no session. */
     amp_context *get() const { return state_ ? state_->context : nullptr; }
 
 private:
-    /* Shared for the time of a call, with what was loaded in its place. */
+    /* Returns the state, shared during a call, after taking over loaded values. */
     std::shared_ptr<detail::session_state> ready() const {
         if (!state_)
             throw error(AMP_ERR_WRONG_STATE, "there is no session: this one was default-constructed, or moved from");
@@ -176,24 +177,24 @@ private:
     std::shared_ptr<detail::session_state> state_;
 };
 
-/* A module, a holder of one or a pointer to one, and its optimizer; `level` as AMP_O1. */
+/* Makes a session of one model (a module, a holder or a pointer) and its optimizer. level: AMP_O1 and so on. */
 template <class M>
 session initialize(M &&model, ::torch::optim::Optimizer &optimizer, amp_level level, options settings = {}) {
     return session({&detail::module_of(model)}, {&optimizer}, level, std::move(settings));
 }
 
-/* For inference. */
+/* Makes a session for inference. */
 template <class M> session initialize(M &&model, amp_level level, options settings = {}) {
     return session({&detail::module_of(model)}, {}, level, std::move(settings));
 }
 
-/* Several under one context. */
+/* Makes a session of several models and optimizers in one context. */
 inline session initialize(std::vector<::torch::nn::Module *> modules,
                           std::vector<::torch::optim::Optimizer *> optimizers, amp_level level, options settings = {}) {
     return session(std::move(modules), std::move(optimizers), level, std::move(settings));
 }
 
-/* No policy's casts for a while, on this thread. */
+/* Turns casts off on this thread for the life of the guard. */
 inline scope_guard disable_casts() { return scope_guard(nullptr); }
 
 } // namespace amp::torch

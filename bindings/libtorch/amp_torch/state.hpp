@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a session holds: the descriptions of modules and optimizers, the hooks, the context. The session, its brackets
- * and its guards share it, so that none of them outlives what it points at. A list of those alive tells of one module
- * or optimizer under two.
+ * The state of a session: descriptions of modules and optimizers, hooks, context. The session, its brackets and its
+ * guards share it, so that none outlives the objects that it uses. A list of live sessions detects a module or
+ * optimizer in two of them.
  */
 #ifndef AMP_TORCH_STATE_HPP
 #define AMP_TORCH_STATE_HPP
@@ -15,26 +15,26 @@
 
 namespace amp::torch {
 
-/* The libamp of a training script. Zero and empty mean the level's defaults. */
+/* Settings of a session. Zero and empty values mean the defaults of the level. */
 struct options {
-    /* Overrides: loss_scale, num_losses, lists, scaler, cast_model_type, ... `level` is set by initialize. */
+    /* overrides: loss_scale, num_losses, lists, scaler, cast_model_type and others. initialize sets `level` */
     amp_config config = AMP_CONFIG_INIT;
-    /* Told of skips, scale changes and warnings. Must not call libamp. */
+    /* receives skips, scale changes and warnings; must not call libamp */
     detail::listener event;
-    /* Ops whose class is not the lists': {"einsum", AMP_LOWER}; names without a namespace are aten's. */
+    /* classes that override the lists: {"einsum", AMP_LOWER}. A name without a namespace is one of aten */
     std::vector<std::pair<std::string, amp_class>> ops;
-    /* Modules of one's own that count as batch norm. BatchNorm1d, 2d and 3d do anyway. */
+    /* returns true for modules that count as batch norm, beside BatchNorm1d, 2d and 3d */
     std::function<bool(const ::torch::nn::Module &)> is_batch_norm;
 };
 
 namespace detail {
 
-/* Parameters and floating buffers of a module, in the order of named_modules; or tensors without a module. */
+/* Parameters and floating buffers of a module in the order of named_modules, or tensors without a module. */
 struct described_module {
     ::torch::nn::Module *module = nullptr;
     std::vector<amp_param> params;
     std::vector<std::string> names;
-    std::vector<at::Tensor> tensors; /* keeps the handles */
+    std::vector<at::Tensor> tensors; /* references for the handles */
     amp_op forward = AMP_OP_INIT;
     amp_model model = AMP_MODEL_INIT;
 
@@ -62,13 +62,13 @@ struct described_module {
 };
 
 struct described_optimizer {
-    ::torch::optim::Optimizer *optimizer = nullptr; /* none: the program's own */
+    ::torch::optim::Optimizer *optimizer = nullptr; /* null: an optimizer of the program */
     std::vector<void *> handles;
     std::vector<at::Tensor> tensors;
     amp_optimizer described = AMP_OPTIMIZER_INIT;
-    bool bracketed = false;         /* since its last step */
-    std::uint64_t others_seen = 0;  /* brackets of all sessions at that step */
-    std::vector<std::uint64_t> seen; /* of its gradients, when its last bracket ended; see follow_gradients */
+    bool bracketed = false;         /* true from a bracket to the next step */
+    std::uint64_t others_seen = 0;  /* number of brackets of all sessions at the last step */
+    std::vector<std::uint64_t> seen; /* samples of the gradients at the end of the last bracket: see follow_gradients */
 
     void add(const at::Tensor &tensor) {
         handles.push_back(tensor.unsafeGetTensorImpl());
@@ -109,7 +109,7 @@ inline void describe(described_optimizer &to, ::torch::optim::Optimizer &optimiz
         for (const at::Tensor &tensor : group.params()) to.add(tensor);
 }
 
-/* A tensor that shows what libamp lends: valid as long as amp_master_params says. */
+/* Returns a tensor on memory of libamp, valid as long as amp_master_params says. */
 inline at::Tensor show(const amp_master &master, void *data, const std::int64_t *strides) {
     const at::Tensor param = borrow(master.param);
     const auto settings = param.options().dtype(to_torch(master.dtype)).requires_grad(false);
@@ -120,7 +120,7 @@ inline at::Tensor show(const amp_master &master, void *data, const std::int64_t 
 
 /* ---- One session ------------------------------------------------------------------------------------------------- */
 
-/* Brackets that multiplied a loss, of all sessions. */
+/* Counts the brackets of all sessions that multiplied a loss. */
 inline std::atomic<std::uint64_t> &all_brackets() {
     static std::atomic<std::uint64_t> count{0};
     return count;
@@ -132,16 +132,16 @@ struct session_state : policy_state {
     std::vector<std::unique_ptr<described_module>> modules;
     std::vector<std::unique_ptr<described_optimizer>> optimizers;
     bool casts_ops = false;
-    amp_config resolved = AMP_CONFIG_INIT; /* the level's properties and what overrides them */
+    amp_config resolved = AMP_CONFIG_INIT; /* properties of the level with overrides */
     struct retyped {
         at::Tensor tensor;
         at::ScalarType type;
-        std::size_t bytes; /* of its storage */
+        std::size_t bytes; /* bytes of the 16-bit storage */
 
         explicit retyped(const at::Tensor &low_tensor)
             : tensor(low_tensor), type(low_tensor.scalar_type()), bytes(low_tensor.storage().nbytes()) {}
-        /* torch::load puts the file's storage under the tensor as it is: with set_, which leaves it the type that it
-         * had, or where the file was on another device with set_data. Its values in FP32, if it is FP32. */
+        /* Returns the FP32 values that torch::load put under the tensor, if any: with set_, which leaves the old type,
+         * or with set_data if the file was on another device. */
         at::Tensor loaded() const {
             const std::size_t now = tensor.storage().nbytes();
             const std::size_t as_fp32 = sizeof(float) * static_cast<std::size_t>(tensor.numel());
@@ -153,18 +153,18 @@ struct session_state : policy_state {
             return tensor.scalar_type() == type ? at::Tensor() : tensor.detach().to(at::kFloat);
         }
     };
-    std::vector<retyped> low;       /* parameters and buffers that are 16-bit while it lives */
-    basic_context<errors> owner;    /* ends first */
+    std::vector<retyped> low;       /* parameters and buffers that are 16-bit during the session */
+    basic_context<errors> owner;    /* the context, destroyed first */
 
     session_state() = default;
     session_state(const session_state &) = delete;
     session_state &operator=(const session_state &) = delete;
     ~session_state();
 
-    /* Describes them all, then start. */
+    /* Describes modules and optimizers, then calls start. */
     void open(const std::vector<::torch::nn::Module *> &all_modules,
               const std::vector<::torch::optim::Optimizer *> &all_optimizers, amp_level level);
-    /* Of what `modules` and `optimizers` describe. */
+    /* Starts the context of `modules` and `optimizers`. */
     void start(amp_level level);
 
     described_optimizer &find(::torch::optim::Optimizer &optimizer) {
@@ -203,18 +203,18 @@ struct sessions {
     std::vector<session_state *> alive;
 };
 inline sessions &all_sessions() {
-    static auto *const all = new sessions; /* sessions of static lifetime end after it would */
+    static auto *const all = new sessions; /* never destroyed, since static sessions may end later */
     return *all;
 }
 
-/* The casts of weights that somebody stepped on, of whichever session. */
+/* Drops the casts of weights in all sessions after a step. */
 inline void weights_moved() {
     sessions &all = all_sessions();
     const std::lock_guard<std::mutex> lock(all.mutex);
     for (session_state *state : all.alive) state->drop_casts();
 }
 
-/* The live session that has a tensor of this module; if `low`, that made one 16-bit. NULL: none. */
+/* Returns the live session with a tensor of this module (`low`: with one that it made 16-bit), or NULL. */
 inline session_state *session_of(const ::torch::nn::Module &module, bool low) {
     sessions &all = all_sessions();
     const std::lock_guard<std::mutex> lock(all.mutex);
@@ -235,7 +235,7 @@ inline session_state::~session_state() {
     }
     try {
         if (owner) adopt();
-    } catch (...) { /* what was loaded last cannot be taken: the masters are given back as they are */
+    } catch (...) { /* loaded values cannot be taken over: masters are restored */
     }
 }
 
@@ -246,7 +246,7 @@ inline void refuse_lbfgs(const ::torch::optim::Optimizer &optimizer, const std::
                             "scaled nor checked: initialize(model, AMP_O4) without it, and step it with its closure");
 }
 
-/* Before anything changes. */
+/* Checks the arguments before anything changes. */
 inline void session_state::check() const {
     const auto described = [&](const at::Tensor &tensor) { return has(tensor); };
     for (std::size_t i = 0; i < optimizers.size(); i++) {
@@ -336,9 +336,9 @@ inline void session_state::start(amp_level level) {
 
 /* ---- Gradients that were changed after the bracket --------------------------------------------------------------- */
 
-/* Under a master the optimizer steps on an FP32 gradient beside the 16-bit one that the parameter shows. libamp follows
- * a change of that one by its version, but torch::nn::utils::clip_grad_norm_ writes through data(). So a few elements
- * are remembered at the end of a bracket; where they were zero, all. */
+/* With a master the optimizer steps on an FP32 gradient beside the 16-bit one of the parameter. libamp notices changes
+ * of the 16-bit one by its version, but torch::nn::utils::clip_grad_norm_ writes through data(). So some elements are
+ * sampled at the end of a bracket, or all if the samples are zero. */
 inline std::vector<std::uint64_t> look_at(const described_optimizer &optimizer) {
     std::vector<std::uint64_t> seen(optimizer.tensors.size(), 0);
     std::vector<at::Tensor> pieces;
@@ -363,7 +363,7 @@ inline std::vector<std::uint64_t> look_at(const described_optimizer &optimizer) 
         if (!seen[i]) add(1);
     }
     if (pieces.empty()) return seen;
-    const at::Tensor all = at::cat(pieces).cpu(); /* on a device: one wait for all of them */
+    const at::Tensor all = at::cat(pieces).cpu(); /* on a device: one wait for all tensors */
     for (std::size_t j = 0; j < owners.size(); j++) {
         std::uint32_t bits;
         std::memcpy(&bits, all.const_data_ptr<float>() + j, sizeof bits);
@@ -383,7 +383,7 @@ inline void session_state::follow_gradients(described_optimizer &optimizer) {
 
 /* ---- Values that came from outside ------------------------------------------------------------------------------- */
 
-/* `exact` goes to the master, where the tensor has one. */
+/* Writes values to a tensor, and `exact` to its master, if it has one. */
 inline void session_state::set_values(const at::Tensor &tensor, const at::Tensor &exact) {
     for (auto &entry : optimizers)
         for (const amp_master &master : amp::master_params<errors>(entry->described))
@@ -391,7 +391,7 @@ inline void session_state::set_values(const at::Tensor &tensor, const at::Tensor
                 show(master, master.data, master.strides).copy_(exact);
 }
 
-/* What is to be 16-bit becomes so again, and its master has what was loaded. */
+/* Makes loaded tensors 16-bit again and gives their masters the loaded values. */
 inline void session_state::adopt() {
     std::vector<std::pair<at::Tensor, at::Tensor>> all;
     const ::torch::NoGradGuard no_grad;
