@@ -3,6 +3,8 @@
  * looks. (That the numbers are the same either way is test_fused.c's.) */
 #include "fused.h"
 
+#include <fenv.h>
+
 #define SCALE 64.0
 #define GRAD 0.03125 /* exact in fp16, scaled and not */
 
@@ -50,6 +52,20 @@ TEST_TIMES(gradients_stay_as_they_are_until_the_step, N_CASES) {
         ck_ok(amp_fused_zero_grad(&rig.net.optimizer));
     }
     ck_assert(master_value(&rig) < 0.5f && master_value(&rig) > 0.499f);
+}
+
+/* The norm is summed to nearest, whatever rounding the host has, which is its own again afterwards. */
+TEST_TIMES(a_norm_leaves_the_hosts_rounding, N_CASES) {
+    START_SGD(rig, _i);
+    float upward = 0.0f, nearest = 0.0f;
+    ck_ok(amp_clip_grad_norm(&rig.net.optimizer, 1e6f, &nearest));
+    ck_assert_int_eq(fesetround(FE_UPWARD), 0);
+    const amp_status status = amp_clip_grad_norm(&rig.net.optimizer, 1e6f, &upward);
+    const volatile float small = 0x1p-30f, sum = 1.0f + small; /* fegetround does not look where floats are computed */
+    fesetround(FE_TONEAREST);
+    ck_assert_int_eq(status, AMP_OK);
+    ck_assert(sum > 1.0f);
+    ck_assert(upward == nearest);
 }
 
 TEST_TIMES(looking_unscales_once, N_CASES) {
