@@ -94,6 +94,7 @@ static const struct amp__optim_kind kinds[] = {
 AMP_OPTIM_MAP(HAS_ITS_VALUE)
 #undef HAS_ITS_VALUE
 _Static_assert(AMP_COUNT(kinds) == AMP__OPTIM_KINDS + 1, "AMP_OPTIM_MAP leaves out a value, or has one twice");
+_Static_assert(AMP__OPTIM_KINDS == (int)AMP_OPTIM_LARC, "AMP_OPTIM_MAP ends elsewhere than its constants");
 
 const struct amp__optim_kind *amp__optim_kind(amp_optim_kind kind) {
     return kind > 0 && (size_t)kind < AMP_COUNT(kinds) ? &kinds[kind] : NULL;
