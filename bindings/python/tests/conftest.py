@@ -35,6 +35,15 @@ def _half_on_cpu(request):
 
 
 @pytest.fixture(autouse=True)
+def _amp_ends(_half_on_cpu):
+    """What a test has initialised ends with it."""
+    yield
+    amp = sys.modules.get("libamp.torch.amp")
+    if amp is not None:
+        amp.shutdown()
+
+
+@pytest.fixture(autouse=True)
 def _no_registrations():
     """amp.register_...'s hold for all later initializes of the process, and other files run in it."""
     yield

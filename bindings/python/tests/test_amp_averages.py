@@ -20,12 +20,6 @@ DECAY, STEPS = 0.999, 12
 MODES = [("O2", {}), ("O5", {}), ("O5", {"master_weights": "split"})]
 
 
-@pytest.fixture(autouse=True)
-def _ends():
-    yield
-    amp.shutdown()
-
-
 class Torch:
     """What update(), average and use are, of a class."""
 

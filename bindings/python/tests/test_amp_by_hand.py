@@ -13,12 +13,6 @@ from libamp.torch import amp  # noqa: E402
 F = torch.nn.functional
 
 
-@pytest.fixture(autouse=True)
-def leave_nothing_behind():
-    yield
-    amp.shutdown()
-
-
 def make(level, **options):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 3))

@@ -17,12 +17,6 @@ MICRO = 3
 LEVELS = ("O0", "O1", "O2", "O4", "O5")
 
 
-@pytest.fixture(autouse=True)
-def _ends():
-    yield
-    amp.shutdown()
-
-
 def make():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))

@@ -16,12 +16,6 @@ from libamp.torch.amp import _amp_state  # noqa: E402
 from torch import nn  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def _ends():
-    yield
-    amp.shutdown()
-
-
 def _one_of_each():
     return nn.ModuleDict(
         {

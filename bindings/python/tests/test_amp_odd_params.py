@@ -13,12 +13,6 @@ from libamp.torch.amp.scaler import LossScaler  # noqa: E402
 from torch import nn  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def _ends():
-    yield
-    amp.shutdown()
-
-
 class Spectral(nn.Module):
     """Complex weights, one of them transposed in memory, beside real ones."""
 

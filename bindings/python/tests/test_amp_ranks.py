@@ -14,12 +14,6 @@ from ranks import on_ranks  # noqa: E402
 from torch import nn  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def _ends():
-    yield
-    amp.shutdown()
-
-
 def start(level="O2", seed=0):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))

@@ -12,12 +12,6 @@ from levels import DYNAMIC, LEVELS, WITH_MASTERS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def _ends():
-    yield
-    amp.shutdown()
-
-
 def _model():
     torch.manual_seed(3)
     return torch.nn.Sequential(

@@ -10,12 +10,6 @@ from libamp.torch import amp  # noqa: E402
 from libamp.torch.amp import _amp_state  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def _ends():
-    yield
-    amp.shutdown()
-
-
 def _overflows(seed, n, rate):
     random.seed(seed)
     return [random.random() < rate for _ in range(n)]

@@ -16,12 +16,6 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint as run_checkpointed  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def _ends():
-    yield
-    amp.shutdown()
-
-
 def _pair(width=4):
     model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
     return model, torch.optim.Adam(model.parameters(), lr=1e-2, eps=1e-4)

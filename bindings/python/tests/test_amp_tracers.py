@@ -25,12 +25,6 @@ class Net(torch.nn.Module):
         return x + x if double else x
 
 
-@pytest.fixture(autouse=True)
-def leave_nothing_behind():
-    yield
-    amp.shutdown()
-
-
 def initialized(level):
     torch.manual_seed(0)
     return amp.initialize(Net(), opt_level=level, verbosity=0)

@@ -14,12 +14,6 @@ from ranks import on_ranks
 from torch import nn
 
 
-@pytest.fixture(autouse=True)
-def nothing_stays():
-    yield
-    amp.shutdown()
-
-
 def net():
     torch.manual_seed(5)
     # no bias before the batch norm: its gradient is rounding alone, which Adam would make steps of

@@ -13,12 +13,6 @@ from torch import nn  # noqa: E402
 from training import backward, batches, far, fp32_weights, net  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def _ends():
-    yield
-    amp.shutdown()
-
-
 class Sam(torch.optim.Optimizer):
     """Sharpness-aware minimisation as scripts have it: weights climb, come back as `.data`, and the optimizer inside
     steps."""

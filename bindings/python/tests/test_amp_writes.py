@@ -14,13 +14,6 @@ from torch import nn  # noqa: E402
 from torch.nn.utils import prune  # noqa: E402
 from training import backward, batches, far, fp32_weights, net  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _ends():
-    yield
-    amp.shutdown()
-
-
 # ---- writes between steps ----
 
 

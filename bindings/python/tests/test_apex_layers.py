@@ -24,8 +24,6 @@ SIZES = [48, 64, 64, 32, 16, 1]
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(5)
-    yield
-    amp.shutdown()
 
 
 def close(a, b, rtol=1e-3, atol=1e-3):

@@ -17,8 +17,6 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(1234)
-    yield
-    amp.shutdown()
 
 
 # ---- xentropy ----

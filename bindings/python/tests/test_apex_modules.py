@@ -69,6 +69,8 @@ def test_every_name_is_there_under_apex():
 
 def test_modules_of_the_folder_apex_have_one_name():
     folder = pathlib.Path(libamp.__file__).parent / "apex"
+    if not (folder.parent / "libamp.so.0").exists():
+        pytest.skip("an editable install finds modules without __path__")
     files = [path for path in (*folder.glob("*"), *folder.glob("amp/*")) if not path.name.startswith("__")]
     modules = [path.relative_to(folder).with_suffix("").as_posix().replace("/", ".") for path in files]
     assert len(modules) > (15 if extras.is_there("apex_layers") else 10)

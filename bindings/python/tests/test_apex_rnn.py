@@ -21,8 +21,6 @@ TORCHS = {
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(3)
-    yield
-    amp.shutdown()
 
 
 def twins(name, bias=True, **kwargs):

@@ -19,12 +19,6 @@ FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 BF16, FP16 = torch.bfloat16, torch.float16
 
 
-@pytest.fixture(autouse=True)
-def nothing_left():
-    yield
-    amp.shutdown()
-
-
 def begin(level="O5"):
     model = torch.nn.Linear(2, 2)
     return amp.initialize(model, torch.optim.SGD(model.parameters(), 0.1), opt_level=level, verbosity=0)

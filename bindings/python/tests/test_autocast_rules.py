@@ -24,12 +24,6 @@ else:
     pytest.skip("torch's custom_fwd is for CUDA alone before 2.4", allow_module_level=True)
 
 
-@pytest.fixture(autouse=True)
-def end():
-    yield
-    amp.shutdown()
-
-
 def unmarked(function):
     def wrapper(*args):
         return function(*args)

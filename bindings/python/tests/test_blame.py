@@ -73,12 +73,6 @@ OPS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _shutdown():
-    yield
-    amp.shutdown()
-
-
 def step(model, optimizer, breaks, bad):
     x = torch.rand(4, 8) + 0.5
     model.breaks, model.bad, factor = breaks, bad, 1.0

@@ -18,12 +18,6 @@ from torch import nn  # noqa: E402
 from training import backward, batches, net  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def _shutdown():
-    yield
-    amp.shutdown()
-
-
 def trained(level, n=2, clip=None):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -22,12 +22,6 @@ HAVE_FUSED = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_adam_"
 needs_fused = pytest.mark.skipif(not HAVE_FUSED, reason="before torch 2.4 its CPU has no fused optimizers")
 
 
-@pytest.fixture(autouse=True)
-def nothing_left():
-    yield
-    amp.shutdown()
-
-
 class Fused:
     """What torch's fused functions were called with."""
 

@@ -21,12 +21,6 @@ BLOCKS = {
 MISMATCH, OVERFLOW = "must have the same dtype", "cannot be converted"
 
 
-@pytest.fixture(autouse=True)
-def ended():
-    yield
-    amp.shutdown()
-
-
 def code(heading, which=0, replaced=None, **names):
     """What a block defines; `replaced`: what the comment beside it warns of, in its place."""
     text = BLOCKS[heading][which]

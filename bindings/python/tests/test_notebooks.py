@@ -15,12 +15,6 @@ from libamp import _html  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def nothing_left():
-    yield
-    amp.shutdown()
-
-
 class Shown(html.parser.HTMLParser):
     """The text of each cell and of what is not in a table, and that all that is opened is closed."""
 

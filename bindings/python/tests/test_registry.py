@@ -15,12 +15,6 @@ HALF, SINGLE = torch.float16, torch.float32
 REGISTRARS = {HALF: amp.register_half_function, SINGLE: amp.register_float_function}
 
 
-@pytest.fixture(autouse=True)
-def end():
-    yield
-    amp.shutdown()
-
-
 def mine(x, y=None):
     return x if y is None else x + y
 

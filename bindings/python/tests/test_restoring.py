@@ -11,12 +11,6 @@ LEVELS = [("O2", {}), ("O3", {}), ("O5", {}), ("O5", {"master_weights": "split"}
 levels = pytest.mark.parametrize(("level", "how"), LEVELS, ids=["O2", "O3", "O5", "split"])
 
 
-@pytest.fixture(autouse=True)
-def end():
-    yield
-    amp.shutdown()
-
-
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()

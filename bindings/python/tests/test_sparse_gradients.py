@@ -17,12 +17,6 @@ BATCHES = [torch.tensor([1, 2, 1]), torch.tensor([3, 3, 0]), torch.tensor([2, 5,
 UNIQUE = [batch.unique() for batch in BATCHES]
 
 
-@pytest.fixture(autouse=True)
-def end():
-    yield
-    amp.shutdown()
-
-
 class Table(nn.Module):
     """Autograd computes in the weight's type, and every number is exact at a scale that is a power of two."""
 

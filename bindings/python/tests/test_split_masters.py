@@ -24,12 +24,6 @@ MAKERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _end():
-    yield
-    amp.shutdown()
-
-
 def make_model():
     torch.manual_seed(3)
     model = torch.nn.Sequential(

@@ -15,12 +15,6 @@ from torch import nn  # noqa: E402
 LEVELS = PATCHES
 
 
-@pytest.fixture(autouse=True)
-def _ends():
-    yield
-    amp.shutdown()
-
-
 class Net(nn.Module):
     """The convolution alone trains."""
 

@@ -20,12 +20,6 @@ from libamp.lightning import AmpPrecision  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def over() -> Any:
-    yield
-    amp.shutdown()
-
-
 class Rows(Dataset):
     def __init__(self, count: int = 8) -> None:
         made = torch.Generator().manual_seed(0)
