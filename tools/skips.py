@@ -6,9 +6,9 @@ that allowed nothing.
     skips.py allowed LIST STAGE WORD...    status 0: the list allows the skip "WORD...", printed as "NAME: REASON"
     skips.py idle LIST                     prints the rows whose conditions held in a stage and that no skip needed
 
-A row is "CONDITION... | NAME: REASON", where * in NAME and REASON is any text. It holds where all its conditions do:
-the functions below, by their names, with an argument behind a colon, or turned round by a "!". What each stage used is
-noted in build/skips: a line "used ROW" or "idle ROW" for each row that held.
+A row is "CONDITION... | NAME: REASON"; * in NAME and REASON matches any text. A row holds if all its conditions do. A
+condition is a key of CONDITIONS or "stage", with its argument after a colon; "!" negates it. Each stage appends a line
+"used ROW" or "idle ROW" to build/skips for each row that held.
 """
 import ctypes.util
 import functools

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What Check's assertions call, without Check: helpers that fuzzers share with tests end the program, with their words.
- */
+/* Check's assertions without Check: helpers that fuzzers share with tests print their message and abort. */
 #include <check.h>
 
 #include <stdarg.h>

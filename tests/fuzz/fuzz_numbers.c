@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer target: what computes on the caller's memory and knows no context: lists, norms, statistics, split masters,
- * packed tensors, products, optimizers. The first byte chooses the family, the second the instruction sets; the rest
- * are sizes, types, factors and elements. Each result is compared with the references of tests/kernels and tests/optim,
- * to the bit where libamp promises bits; what is refused changes nothing; no byte outside of an operand is touched.
+ * libFuzzer target: functions that compute on the caller's memory without a context: lists, norms, statistics, split
+ * masters, packed tensors, products, optimizers. The first byte chooses the family, the second the instruction sets;
+ * the rest are sizes, types, factors and elements. Each result is compared with the references of tests/kernels and
+ * tests/optim, to the bit where libamp promises bits. A refusal changes nothing. No byte outside of an operand is
+ * touched.
  */
 #include "numbers.h"
 

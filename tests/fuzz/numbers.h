@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For fuzzers of numbers: what an input is read with, elements of any bits, blocks that notice a step over their ends;
- * and the families of fuzz_numbers.c. */
+/* Shared by the fuzzers of numbers: reading the input, elements of any bits, guarded blocks; and the families of
+ * fuzz_numbers.c. */
 #ifndef TEST_FUZZ_NUMBERS_H
 #define TEST_FUZZ_NUMBERS_H
 
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What must hold; says where it does not. */
+/* Ends the program with a message if `condition` is false. */
 #define need(condition, ...)                                                                                           \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
@@ -37,7 +37,7 @@ enum { ENTRIES = 4, LONGEST_ENTRY = 700, BLOCKS = 16 };
 
 /* Block `number` for this input, of so many bytes, aligned to `align` and no more; a guard page is right behind it. */
 void *block(unsigned number, size_t bytes, size_t align, struct bytes *bytes_);
-/* What lies around the blocks that were handed out since the input began is as it was. */
+/* Fails if a byte around a block of this input has changed. */
 void need_borders(void);
 void forget_blocks(void);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fuzz_observe.c expects amp_get_observations to have: what it noted itself, counted by the tests' oracle. */
+/* The observations that fuzz_observe.c expects: its own notes, counted by the oracle of tests/kernels. */
 #ifndef TEST_FUZZ_OBSERVE_LEDGER_H
 #define TEST_FUZZ_OBSERVE_LEDGER_H
 
@@ -25,7 +25,7 @@ void ledger_begin(struct ledger *ledger, const amp_observe_options *options);
 /* Elements of an op's argument (op NULL: of a parameter) in this iteration, if the options want them. */
 void ledger_note(struct ledger *ledger, uint32_t what, const char *op, const char *name, amp_dtype type,
                  const void *data, size_t n);
-/* Both have the same, but for what only libamp can tell: updates, masters. */
+/* Fails if libamp's observations differ from the ledger. Updates and masters are not compared. */
 void ledger_compare(const struct ledger *ledger, amp_context *context);
 
 #endif

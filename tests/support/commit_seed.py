@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The seed of fuzzers and of the model's sequences: the first digits of the commit, so that each commit tries others
-and repeats its own. Where there is no git it is FIXED. Prints it."""
+"""Prints the seed of the fuzzers and of the model's sequences: the first seven hex digits of the commit, so that each
+commit tries other inputs and repeats its own. Without git it is FIXED."""
 import pathlib
 import subprocess
 
