@@ -2,7 +2,7 @@
 /* Packed tensors and products, by the checks of tests/kernels, with sizes and elements that these do not have. */
 #include "numbers.h"
 
-#include "../kernels/packs.h"
+#include "../kernels/table.h"
 #include "../kernels/product.h"
 #include "amp_pack.h"
 

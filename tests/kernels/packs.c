@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "packs.h"
+#include "table.h"
 
 #include "support.h"
 

@@ -3,7 +3,7 @@
  * The kernels of split masters against their definition, worked with signs and magnitudes: what is split is what a cast
  * gives and the lower half; what is joined is the master, and of halves that belong to no master what amp_optim.h says.
  */
-#include "updates.h"
+#include "table.h"
 
 #include "support.h"
 

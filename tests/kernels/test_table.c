@@ -5,8 +5,7 @@
  * version needs no new test.
  */
 #include "elementwise.h"
-#include "packs.h"
-#include "updates.h"
+#include "table.h"
 
 #include "kernels/kernels.h"
 

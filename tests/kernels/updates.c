@@ -4,7 +4,7 @@
  * off, over FP32 parameters, masters with a 16-bit copy, and 16-bit parameters alone, gradients of each type, edge
  * patterns, ranges that begin anywhere, odd lengths and alignments, between guards.
  */
-#include "updates.h"
+#include "table.h"
 
 #include "support.h"
 
