@@ -95,7 +95,7 @@ AMP_API amp_status amp_op_target(amp_context *context, const char *op, const amp
     bind_named(&bound, &named, &given);
     AMP_TRY(check_types(&bound, &given, "amp_op_target: dtypes"));
     AMP_TRY(decide(context, op, &named, &bound.operands, &decision, &gated));
-    *target = gated && atomic_load(&named.op->gate_least) == AMP_GATE_NEVER ? AMP_DTYPE_DEFAULT : decision.target;
+    *target = gated && atomic_load(&named.op->gate.least) == AMP_GATE_NEVER ? AMP_DTYPE_DEFAULT : decision.target;
     return AMP_OK;
 }
 
@@ -228,7 +228,7 @@ static amp_status decide_direct(const amp_context *context, const char *op, cons
         AMP_TRY(named->op->glance->enter(&call, AMP__HOST_SIDE, NULL));
     }
     if (!gated || !amp__gate_holds(named->op, bound)) return AMP_OK;
-    atomic_fetch_add(&named->op->gated, 1);
+    atomic_fetch_add(&named->op->tally.gated, 1);
     *decision = (struct amp__decision){ .status = AMP_OK };
     return AMP_OK;
 }
@@ -243,11 +243,11 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     AMP_TRY(check_cast(context, named.op, tensors, n, frame, "amp_cast_args", &host));
     amp__thread_recover(thread, __builtin_frame_address(0));
     if (!obeys(context, thread, named.op)) {
-        if (named.op) atomic_fetch_add(&named.op->passed, 1);
+        if (named.op) atomic_fetch_add(&named.op->tally.passed, 1);
         frame->target = AMP_DTYPE_DEFAULT;
         return AMP_OK;
     }
-    if (named.op) atomic_fetch_add(&named.op->calls, 1);
+    if (named.op) atomic_fetch_add(&named.op->tally.calls, 1);
     struct amp__bound bound;
     struct amp__decision decision;
     const struct amp__given given = { .tensors = tensors, .host = host, .n = n };
@@ -256,9 +256,9 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     if (status == AMP_OK) status = decide_direct(context, op, &named, &bound, &decision);
     if (status == AMP_OK && decision.casts)
         status = cast_all(context, host, named.op, thread, op, &decision, &bound, tensors, frame);
-    if (status != AMP_OK && named.op) atomic_fetch_add(&named.op->failures, 1);
+    if (status != AMP_OK && named.op) atomic_fetch_add(&named.op->tally.failures, 1);
     if (status != AMP_OK) return status;
-    if (named.op) atomic_store(&named.op->last_target, decision.target);
+    if (named.op) atomic_store(&named.op->tally.last_target, decision.target);
     frame->target = decision.target;
     return AMP_OK;
 }

@@ -23,19 +23,19 @@ static void read_stats(const struct amp__op *listed, amp_op_stats *stats) {
         .index = listed->index,
         .name = listed->name,
         .op_class = op->op_class,
-        .last_target = op->last_target,
+        .last_target = op->tally.last_target,
         .calls = amp__op_calls(op),
         .passed = amp__op_passed(op),
-        .casts = op->casts,
+        .casts = op->tally.casts,
         .cache_hits = amp__op_hits(op),
-        .failures = op->failures,
+        .failures = op->tally.failures,
         .wrapped = op->wrapped,
-        .overflowed = op->overflowed,
-        .zeroed = op->zeroed,
-        .subnormal = op->subnormal,
-        .gated = op->gated,
-        .no_tensor_cores = op->no_tensor_cores,
-        .unaligned = op->unaligned,
+        .overflowed = op->tally.overflowed,
+        .zeroed = op->tally.zeroed,
+        .subnormal = op->tally.subnormal,
+        .gated = op->tally.gated,
+        .no_tensor_cores = op->tally.no_tensor_cores,
+        .unaligned = op->tally.unaligned,
     };
 }
 
@@ -82,7 +82,7 @@ static bool explain_op(const struct amp__op *op, const char *wanted, amp__text *
     if (op->index) snprintf(number, sizeof number, "#%u", (unsigned)op->index);
     amp__text_add(text, "%s%s: %s (%s)%s", op->name, number, amp__class_name(op->op_class), op->reason,
                   op->wrapped ? ", wrapped" : op->slot ? "" : ", called directly");
-    if (op->fp32 && op->wrapped) amp__text_add(text, "; fp32 by an implementation");
+    if (op->functions.fp32 && op->wrapped) amp__text_add(text, "; fp32 by an implementation");
     amp__gate_explain(op, text);
     amp__text_add(text, "\n");
     return true;
@@ -179,12 +179,12 @@ static void count_op(const amp_context *context, const struct amp__op *listed, s
     seen->described++;
     seen->wrapped += op->wrapped;
     seen->called += calls != 0;
-    seen->lowered += op->last_target == context->policy.properties.low;
+    seen->lowered += op->tally.last_target == context->policy.properties.low;
     seen->unused += amp__op_unused(listed);
     if (listed->shares) return;
     seen->calls += calls;
     seen->passed += amp__op_passed(op);
-    seen->casts += op->casts;
+    seen->casts += op->tally.casts;
     seen->hits += amp__op_hits(op);
 }
 

@@ -109,7 +109,7 @@ static size_t decide_measured(amp_context *context, const uint64_t *least) {
     for (size_t i = 0; i < models->n; i++)
         for (size_t j = 0; j < models->list[i].n_ops; j++) {
             struct amp__op *op = &models->list[i].ops[j];
-            if (!op->gate_looks || !(op->flags & AMP_OP_MATMUL)) continue;
+            if (!op->gate.applies || !(op->flags & AMP_OP_MATMUL)) continue;
             if (least) amp__gate_decide(op, *least, AMP__GATE_MEASURED);
             ops++;
         }

@@ -30,9 +30,9 @@ struct amp__asleep {
     struct amp__op *op;
     amp_class op_class;
     uint8_t raw_mode;
-    bool is_backward, has_types;
+    bool is_backward, tabulated;
     const struct amp__probe *glance, *verify;
-    amp_fn fp16, bf16, fp32;
+    struct amp__op_functions functions;
 };
 
 /* What brackets change. */

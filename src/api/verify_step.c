@@ -150,14 +150,14 @@ static amp_status put_state_back(const struct amp__verification *v) {
 /* ---- as it is ---- */
 
 static void sleep_op(struct amp__asleep *kept, struct amp__op *op) {
-    *kept = (struct amp__asleep){ op, op->op_class, op->raw_mode, op->is_backward, op->has_types,
-                                  op->glance, amp__op_probe(op, AMP__PROBE_VERIFY), op->fp16, op->bf16, op->fp32 };
+    *kept = (struct amp__asleep){ op, op->op_class, op->raw_mode, op->is_backward, op->types.tabulated,
+                                  op->glance, amp__op_probe(op, AMP__PROBE_VERIFY), op->functions };
     op->op_class = AMP_LEAVE;
     op->raw_mode = AMP__RAW_NONE;
-    op->is_backward = op->has_types = false;
+    op->is_backward = op->types.tabulated = false;
     op->glance = NULL;
     amp__op_put_probe(op, AMP__PROBE_VERIFY, NULL);
-    op->fp16 = op->bf16 = op->fp32 = NULL;
+    op->functions = (struct amp__op_functions){ NULL, NULL, NULL };
 }
 
 static void wake_op(const struct amp__asleep *kept) {
@@ -165,12 +165,10 @@ static void wake_op(const struct amp__asleep *kept) {
     op->op_class = kept->op_class;
     op->raw_mode = kept->raw_mode;
     op->is_backward = kept->is_backward;
-    op->has_types = kept->has_types;
+    op->types.tabulated = kept->tabulated;
     op->glance = kept->glance;
     amp__op_put_probe(op, AMP__PROBE_VERIFY, kept->verify);
-    op->fp16 = kept->fp16;
-    op->bf16 = kept->bf16;
-    op->fp32 = kept->fp32;
+    op->functions = kept->functions;
 }
 
 /* Wrappers stay in the slots and hand on what comes; brackets and casts do nothing. */

@@ -170,10 +170,10 @@ void amp__step_handler(void *user, struct amp__call *call) {
     struct amp__optimizer *optimizer = op->target;
     struct amp__thread *thread = amp__thread_state();
     amp_action action = AMP_SKIP;
-    atomic_fetch_add_explicit(&op->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&op->tally.calls, 1, memory_order_relaxed);
     amp_status status = begin(optimizer, &action);
     if (status != AMP_OK) {
-        atomic_fetch_add_explicit(&op->failures, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&op->tally.failures, 1, memory_order_relaxed);
         amp__keep_error(op->context, status);
         amp__call_return(call, op->on_skip);
         return;
@@ -196,7 +196,7 @@ void amp__zero_grad_handler(void *user, struct amp__call *call) {
     struct amp__optimizer *optimizer = op->target;
     struct amp__thread *thread = amp__thread_state();
     amp__anchor anchor;
-    atomic_fetch_add_explicit(&op->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&op->tally.calls, 1, memory_order_relaxed);
     const bool marked = amp__mark_push(thread, __builtin_frame_address(0), &anchor, thread->scope, NULL, NULL);
     if (marked) amp__mark_own(thread, op->context);
     amp__wiring_check_clearing(optimizer);

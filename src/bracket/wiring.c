@@ -149,7 +149,7 @@ static bool computes_in_fp16(const amp_context *context) {
     for (size_t i = 0; i < models->n; i++)
         for (size_t j = 0; j < models->list[i].n_ops; j++) {
             described = true;
-            lowered |= models->list[i].ops[j].last_target == AMP_FLOAT16;
+            lowered |= models->list[i].ops[j].tally.last_target == AMP_FLOAT16;
         }
     return properties->low == AMP_FLOAT16 && (amp__retypes(properties) ||
                                               (properties->patch_ops && (lowered || !described)));

@@ -119,7 +119,7 @@ static inline bool amp__ops_obey(const amp_context *context, const struct amp__t
 
 /* ---- handler.c: the policy around one call ---- */
 
-/* Fills by_types and decided, once all else about the op stands. */
+/* Fills op->types, once all else about the op stands. */
 void amp__op_tabulate(struct amp__op *op);
 void amp__op_handler(void *user, struct amp__call *call);
 void amp__forward_handler(void *user, struct amp__call *call);

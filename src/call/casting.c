@@ -103,7 +103,7 @@ amp_status amp__cast(amp_context *context, const amp_host *host, struct amp__op 
     AMP_TRY(amp__host_cast(host, tensor, to, out));
     if (op && !atomic_load_explicit(&op->cast_seen, memory_order_relaxed)) AMP_TRY(check_type(op, host, to, out));
     reserved = NULL;
-    if (op) atomic_fetch_add_explicit(&op->casts, 1, memory_order_relaxed);
+    if (op) atomic_fetch_add_explicit(&op->tally.casts, 1, memory_order_relaxed);
     return AMP_OK;
 }
 
@@ -165,7 +165,7 @@ void amp__casting_keep(struct amp__casting *casting, const struct amp__param *pa
         entry->bytes = bytes;
     }
     amp__cache_put(&casting->context->cache, key_of(param, form), entry);
-    if (casting->op) atomic_fetch_add_explicit(&casting->op->casts, 1, memory_order_relaxed);
+    if (casting->op) atomic_fetch_add_explicit(&casting->op->tally.casts, 1, memory_order_relaxed);
 }
 
 static inline uint64_t version_of(const amp_host *host, const struct amp__param *param) {
@@ -176,7 +176,7 @@ static void *find_version(const struct amp__casting *casting, const struct amp__
                           uint64_t version, bool recording) {
     void *hit = amp__cache_find(&casting->context->cache, key_of(param, form), version, recording);
     if (hit && casting->op)
-        amp__op_count(casting->op, casting->thread, &casting->op->first_hits, &casting->op->cache_hits, 1);
+        amp__op_count_hits(casting->op, casting->thread, 1);
     return hit;
 }
 
@@ -286,7 +286,7 @@ bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const u
         argv[i] = &handles[i];
         hits++;
     }
-    amp__op_count(op, call->thread, &op->first_hits, &op->cache_hits, hits);
+    amp__op_count_hits(op, call->thread, hits);
     return true;
 }
 

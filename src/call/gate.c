@@ -39,7 +39,7 @@ static bool looks(const struct amp__op *op) {
     if (properties->gate == AMP_OFF || !properties->patch_ops || properties->emulate) return false;
     if (op->op_class != AMP_LOWER) return false;
     if (op->flags & AMP_OP_DIRECT) return properties->gate == AMP_ON;
-    if (properties->low == AMP_FLOAT16 ? op->fp16 : op->bf16) return true;
+    if (properties->low == AMP_FLOAT16 ? op->functions.fp16 : op->functions.bf16) return true;
     return properties->gate == AMP_ON && has_handles(op);
 }
 
@@ -55,15 +55,15 @@ static amp_status watch_call(const struct amp__probed *call, enum amp__side side
 void amp__gate_init(struct amp__op *op) {
     static const struct amp__probe watch = { .enter = watch_call };
     const amp_dtype low = op->context->policy.properties.low;
-    op->gate_looks = looks(op);
+    op->gate.applies = looks(op);
     op->glance = watches(op) ? &watch : NULL;
-    if (!op->gate_looks) return;
+    if (!op->gate.applies) return;
     /* by default what nobody knows of stays as the level has it; whoever asks for the gate asks for FP32 */
     const amp_switch gate = op->context->policy.properties.gate;
     amp__gate_decide(op, gate == AMP_ON ? AMP_GATE_NEVER : AMP_GATE_ALWAYS, AMP__GATE_UNKNOWN);
     if (!(op->flags & AMP_OP_MATMUL)) return;
-    amp__matmul_unit(low, &op->gate_who, &op->gate_unit);
-    const struct row *row = find_row(op->gate_who, op->gate_unit, low);
+    amp__matmul_unit(low, &op->gate.who, &op->gate.unit);
+    const struct row *row = find_row(op->gate.who, op->gate.unit, low);
     if (row) amp__gate_decide(op, row->least, AMP__GATE_TABLE);
 }
 
@@ -72,8 +72,8 @@ amp_switch amp__gate_pays(const amp_context *context, amp_dtype low) {
     for (size_t i = 0; i < context->models.n && low == context->policy.properties.low; i++)
         for (size_t j = 0; j < context->models.list[i].n_ops; j++) {
             const struct amp__op *op = &context->models.list[i].ops[j];
-            if (op->gate_looks && op->gate_source >= AMP__GATE_MEASURED)
-                return op->gate_least == AMP_GATE_NEVER ? AMP_OFF : AMP_ON;
+            if (op->gate.applies && op->gate.source >= AMP__GATE_MEASURED)
+                return op->gate.least == AMP_GATE_NEVER ? AMP_OFF : AMP_ON;
         }
     amp__matmul_unit(low, &who, &unit);
     const struct row *row = find_row(who, unit, low);
@@ -83,9 +83,9 @@ amp_switch amp__gate_pays(const amp_context *context, amp_dtype low) {
 void amp__gate_decide(struct amp__op *op, uint64_t least, enum amp__gate_source source) {
     amp_context *context = op->context;
     pthread_mutex_lock(&context->lock);
-    if ((int)source >= (int)op->gate_source) {
-        op->gate_source = (uint8_t)source;
-        op->gate_least = least;
+    if ((int)source >= (int)op->gate.source) {
+        op->gate.source = (uint8_t)source;
+        op->gate.least = least;
     }
     pthread_mutex_unlock(&context->lock);
 }
@@ -208,14 +208,14 @@ static uint64_t size_of(const struct look *look) {
 /* ---- the decision ---- */
 
 static bool holds(const struct look *look, uint64_t least) {
-    const bool told = atomic_load_explicit(&look->op->gate_source, memory_order_relaxed) == AMP__GATE_SET;
+    const bool told = atomic_load_explicit(&look->op->gate.source, memory_order_relaxed) == AMP__GATE_SET;
     if (!told && look->elsewhere)
         return look->on_gpu && look->op->glance && amp__gate_lacks_cores(look->op, look->gpu);
     return size_of(look) < least;
 }
 
 bool amp__gate_holds(const struct amp__op *op, const struct amp__bound *bound) {
-    const uint64_t least = atomic_load_explicit(&op->gate_least, memory_order_relaxed);
+    const uint64_t least = atomic_load_explicit(&op->gate.least, memory_order_relaxed);
     struct look look = { .op = op, .gpus_alone = bound->call && least == 0 };
     if (least != AMP_GATE_NEVER || has_handles(op)) measure(&look, bound);
     return holds(&look, least);
@@ -241,14 +241,14 @@ static amp_status watch_call(const struct amp__probed *call, enum amp__side side
 /* ---- in words ---- */
 
 static void explain_source(const struct amp__op *op, amp__text *text) {
-    const uint8_t source = atomic_load(&op->gate_source);
+    const uint8_t source = atomic_load(&op->gate.source);
     static const char *const names[] = { [AMP__GATE_UNKNOWN] = "nothing is known of it: amp_gate_set",
                                          [AMP__GATE_TABLE] = "table",
                                          [AMP__GATE_MEASURED] = "amp_gate_measure",
                                          [AMP__GATE_SET] = "amp_gate_set" };
     amp__text_add(text, " (%s", names[source]);
     if (source == AMP__GATE_TABLE)
-        amp__text_add(text, ": %s, %s", op->gate_who, op->gate_unit[0] ? op->gate_unit : "converted to fp32");
+        amp__text_add(text, ": %s, %s", op->gate.who, op->gate.unit[0] ? op->gate.unit : "converted to fp32");
     amp__text_add(text, ")");
 }
 
@@ -272,9 +272,9 @@ static void explain_product(const struct amp__op *op, amp__text *text) {
 }
 
 void amp__gate_explain(const struct amp__op *op, amp__text *text) {
-    const uint64_t least = atomic_load(&op->gate_least);
+    const uint64_t least = atomic_load(&op->gate.least);
     const char *low = amp__dtype_name(op->context->policy.properties.low);
-    if (!op->gate_looks) {
+    if (!op->gate.applies) {
         amp__gate_explain_device(op, text);
         return;
     }

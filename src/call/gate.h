@@ -24,7 +24,7 @@ amp_switch amp__gate_pays(const amp_context *context, amp_dtype low);
 
 /* May calls of this op be held back? The one question where the answer is no. */
 static inline bool amp__gate_is_open(const struct amp__op *op) {
-    return !op->gate_looks || (!op->glance && atomic_load_explicit(&op->gate_least, memory_order_relaxed) == 0);
+    return !op->gate.applies || (!op->glance && atomic_load_explicit(&op->gate.least, memory_order_relaxed) == 0);
 }
 /* Where that is not the question, these are: */
 static inline bool amp__may_be_gated(const struct amp__op *op, amp_dtype target, const struct amp__operands *operands) {

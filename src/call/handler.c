@@ -153,15 +153,15 @@ static bool converts(uint8_t mode) { return mode == AMP__RAW_REPLACE || mode == 
 
 /* In emulation FP32 elements stand for the low type. */
 static amp_fn implementation(const struct amp__op *op, const struct amp__call *call, amp_dtype type) {
-    if (type == AMP_FLOAT16 && op->fp16) return op->fp16;
-    if (type == AMP_BFLOAT16 && op->bf16) return op->bf16;
-    if (op->fp32 && (type == AMP_FLOAT32 || rounds_outputs(op, type))) return op->fp32;
+    if (type == AMP_FLOAT16 && op->functions.fp16) return op->functions.fp16;
+    if (type == AMP_BFLOAT16 && op->functions.bf16) return op->functions.bf16;
+    if (op->functions.fp32 && (type == AMP_FLOAT32 || rounds_outputs(op, type))) return op->functions.fp32;
     return call->original;
 }
 
 static void keep(struct amp__op *op, amp_status status) {
     if (status == AMP_OK) return;
-    count(&op->failures);
+    count(&op->tally.failures);
     amp__keep_error(op->context, status);
 }
 
@@ -252,7 +252,7 @@ static amp_status run_decided(struct amp__op *op, struct amp__bound *bound, cons
 static void hold_back(struct amp__op *op, const struct amp__call *call, struct decided *d) {
     const struct amp__properties *properties = &op->context->policy.properties;
     const bool narrows = properties->gate != AMP_ON && (d->tensors || call->schema->ret.kind == AMP__TENSOR);
-    count(&op->gated);
+    count(&op->tally.gated);
     d->decision = (struct amp__decision){ .status = AMP_OK };
     d->rounds = false;
     d->handed_on = narrows ? properties->low : AMP_DTYPE_DEFAULT;
@@ -266,15 +266,15 @@ static bool always_rounds(const struct amp__op *op) {
 }
 
 static void note_type(struct amp__op *op, amp_dtype type) {
-    if (atomic_load_explicit(&op->last_target, memory_order_relaxed) != type)
-        atomic_store_explicit(&op->last_target, type, memory_order_relaxed);
+    if (atomic_load_explicit(&op->tally.last_target, memory_order_relaxed) != type)
+        atomic_store_explicit(&op->tally.last_target, type, memory_order_relaxed);
 }
 
 /* The type of a call whose operands need no other. Raw buffers alone are FP32. */
 static amp_dtype present_type(const struct amp__op *op, const struct amp__operands *operands) {
     const amp_dtype type = amp__operands_type(operands);
-    return type == AMP_DTYPE_DEFAULT && op->fp32 && amp__raw_takes(op) && amp__operands_all_fp32(operands) ? AMP_FLOAT32
-                                                                                                           : type;
+    if (type != AMP_DTYPE_DEFAULT || !op->functions.fp32 || !amp__raw_takes(op)) return type;
+    return amp__operands_all_fp32(operands) ? AMP_FLOAT32 : type;
 }
 
 /* What is to be done in this call. */
@@ -326,25 +326,25 @@ static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct 
 /* ---- most ops: the set of the operands' types decides, and a table has the answer ---- */
 
 enum { ASK = UINT8_MAX };
-_Static_assert(1 << AMP__HANDLE_TYPES == sizeof((struct amp__op *)NULL)->decided, "a place for each set");
+_Static_assert(1 << AMP__HANDLE_TYPES == sizeof((struct amp__op *)NULL)->types.decided, "a place for each set");
 
 void amp__op_tabulate(struct amp__op *op) {
     const struct amp__policy *policy = &op->context->policy;
     const struct amp__properties *properties = &policy->properties;
     const bool by_types = op->schema && !properties->emulate && op->raw_mode == AMP__RAW_NONE &&
-                    !op->seeds && !amp__looks_for_handles(op) && !(op->fp32 && amp__raw_takes(op)) &&
+                    !op->seeds && !amp__looks_for_handles(op) && !(op->functions.fp32 && amp__raw_takes(op)) &&
                     !(op->schema->operand_flags & (AMP__LIST | AMP__READ_WRITE));
-    for (unsigned set = 0; by_types && set < sizeof op->decided; set++) {
+    for (unsigned set = 0; by_types && set < sizeof op->types.decided; set++) {
         struct amp__operands operands = { .n = 0 };
         for (unsigned type = 0; type < AMP__HANDLE_TYPES; type++)
             if (set & 1u << type)
                 operands.distinct[operands.n++] = (struct amp__operand){ (amp_dtype)type, false, false };
         const struct amp__decision decision = amp__decide(properties, op->op_class, operands.distinct, operands.n);
-        op->decided[set] = decision.status == AMP_OK ? (uint8_t)decision.target : ASK;
-        op->cast_types |= decision.casts;
+        op->types.decided[set] = decision.status == AMP_OK ? (uint8_t)decision.target : ASK;
+        op->types.cast |= decision.casts;
     }
-    op->has_types = by_types;
-    atomic_store_explicit(&op->by_types, by_types && !amp__op_is_probed(op), memory_order_relaxed);
+    op->types.tabulated = by_types;
+    atomic_store_explicit(&op->types.alone, by_types && !amp__op_is_probed(op), memory_order_relaxed);
 }
 
 /* As amp__operands_type. */
@@ -356,7 +356,7 @@ static inline amp_dtype single_type(size_t set) {
 /* One that the cache does not have. */
 static __attribute__((noinline)) void run_casting(struct amp__op *op, const struct amp__call *call,
                                                   const uint8_t *types, amp_dtype target) {
-    const struct decided d = { .decision = amp__decided(target, op->cast_types), .tensors = op->schema->n_tensors,
+    const struct decided d = { .decision = amp__decided(target, op->types.cast), .tensors = op->schema->n_tensors,
                                .function = implementation(op, call, target), .mode = AMP__RAW_NONE, .seed = 1.0f };
     struct amp__bound bound;
     amp__bind_typed(&bound, call, types);
@@ -375,7 +375,7 @@ static __attribute__((noinline)) bool gate_holds(const struct amp__op *op, const
 /* Most casts are in the cache: the same without all that the others need. False: it has not all of them. */
 static __attribute__((noinline)) bool run_cached(struct amp__op *op, const struct amp__call *call, const uint8_t *types,
                                                  amp_dtype target) {
-    const struct amp__decision decision = amp__decided(target, op->cast_types);
+    const struct amp__decision decision = amp__decided(target, op->types.cast);
     void *argv[AMP__MAX_ARGS], *handles[AMP__MAX_ARGS];
     if (!amp__cached_enter(op, call, types, &decision, argv, handles)) return false;
     run_untrapped(call, implementation(op, call, target), argv);
@@ -388,7 +388,7 @@ static __attribute__((noinline)) bool run_cached(struct amp__op *op, const struc
 static __attribute__((noinline)) bool run_by_types(struct amp__op *op, struct amp__call *call) {
     uint8_t types[AMP__MAX_ARGS];
     const size_t set = amp__bind_types(op, call, types);
-    const uint8_t target = set < sizeof op->decided ? op->decided[set] : ASK;
+    const uint8_t target = set < sizeof op->types.decided ? op->types.decided[set] : ASK;
     const amp_dtype type = single_type(set);
     if (target == ASK) return false;
     if (target && type == AMP_FLOAT32 && !amp__gate_is_open(op) && gate_holds(op, call)) return false;
@@ -415,7 +415,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
     struct amp__op *op = user;
     struct amp__thread *thread = call->thread;
     const bool obeys = op->is_backward || amp__ops_obey(op->context, thread);
-    const bool by_types = atomic_load_explicit(&op->by_types, memory_order_relaxed);
+    const bool by_types = atomic_load_explicit(&op->types.alone, memory_order_relaxed);
     const float seed = by_types ? 1.0f : amp__seed_factor(op);
     const uint8_t mode = obeys && op->raw_mode != AMP__RAW_NONE ? op->raw_mode
         : seed != 1.0f                                          ? AMP__RAW_SEED
@@ -424,12 +424,12 @@ void amp__op_handler(void *user, struct amp__call *call) {
     amp__anchor anchor;
     if ((!obeys && mode == AMP__RAW_NONE) ||
         !amp__mark_push(thread, __builtin_frame_address(0), &anchor, inside, NULL, NULL)) {
-        count(&op->passed);
+        count(&op->tally.passed);
         amp__call_run(call, call->original, call->args);
         return;
     }
     amp__mark_own(thread, op->context);
-    amp__op_count(op, thread, &op->first_calls, &op->calls, 1);
+    amp__op_count_call(op, thread);
     if (op->glance && obeys) glance(op, call);
     if (!by_types || !run_by_types(op, call)) decide_and_run(op, call, obeys, mode, seed);
     amp__mark_pop(thread, &anchor);
@@ -474,13 +474,13 @@ static void forward_in_scope(struct amp__op *op, struct amp__call *call, struct 
     const struct amp__scope_state scope = { disabled ? NULL : op->context, true, false, false };
     amp__anchor anchor;
     if (!amp__mark_push(thread, __builtin_frame_address(0), &anchor, scope, NULL, NULL)) {
-        count(&op->passed);
+        count(&op->tally.passed);
         amp__call_run(call, call->original, call->args);
         return;
     }
     amp__mark_own(thread, op->context);
-    count(&op->calls);
-    atomic_store_explicit(&op->last_target, op->context->policy.properties.cast_model_type, memory_order_relaxed);
+    count(&op->tally.calls);
+    atomic_store_explicit(&op->tally.last_target, op->context->policy.properties.cast_model_type, memory_order_relaxed);
     run_forward(op, call);
     amp__mark_pop(thread, &anchor);
 }

@@ -91,9 +91,9 @@ static float *fp32_elements(const amp_host *host, void *tensor, uint64_t *size) 
 }
 
 void amp__op_add_counts(struct amp__op *op, const struct amp__counts *counts) {
-    atomic_fetch_add_explicit(&op->overflowed, counts->overflowed, memory_order_relaxed);
-    atomic_fetch_add_explicit(&op->zeroed, counts->zeroed, memory_order_relaxed);
-    atomic_fetch_add_explicit(&op->subnormal, counts->subnormal, memory_order_relaxed);
+    atomic_fetch_add_explicit(&op->tally.overflowed, counts->overflowed, memory_order_relaxed);
+    atomic_fetch_add_explicit(&op->tally.zeroed, counts->zeroed, memory_order_relaxed);
+    atomic_fetch_add_explicit(&op->tally.subnormal, counts->subnormal, memory_order_relaxed);
 }
 
 void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low) {

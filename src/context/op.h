@@ -14,6 +14,39 @@ struct amp__probe;
 /* The places for probes (probe.h) that take part in a call. */
 enum amp__probe_slot { AMP__PROBE_VERIFY, AMP__PROBE_OBSERVE, AMP__PROBES };
 
+/* Its implementations besides the slot's own function; NULL: none. */
+struct amp__op_functions {
+    amp_fn fp16, bf16, fp32;
+};
+
+/* Decisions by the set of the operands' types. */
+struct amp__op_types {
+    bool tabulated;       /* the table decides */
+    _Atomic(bool) alone;  /* and no probe is on the op */
+    uint8_t cast;         /* types that are cast where they are not the target */
+    uint8_t decided[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__decide */
+};
+
+/* What gate.c knows of an op. */
+struct amp__op_gate {
+    _Atomic(uint64_t) least;  /* size of a call that runs low; 0: no call is held back */
+    _Atomic(uint8_t) source;  /* enum amp__gate_source */
+    bool applies;             /* calls are held back by their size */
+    _Atomic(int32_t) capability; /* of the last GPU that multiplied for it: 10 * major + minor */
+    _Atomic(uint64_t) misfit;    /* the last dimension that was no multiple of 8: 4 times it, and which: m, n, k */
+    const char *who, *unit;      /* AMP_OP_MATMUL: names under which the table was asked */
+};
+
+/* Calls of an op, and their outcome. The first thread that called counts without locked instructions, in first_*, and a
+ * thread that later lives at its address goes on; the others count in the rest. */
+struct amp__op_tally {
+    _Atomic(const struct amp__thread *) first;
+    _Atomic(uint64_t) first_calls, first_hits;
+    _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal, gated, no_tensor_cores,
+        unaligned;
+    _Atomic(int32_t) last_target;
+};
+
 /* An op, forward, step or zero_grad: the host's descriptor, copied, and what the policy made of it. */
 struct amp__op {
     amp_context *context;
@@ -28,7 +61,7 @@ struct amp__op {
     bool is_backward;   /* backward_of: obeys its class inside backward too */
     const struct amp__op *forward; /* the first op with the name in backward_of; NULL: not a backward */
     amp_fn *slot;
-    amp_fn fp16, bf16, fp32;
+    struct amp__op_functions functions;
     const void *on_failure, *on_skip;
     bool wrapped;
     const struct amp__op *shares; /* the op of an earlier model that takes this slot's calls; NULL: none */
@@ -47,43 +80,32 @@ struct amp__op {
     const struct amp__probe *glance; /* enters each call as it comes: the gate's watch on GPUs; NULL: none */
     _Atomic(const struct amp__probe *) probes[AMP__PROBES]; /* NULL: none in this slot */
 
-    bool has_types; /* the set of its operands' types decides, by this table; */
-    _Atomic(bool) by_types; /* and no probe is on it */
-    uint8_t cast_types;   /* those that are cast where they are not the target */
-    uint8_t decided[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__decide */
-
-    /* gate.c. 0: no call is held back, or the gate does not look at the op. */
-    _Atomic(uint64_t) gate_least; /* the least size of a call that runs low */
-    _Atomic(uint8_t) gate_source; /* enum amp__gate_source */
-    bool gate_looks;
-    _Atomic(int32_t) gate_capability; /* of the last GPU that multiplied for it: 10 * major + minor */
-    _Atomic(uint64_t) gate_misfit;    /* the last dimension that was no multiple of 8: 4 times it, and which: m, n, k */
-    const char *gate_who, *gate_unit; /* AMP_OP_MATMUL: what the table was asked for */
-
-    /* The first thread that called counts without locked instructions, in first_*; the others in the rest. Whoever
-     * lives at its address after it goes on. */
-    _Atomic(const struct amp__thread *) first;
-    _Atomic(uint64_t) first_calls, first_hits;
-    _Atomic(uint64_t) calls, passed, casts, cache_hits, failures, overflowed, zeroed, subnormal, gated, no_tensor_cores,
-        unaligned;
-    _Atomic(int32_t) last_target;
+    struct amp__op_types types;
+    struct amp__op_gate gate;
+    struct amp__op_tally tally;
 };
 
 /* Does this thread count in first_*? */
-static inline bool amp__op_is_first(struct amp__op *op, const struct amp__thread *thread) {
-    const struct amp__thread *first = atomic_load_explicit(&op->first, memory_order_relaxed);
+static inline bool amp__op_counts_first(struct amp__op_tally *tally, const struct amp__thread *thread) {
+    const struct amp__thread *first = atomic_load_explicit(&tally->first, memory_order_relaxed);
     return first == thread ||
-           (!first && atomic_compare_exchange_strong_explicit(&op->first, &first, thread, memory_order_relaxed,
+           (!first && atomic_compare_exchange_strong_explicit(&tally->first, &first, thread, memory_order_relaxed,
                                                               memory_order_relaxed));
 }
-static inline void amp__op_count(struct amp__op *op, const struct amp__thread *thread, _Atomic(uint64_t) *of_first,
-                                 _Atomic(uint64_t) *of_others, uint64_t n) {
-    if (amp__op_is_first(op, thread))
+static inline void amp__op_tally_add(struct amp__op_tally *tally, const struct amp__thread *thread,
+                                    _Atomic(uint64_t) *of_first, _Atomic(uint64_t) *of_others, uint64_t n) {
+    if (amp__op_counts_first(tally, thread))
         atomic_store_explicit(of_first, atomic_load_explicit(of_first, memory_order_relaxed) + n, memory_order_relaxed);
     else atomic_fetch_add_explicit(of_others, n, memory_order_relaxed);
 }
-static inline uint64_t amp__op_calls(const struct amp__op *op) { return op->first_calls + op->calls; }
-static inline uint64_t amp__op_hits(const struct amp__op *op) { return op->first_hits + op->cache_hits; }
+static inline void amp__op_count_call(struct amp__op *op, const struct amp__thread *thread) {
+    amp__op_tally_add(&op->tally, thread, &op->tally.first_calls, &op->tally.calls, 1);
+}
+static inline void amp__op_count_hits(struct amp__op *op, const struct amp__thread *thread, uint64_t n) {
+    amp__op_tally_add(&op->tally, thread, &op->tally.first_hits, &op->tally.cache_hits, n);
+}
+static inline uint64_t amp__op_calls(const struct amp__op *op) { return op->tally.first_calls + op->tally.calls; }
+static inline uint64_t amp__op_hits(const struct amp__op *op) { return op->tally.first_hits + op->tally.cache_hits; }
 
 static inline bool amp__op_takes_handles(const struct amp__op *op) {
     return !op->schema || op->schema->n_tensors || op->schema->ret.kind == AMP__TENSOR;

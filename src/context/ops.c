@@ -63,8 +63,8 @@ amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_ho
     out->op_class = op.op_class;
     out->reason = "";
     out->slot = op.slot;
-    out->fp16 = op.fp16;
-    out->bf16 = op.bf16;
+    out->functions.fp16 = op.fp16;
+    out->functions.bf16 = op.bf16;
     out->on_failure = op.on_failure;
     out->on_skip = op.on_skip;
     out->name = amp__strdup(op.name);
@@ -72,7 +72,7 @@ amp_status amp__op_build(amp_context *context, const amp_op *given, const amp_ho
     if (!op.schema) return AMP_OK;
     const amp_status parsed = amp__schema_parse(out->name, op.schema, structs.structs, structs.n, &out->schema);
     if (parsed != AMP_OK) return amp__fail_prefix(parsed, "%s", what);
-    if (!has_other_buffers(out->schema)) out->fp32 = op.fp32;
+    if (!has_other_buffers(out->schema)) out->functions.fp32 = op.fp32;
     return AMP_OK;
 }
 
@@ -287,22 +287,23 @@ amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const am
 
 void amp__op_put_probe(struct amp__op *op, enum amp__probe_slot slot, const struct amp__probe *probe) {
     atomic_store_explicit(&op->probes[slot], probe, memory_order_relaxed);
-    atomic_store_explicit(&op->by_types, op->has_types && !amp__op_is_probed(op), memory_order_relaxed);
+    atomic_store_explicit(&op->types.alone, op->types.tabulated && !amp__op_is_probed(op), memory_order_relaxed);
 }
 
 amp_fn amp__op_low(const struct amp__op *op) {
-    return op->context->policy.properties.low == AMP_FLOAT16 ? op->fp16 : op->bf16;
+    return op->context->policy.properties.low == AMP_FLOAT16 ? op->functions.fp16 : op->functions.bf16;
 }
 
 bool amp__op_needs_wrapper(const struct amp__op *op) {
     if (!op->context->policy.properties.enabled || !op->slot) return false;
-    return op->op_class != AMP_LEAVE || op->fp16 || op->bf16 || op->fp32 || op->seeds || amp__op_may_round(op);
+    const struct amp__op_functions *own = &op->functions;
+    return op->op_class != AMP_LEAVE || own->fp16 || own->bf16 || own->fp32 || op->seeds || amp__op_may_round(op);
 }
 
 /* ---- slots that saw no call ---- */
 
 uint64_t amp__op_passed(const struct amp__op *op) {
-    return op->passed + (op->wrap ? amp__patch_passed(op->context->wiring.patch, op->wrap - 1) : 0);
+    return op->tally.passed + (op->wrap ? amp__patch_passed(op->context->wiring.patch, op->wrap - 1) : 0);
 }
 
 uint64_t amp__op_strangers(const struct amp__op *op) {

@@ -367,9 +367,9 @@ static void write_op(struct amp__trace *trace, size_t model, const struct amp__o
     amp__line_string(&line, "class", amp__class_name(op->op_class));
     amp__line_number(&line, "calls", amp__op_calls(op));
     amp__line_number(&line, "passed", amp__op_passed(op));
-    amp__line_number(&line, "casts", op->casts);
+    amp__line_number(&line, "casts", op->tally.casts);
     amp__line_number(&line, "cache_hits", amp__op_hits(op));
-    amp__line_number(&line, "failures", op->failures);
+    amp__line_number(&line, "failures", op->tally.failures);
     end_line(&line, trace, AMP__ITS_SURVEY); /* which is there by now */
 }
 

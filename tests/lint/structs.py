@@ -12,7 +12,7 @@ import re
 LIMITS = {
     "amp_context": (17, 0),
     "amp__optimizer": (18, 4),
-    "amp__op": (57, 11),
+    "amp__op": (32, 6),
     "amp__bracket": (17, 0),
     "amp__observer": (38, 1),
 }
