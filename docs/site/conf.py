@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The site of tools/docs, by Sphinx: MyST reads the pages of docs/ as they are, Breathe Doxygen's XML of the headers,
+AutoAPI the docstrings of the Python package without importing it. tools/docs says which folder this runs in."""
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HEADER = (ROOT / "include" / "amp.h").read_text(encoding="utf-8")
+
+project = "libamp"
+copyright = "the libamp authors, Apache-2.0"
+release = ".".join(re.search(rf"AMP_VERSION_{part} (\d+)", HEADER).group(1) for part in ("MAJOR", "MINOR", "PATCH"))
+root_doc = "docs/site/index"
+include_patterns = [
+    "README.md", "CONTRIBUTING.md", "docs/**.md", "docs/**/*.md", "docs/site/**", "bench/README.md", "bench/results/*.md",
+    "bindings/README.md", "bindings/python/README.md", "examples/python/README.md", "python-api/**",
+]
+
+extensions = ["myst_parser", "breathe", "autoapi.extension"]
+myst_heading_anchors = 4
+myst_enable_extensions = ["deflist"]
+suppress_warnings = [
+    "myst.header",  # pages begin with the heading that suits them
+    "autoapi.python_import_resolution",  # what torch and mlx have
+    "duplicate_declaration.c", "duplicate_declaration.cpp",  # a structure and the typedef of its name
+    "misc.highlighting_failure",  # programs with dots in them
+]
+
+breathe_projects = {"libamp": str(ROOT.parent / "xml")}
+breathe_default_project = "libamp"
+breathe_domain_by_extension = {"h": "c", "hpp": "cpp"}
+breathe_show_include = False
+c_id_attributes = cpp_id_attributes = ["AMP_API", "AMP_MUST_CHECK"]
+
+PUBLIC = ("torch/amp", "torch/optimizers", "kernels", "accelerate", "lightning", "mlx")
+autoapi_dirs = [str(ROOT / "bindings" / "python" / "libamp")]
+autoapi_root = "python-api"
+autoapi_options = ["members", "imported-members", "show-module-summary"]
+autoapi_add_toctree_entry = False
+autoapi_python_class_content = "both"
+autoapi_own_page_level = "module"
+autoapi_ignore = ["*/_startup/*"]
+
+html_theme = "furo"
+html_title = f"libamp {release}"
+html_show_sphinx = False
+html_copy_source = False
+
+
+def is_public(name):
+    parts = name.split(".")[1:]
+    return not parts or any("/".join(parts) == public or public.startswith("/".join(parts) + "/") for public in PUBLIC)
+
+
+def skip(app, what, name, obj, skipping, options):
+    """Only modules that a user imports, and of these what __all__ or a name without underscore offers."""
+    if what in ("module", "package"):
+        return not is_public(name)
+    return skipping
+
+
+SPECIAL = re.compile(r"`([^`]+)`|([*_|\\])")
+
+
+def plain(app, what, name, obj, options, lines):
+    """Docstrings are text with `code` and indented programs, not reStructuredText."""
+    text, program = [], False
+    for line in lines:
+        if line.startswith("    ") and not program and (not text or not text[-1].strip()):
+            text += ["::", ""]
+            program = True
+        elif line.strip() and not line.startswith("    "):
+            program = False
+        text.append(line if program else SPECIAL.sub(lambda m: f"``{m[1]}``" if m[1] else "\\" + m[2], line.strip()))
+    lines[:] = text
+
+
+def folders(app, name, source):
+    """A link to a folder has no page: its text stays."""
+    here = (ROOT / name).parent
+
+    def told(link):
+        return link[1] if (here / link[2]).is_dir() else link[0]
+
+    source[0] = re.sub(r"\[([^\]\n]+)\]\(([^)#:\s]+)\)", told, source[0])
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", plain)
+    app.connect("source-read", folders)
+    app.connect("autoapi-skip-member", skip)
