@@ -12,8 +12,9 @@ copyright = "the libamp authors, Apache-2.0"
 release = ".".join(re.search(rf"AMP_VERSION_{part} (\d+)", HEADER).group(1) for part in ("MAJOR", "MINOR", "PATCH"))
 root_doc = "docs/site/index"
 include_patterns = [
-    "README.md", "CONTRIBUTING.md", "docs/**.md", "docs/**/*.md", "docs/site/**", "bench/README.md", "bench/results/*.md",
-    "bindings/README.md", "bindings/python/README.md", "examples/python/README.md", "python-api/**",
+    "README.md", "CONTRIBUTING.md", "docs/**.md", "docs/**/*.md", "docs/site/**", "bench/README.md",
+    "bench/results/*.md", "bindings/README.md", "bindings/python/README.md", "examples/python/README.md",
+    "python-api/**",
 ]
 
 extensions = ["myst_parser", "breathe", "autoapi.extension"]
