@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy for hosts that call their functions directly: the same decision and the same casts as in a
+/* The policy for hosts that call their functions directly: the same ruling and the same casts as in a
  * wrapped call. */
 #include "amp_call.h"
 #include "amp_gate.h"
@@ -73,13 +73,13 @@ static amp_status check_types(const struct amp__bound *bound, const struct amp__
 }
 
 /* gated: may the gate hold such a call back? */
-static amp_status decide(const amp_context *context, const char *op, const struct named *named,
-                         const struct amp__operands *operands, struct amp__decision *decision, bool *gated) {
+static amp_status rule_on_call(const amp_context *context, const char *op, const struct named *named,
+                               const struct amp__operands *operands, struct amp__ruling *ruling, bool *gated) {
     const struct amp__policy *policy = amp__policy_of(context);
-    *decision = amp__decide(&policy->properties, named->op_class, operands->distinct, operands->n);
+    *ruling = amp__ruling_on(&policy->properties, named->op_class, operands->distinct, operands->n);
     *gated = policy->properties.gate == AMP_ON && named->op &&
-             amp__may_be_gated(named->op, decision->target, operands);
-    return amp__decision_error(*decision, op);
+             amp__may_be_gated(named->op, ruling->target, operands);
+    return amp__ruling_error(*ruling, op);
 }
 
 AMP_API amp_status amp_op_target(amp_context *context, const char *op, const amp_dtype *dtypes, size_t n,
@@ -87,15 +87,15 @@ AMP_API amp_status amp_op_target(amp_context *context, const char *op, const amp
     AMP_TRY(check_op_name(context, op, "amp_op_target"));
     AMP_RETURN_IF((n && !dtypes) || !target, AMP_ERR_INVALID_ARGUMENT, "amp_op_target: an argument is NULL");
     struct amp__bound bound;
-    struct amp__decision decision;
+    struct amp__ruling ruling;
     struct named named;
     bool gated;
     AMP_TRY(find_op(context, op, &named));
     const struct amp__given given = { .dtypes = dtypes, .n = n };
     bind_named(&bound, &named, &given);
     AMP_TRY(check_types(&bound, &given, "amp_op_target: dtypes"));
-    AMP_TRY(decide(context, op, &named, &bound.operands, &decision, &gated));
-    *target = gated && atomic_load(&named.op->gate.least) == AMP_GATE_NEVER ? AMP_DTYPE_DEFAULT : decision.target;
+    AMP_TRY(rule_on_call(context, op, &named, &bound.operands, &ruling, &gated));
+    *target = gated && atomic_load(&named.op->gate.least) == AMP_GATE_NEVER ? AMP_DTYPE_DEFAULT : ruling.target;
     return AMP_OK;
 }
 
@@ -118,14 +118,14 @@ AMP_API amp_status amp_class_target(amp_context *context, const char *op, amp_cl
                   "amp_class_target: into is %d, which is no floating type", (int)into);
     const struct named named = { NULL, amp__policy_of(context)->properties.patch_ops ? op_class : AMP_LEAVE };
     struct amp__bound bound;
-    struct amp__decision decision;
+    struct amp__ruling ruling;
     bool gated;
     const struct amp__given given = { .dtypes = dtypes, .n = n };
     bind_named(&bound, &named, &given);
     AMP_TRY(check_types(&bound, &given, "amp_class_target: dtypes"));
     if (into) amp__operands_add(&bound.operands, (struct amp__operand){ into, false, true });
-    AMP_TRY(decide(context, op, &named, &bound.operands, &decision, &gated));
-    *target = decision.target;
+    AMP_TRY(rule_on_call(context, op, &named, &bound.operands, &ruling, &gated));
+    *target = ruling.target;
     return AMP_OK;
 }
 
@@ -175,14 +175,14 @@ static void abandon(struct direct *const *direct) {
     amp__free(*direct);
 }
 
-static amp_status cast_argument(struct direct *direct, const struct amp__decision *decision,
+static amp_status cast_argument(struct direct *direct, const struct amp__ruling *ruling,
                                 const struct amp__bound_arg *arg, const char *name) {
     if (!amp__may_cast(arg->flags)) return AMP_OK;
     for (void **handle = arg->handles, **end = handle + arg->count; handle < end; handle++) {
         if (!*handle) continue;
         const amp_dtype dtype = arg->dtype ? arg->dtype : amp__host_dtype(direct->casting.host, *handle);
         const struct amp__operand operand = amp__operand_of(arg, dtype);
-        const amp_status status = amp__casting_operand(&direct->casting, decision, &operand, handle);
+        const amp_status status = amp__casting_operand(&direct->casting, ruling, &operand, handle);
         if (status != AMP_OK) return amp__fail_prefix(status, "op %s: tensor %td", name, handle - direct->tensors);
     }
     return AMP_OK;
@@ -190,7 +190,7 @@ static amp_status cast_argument(struct direct *direct, const struct amp__decisio
 
 /* `bound` is the call of these tensors. */
 static amp_status cast_all(amp_context *context, const amp_host *host, struct amp__op *op, struct amp__thread *thread,
-                           const char *name, const struct amp__decision *decision, const struct amp__bound *bound,
+                           const char *name, const struct amp__ruling *ruling, const struct amp__bound *bound,
                            void **tensors, amp_cast_frame *frame) {
     const size_t n = bound->n_given;
     AMP_CLEANUP(abandon) struct direct *direct = amp__alloc(1, sizeof *direct + n * sizeof direct->originals[0]);
@@ -200,8 +200,8 @@ static amp_status cast_all(amp_context *context, const amp_host *host, struct am
     memcpy(direct->originals, tensors, n * sizeof *tensors);
     amp__casting_begin(&direct->casting, context, host, op, n, thread, false);
     for (uint32_t i = 0; i < bound->n_tensors; i++)
-        AMP_TRY(cast_argument(direct, decision, &bound->tensors[i], name));
-    frame->target = decision->target;
+        AMP_TRY(cast_argument(direct, ruling, &bound->tensors[i], name));
+    frame->target = ruling->target;
     frame->priv[0] = direct;
     direct = NULL;
     return AMP_OK;
@@ -218,18 +218,18 @@ static amp_status check_cast(const amp_context *context, const struct amp__op *o
     return AMP_OK;
 }
 
-/* The gate may change what is decided. */
-static amp_status decide_direct(const amp_context *context, const char *op, const struct named *named,
-                                const struct amp__bound *bound, struct amp__decision *decision) {
+/* The gate may change the ruling. */
+static amp_status rule_on_direct_call(const amp_context *context, const char *op, const struct named *named,
+                                      const struct amp__bound *bound, struct amp__ruling *ruling) {
     bool gated;
-    AMP_TRY(decide(context, op, named, &bound->operands, decision, &gated));
+    AMP_TRY(rule_on_call(context, op, named, &bound->operands, ruling, &gated));
     if (named->op && named->op->glance) {
         const struct amp__probed call = { .op = named->op, .bound = bound };
         AMP_TRY(named->op->glance->enter(&call, AMP__HOST_SIDE, NULL));
     }
     if (!gated || !amp__gate_holds(named->op, bound)) return AMP_OK;
     atomic_fetch_add(&named->op->tally.gated, 1);
-    *decision = (struct amp__decision){ .status = AMP_OK };
+    *ruling = (struct amp__ruling){ .status = AMP_OK };
     return AMP_OK;
 }
 
@@ -249,17 +249,17 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     }
     if (named.op) atomic_fetch_add(&named.op->tally.calls, 1);
     struct amp__bound bound;
-    struct amp__decision decision;
+    struct amp__ruling ruling;
     const struct amp__given given = { .tensors = tensors, .host = host, .n = n };
     bind_named(&bound, &named, &given);
     amp_status status = check_types(&bound, &given, "amp_cast_args: the hook dtype: tensors");
-    if (status == AMP_OK) status = decide_direct(context, op, &named, &bound, &decision);
-    if (status == AMP_OK && decision.casts)
-        status = cast_all(context, host, named.op, thread, op, &decision, &bound, tensors, frame);
+    if (status == AMP_OK) status = rule_on_direct_call(context, op, &named, &bound, &ruling);
+    if (status == AMP_OK && ruling.casts)
+        status = cast_all(context, host, named.op, thread, op, &ruling, &bound, tensors, frame);
     if (status != AMP_OK && named.op) atomic_fetch_add(&named.op->tally.failures, 1);
     if (status != AMP_OK) return status;
-    if (named.op) atomic_store(&named.op->tally.last_target, decision.target);
-    frame->target = decision.target;
+    if (named.op) atomic_store(&named.op->tally.last_target, ruling.target);
+    frame->target = ruling.target;
     return AMP_OK;
 }
 
@@ -267,14 +267,14 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
  * the context. Weights are cast once an iteration and used often, so that this is the way of most calls. */
 static const char from_cache;
 
-/* Whatever floats, fp64 too: the decision was made. */
-static __attribute__((noinline)) amp_status cast_decided(amp_context *context, const amp_host *host,
-                                                         struct amp__thread *thread, amp_dtype target, void **tensors,
-                                                         size_t n, amp_cast_frame *frame) {
-    const struct amp__decision decision = amp__decided(target, AMP__FLOATING);
+/* Whatever floats, fp64 too: the ruling was made. */
+static __attribute__((noinline)) amp_status cast_to_target(amp_context *context, const amp_host *host,
+                                                           struct amp__thread *thread, amp_dtype target, void **tensors,
+                                                           size_t n, amp_cast_frame *frame) {
+    const struct amp__ruling ruling = amp__ruling_to(target, AMP__FLOATING);
     struct amp__bound bound;
     amp__bind_given(&bound, NULL, false, &(struct amp__given){ .tensors = tensors, .host = host, .n = n });
-    return cast_all(context, host, NULL, thread, "(decided)", &decision, &bound, tensors, frame);
+    return cast_all(context, host, NULL, thread, "(decided)", &ruling, &bound, tensors, frame);
 }
 
 AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **tensors, size_t n,
@@ -291,7 +291,7 @@ AMP_API amp_status amp_cast_to(amp_context *context, amp_dtype target, void **te
         return AMP_OK;
     }
     void *cast = n == 1 && *tensors ? amp__cached_enter_one(context, host, thread, *tensors, target) : NULL;
-    if (!cast) return cast_decided(context, host, thread, target, tensors, n, frame);
+    if (!cast) return cast_to_target(context, host, thread, target, tensors, n, frame);
     *frame = (amp_cast_frame){ frame->struct_size,
                                target,
                                { (void *)(uintptr_t)&from_cache, tensors, *tensors, context } };

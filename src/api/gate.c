@@ -21,7 +21,7 @@ AMP_API amp_status amp_gate_set(amp_context *context, const char *op, uint64_t l
         struct amp__op *one = entries[i].value;
         if (strcmp(op, one->name) != 0 && !amp__op_is_numbered(one, op)) continue;
         found++;
-        amp__gate_decide(one, least, AMP__GATE_SET);
+        amp__gate_set_least(one, least, AMP__GATE_SET);
     }
     AMP_RETURN_IF(!found, AMP_ERR_NOT_FOUND, "amp_gate_set: the context has no op named \"%.140s\"", op);
     return AMP_OK;
@@ -110,7 +110,7 @@ static size_t decide_measured(amp_context *context, const uint64_t *least) {
         for (size_t j = 0; j < models->list[i].n_ops; j++) {
             struct amp__op *op = &models->list[i].ops[j];
             if (!op->gate.applies || !(op->flags & AMP_OP_MATMUL)) continue;
-            if (least) amp__gate_decide(op, *least, AMP__GATE_MEASURED);
+            if (least) amp__gate_set_least(op, *least, AMP__GATE_MEASURED);
             ops++;
         }
     return ops;

@@ -27,7 +27,7 @@ void amp__bind_given(struct amp__bound *bound, const struct amp__schema *schema,
 /* After amp__bind: is there anything to compute with, an operand, a buffer, or a field that the host's visit emits? */
 amp_status amp__bound_has_work(const struct amp__bound *bound, const struct amp__op *op, bool *found);
 
-/* ---- the quick way, where the set of the operands' types decides (amp__op_types.alone) ---- */
+/* ---- the quick way, where the set of the operands' types is enough (amp__op_types.alone) ---- */
 
 enum { AMP__HANDLE_TYPES = AMP_DTYPE_OTHER + 1 };
 

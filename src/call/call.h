@@ -49,11 +49,11 @@ void amp__casting_begin(struct amp__casting *casting, amp_context *context, cons
                         size_t capacity, struct amp__thread *thread, bool marked);
 /* *handle becomes its cast from one type to another, from the cache or fresh, which is valid until amp__casting_end. */
 amp_status amp__casting_cast(struct amp__casting *casting, amp_dtype from, amp_dtype to, void **handle);
-/* What is decided for one operand. */
-static inline amp_status amp__casting_operand(struct amp__casting *casting, const struct amp__decision *decision,
+/* One operand, by the ruling. */
+static inline amp_status amp__casting_operand(struct amp__casting *casting, const struct amp__ruling *ruling,
                                               const struct amp__operand *operand, void **handle) {
-    return *handle && amp__needs_cast(decision, operand)
-        ? amp__casting_cast(casting, operand->dtype, decision->target, handle)
+    return *handle && amp__needs_cast(ruling, operand)
+        ? amp__casting_cast(casting, operand->dtype, ruling->target, handle)
         : AMP_OK;
 }
 /* The host's own cast, counted. `taped`: with a place on the tape, for what becomes of it. */
@@ -73,7 +73,7 @@ void amp__casting_keep(struct amp__casting *casting, const struct amp__param *pa
  * each that must be cast: argv gets the call's arguments, with those pointing into `handles`, until amp__cached_leave.
  * Under the call's mark. False: nothing has happened. */
 bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types,
-                       const struct amp__decision *decision, void **argv, void **handles);
+                       const struct amp__ruling *ruling, void **argv, void **handles);
 void amp__cached_leave(struct amp__op *op, const struct amp__call *call);
 /* The same for one handle outside a wrapped call: its cast, valid until the cache is left; NULL: the cache has none,
  * nothing has happened. */

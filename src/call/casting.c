@@ -266,7 +266,7 @@ void *amp__cached_enter_one(amp_context *context, const amp_host *host, const st
 }
 
 bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types,
-                       const struct amp__decision *decision, void **argv, void **handles) {
+                       const struct amp__ruling *ruling, void **argv, void **handles) {
     amp_context *context = op->context;
     if (!may_keep(context, op->host, call->thread)) return false;
     const bool recording = amp__host_grad_enabled(op->host);
@@ -277,8 +277,8 @@ bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const u
     mark->user = context;
     for (uint32_t i = 0; i < call->schema->n_args; i++) {
         argv[i] = call->args[i];
-        if (!(decision->casts >> types[i] & 1)) continue;
-        handles[i] = find_cached(context, op->host, amp__call_pointer(call, i), decision->target, recording);
+        if (!(ruling->casts >> types[i] & 1)) continue;
+        handles[i] = find_cached(context, op->host, amp__call_pointer(call, i), ruling->target, recording);
         if (!handles[i]) {
             amp__cached_leave(op, call);
             return false;

@@ -60,11 +60,11 @@ void amp__gate_init(struct amp__op *op) {
     if (!op->gate.applies) return;
     /* by default what nobody knows of stays as the level has it; whoever asks for the gate asks for FP32 */
     const amp_switch gate = op->context->policy.properties.gate;
-    amp__gate_decide(op, gate == AMP_ON ? AMP_GATE_NEVER : AMP_GATE_ALWAYS, AMP__GATE_UNKNOWN);
+    amp__gate_set_least(op, gate == AMP_ON ? AMP_GATE_NEVER : AMP_GATE_ALWAYS, AMP__GATE_UNKNOWN);
     if (!(op->flags & AMP_OP_MATMUL)) return;
     amp__matmul_unit(low, &op->gate.who, &op->gate.unit);
     const struct row *row = find_row(op->gate.who, op->gate.unit, low);
-    if (row) amp__gate_decide(op, row->least, AMP__GATE_TABLE);
+    if (row) amp__gate_set_least(op, row->least, AMP__GATE_TABLE);
 }
 
 amp_switch amp__gate_pays(const amp_context *context, amp_dtype low) {
@@ -80,7 +80,7 @@ amp_switch amp__gate_pays(const amp_context *context, amp_dtype low) {
     return !row ? AMP_DEFAULT : row->least == AMP_GATE_NEVER ? AMP_OFF : AMP_ON;
 }
 
-void amp__gate_decide(struct amp__op *op, uint64_t least, enum amp__gate_source source) {
+void amp__gate_set_least(struct amp__op *op, uint64_t least, enum amp__gate_source source) {
     amp_context *context = op->context;
     pthread_mutex_lock(&context->lock);
     if ((int)source >= (int)op->gate.source) {

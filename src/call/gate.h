@@ -16,7 +16,7 @@ enum amp__gate_source { AMP__GATE_UNKNOWN, AMP__GATE_TABLE, AMP__GATE_MEASURED, 
 /* Does the gate look at the op, and what is known of it? Once its class and raw mode are. May load a backend. */
 void amp__gate_init(struct amp__op *op);
 /* A new number, unless a better source has given one. */
-void amp__gate_decide(struct amp__op *op, uint64_t least, enum amp__gate_source source);
+void amp__gate_set_least(struct amp__op *op, uint64_t least, enum amp__gate_source source);
 
 /* Are products of this type known to be faster than FP32's, at any size? By a number that an op was given or measured,
  * else by the table, of the CPU. AMP_DEFAULT: nothing is known. */

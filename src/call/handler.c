@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens in a wrapped op and in a wrapped forward: the operands are gathered, it is decided what
- * becomes of them (struct decided), enter puts casts in their places, the function runs, leave hands on what it made.
- * Where the set of the operands' types decides, and the cache has all casts, a shorter way does the same.
+ * What happens in a wrapped op and in a wrapped forward: the operands are gathered, the policy rules what
+ * becomes of them (struct plan), enter puts casts in their places, the function runs, leave hands on what it made.
+ * Where the set of the operands' types is enough, and the cache has all casts, a shorter way does the same.
  */
 #include "amp_raw.h"
 #include "call/bind.h"
@@ -20,7 +20,7 @@
 
 static void count(_Atomic(uint64_t) *counter) { atomic_fetch_add_explicit(counter, 1, memory_order_relaxed); }
 
-/* ---- what is decided ---- */
+/* ---- the plan of a call, by the ruling ---- */
 
 /* On a host that knows FP32 only, what comes out of 16-bit values is rounded. */
 static bool rounds_outputs(const struct amp__op *op, amp_dtype type) {
@@ -28,8 +28,8 @@ static bool rounds_outputs(const struct amp__op *op, amp_dtype type) {
 }
 
 /* Of one call, before anything is done. */
-struct decided {
-    struct amp__decision decision; /* its target is the type that the operands have after it, if they have one */
+struct plan {
+    struct amp__ruling ruling; /* its target is the type that the operands have after it, if they have one */
     size_t tensors;                /* handles that could be cast, at least as many as there are */
     amp_fn function;               /* that shall run */
     amp_dtype handed_on;           /* the type that the op's handles get after it; DEFAULT: as they come */
@@ -65,12 +65,12 @@ static bool is_strict(const struct amp__op *op) {
     return strict;
 }
 
-/* ---- before the call: operands as decided ---- */
+/* ---- before the call: operands as planned ---- */
 
 /* Copies of the arguments that change: handles on the handler's stack, lists among the call's temporaries. */
 struct substitution {
     struct amp__casting casting;
-    const struct decided *decided;
+    const struct plan *plan;
     struct amp__raw raw;
     struct probing *probing; /* NULL: no probe is on the op */
     void *handles[AMP__MAX_ARGS]; /* those that bound->argv points at */
@@ -82,7 +82,7 @@ static inline amp_status substitute_handle(struct substitution *s, const struct 
     if (!*handle) return AMP_OK;
     const amp_dtype dtype = arg->dtype ? arg->dtype : amp__host_dtype(s->casting.host, *handle);
     const struct amp__operand operand = amp__operand_of(arg, dtype);
-    const amp_status status = amp__casting_operand(&s->casting, &s->decided->decision, &operand, handle);
+    const amp_status status = amp__casting_operand(&s->casting, &s->plan->ruling, &operand, handle);
     return status == AMP_OK
         ? AMP_OK
         : amp__fail_prefix(status, "op %s: %s", s->casting.op->name,
@@ -118,7 +118,7 @@ static amp_status substitute_field(void *self, const amp_field *field) {
         return handle == *field->tensor ? AMP_OK
                                         : amp__casting_patch(&s->casting, (float **)(void *)field->tensor, handle);
     }
-    if (!s->decided->rounds) return AMP_OK;
+    if (!s->plan->rounds) return AMP_OK;
     void ***grown = (void ***)(void *)amp__casting_array(&s->casting, s->n_written + 1);
     if (!grown) return amp__fail_memory();
     if (s->n_written) memcpy(grown, s->written, s->n_written * sizeof *grown);
@@ -128,17 +128,17 @@ static amp_status substitute_field(void *self, const amp_field *field) {
 }
 
 /* Under the call's mark. */
-static amp_status enter(struct substitution *s, struct amp__op *op, struct amp__bound *bound, const struct decided *d) {
+static amp_status enter(struct substitution *s, struct amp__op *op, struct amp__bound *bound, const struct plan *d) {
     amp__casting_begin(&s->casting, op->context, op->host, op, d->tensors, bound->call->thread, true);
-    s->decided = d;
+    s->plan = d;
     s->n_written = 0;
     const bool is_raw = d->mode != AMP__RAW_NONE;
-    const bool visits = amp__visits(op) && (is_raw || (op->host->cast && (d->decision.casts || d->rounds)));
+    const bool visits = amp__visits(op) && (is_raw || (op->host->cast && (d->ruling.casts || d->rounds)));
     if (is_raw || visits)
-        s->raw = (struct amp__raw){ .mode = d->mode, .low = d->decision.target, .seed = d->seed,
+        s->raw = (struct amp__raw){ .mode = d->mode, .low = d->ruling.target, .seed = d->seed,
                                     .lists = s->probing != NULL, .casting = &s->casting };
     if (s->probing) AMP_TRY(enter_probes(s->probing, AMP__HOST_SIDE));
-    for (uint32_t i = 0; i < bound->n_tensors && d->decision.casts; i++)
+    for (uint32_t i = 0; i < bound->n_tensors && d->ruling.casts; i++)
         if (amp__may_cast(bound->tensors[i].flags)) AMP_TRY(substitute_argument(s, bound, &bound->tensors[i]));
     if (is_raw) AMP_TRY(amp__raw_enter(&s->raw, bound, bound->argv, s->handles));
     if (visits) AMP_TRY(amp__raw_visit(&s->raw, bound, bound->argv, substitute_field, s));
@@ -194,10 +194,10 @@ static void run_untrapped(const struct amp__call *call, amp_fn function, void *c
     amp__traps_restore(&traps);
 }
 
-/* After it: outputs as decided. */
+/* After it: outputs as planned. */
 static void leave(struct substitution *s, struct amp__op *op, const struct amp__bound *bound) {
-    const struct decided *d = s->decided;
-    const amp_dtype target = d->decision.target;
+    const struct plan *d = s->plan;
+    const amp_dtype target = d->ruling.target;
     if (d->mode != AMP__RAW_NONE) amp__raw_leave(&s->raw, op);
     for (size_t i = 0; i < s->n_written; i++) amp__round_handle(op, *s->written[i], target);
     if (d->rounds) keep(op, amp__outputs_round(op, bound, target));
@@ -211,10 +211,10 @@ static void leave(struct substitution *s, struct amp__op *op, const struct amp__
 }
 
 static struct probing *begin_probing(struct probing *probing, struct substitution *s, struct amp__op *op,
-                                     const struct amp__bound *bound, const struct decided *d) {
+                                     const struct amp__bound *bound, const struct plan *d) {
     if (!amp__op_is_probed(op)) return NULL;
     probing->call = (struct amp__probed){ .op = op, .bound = bound, .casting = &s->casting, .mode = d->mode,
-                                          .low = d->decision.target, .seed = d->seed };
+                                          .low = d->ruling.target, .seed = d->seed };
     for (int i = 0; i < AMP__PROBES; i++) probing->probes[i] = amp__op_probe(op, i);
     return probing;
 }
@@ -228,8 +228,8 @@ static amp_status enter_op(const struct substitution *s, amp_fn function) {
     return enter_probes(s->probing, AMP__OP_SIDE);
 }
 
-/* Everything as decided. On an error nothing has run. */
-static amp_status run_decided(struct amp__op *op, struct amp__bound *bound, const struct decided *d) {
+/* Everything as planned. On an error nothing has run. */
+static amp_status run_planned(struct amp__op *op, struct amp__bound *bound, const struct plan *d) {
     struct substitution s;
     struct probing probing;
     s.probing = begin_probing(&probing, &s, op, bound, d);
@@ -249,11 +249,11 @@ static amp_status run_decided(struct amp__op *op, struct amp__bound *bound, cons
 
 /* The gate found 16 bits slower: FP32 on the arguments as they are. Where it was not asked for, no type depends on it:
  * handles return the low type all the same. */
-static void hold_back(struct amp__op *op, const struct amp__call *call, struct decided *d) {
+static void hold_back(struct amp__op *op, const struct amp__call *call, struct plan *d) {
     const struct amp__properties *properties = &op->context->policy.properties;
     const bool narrows = properties->gate != AMP_ON && (d->tensors || call->schema->ret.kind == AMP__TENSOR);
     count(&op->tally.gated);
-    d->decision = (struct amp__decision){ .status = AMP_OK };
+    d->ruling = (struct amp__ruling){ .status = AMP_OK };
     d->rounds = false;
     d->handed_on = narrows ? properties->low : AMP_DTYPE_DEFAULT;
     d->mode = d->seed == 1.0f ? AMP__RAW_NONE : AMP__RAW_SEED;
@@ -278,24 +278,24 @@ static amp_dtype present_type(const struct amp__op *op, const struct amp__operan
 }
 
 /* What is to be done in this call. */
-static amp_status decide(struct amp__op *op, const struct amp__bound *bound, bool obeys, struct decided *d) {
+static amp_status plan_call(struct amp__op *op, const struct amp__bound *bound, bool obeys, struct plan *d) {
     const struct amp__call *call = bound->call;
     const struct amp__operands *operands = &bound->operands;
     const amp_dtype low = op->context->policy.properties.low;
-    d->decision = amp__decide(&op->context->policy.properties, obeys ? op->op_class : AMP_LEAVE, operands->distinct,
-                              operands->n);
+    d->ruling = amp__ruling_on(&op->context->policy.properties, obeys ? op->op_class : AMP_LEAVE, operands->distinct,
+                               operands->n);
     if (converts(d->mode) || (obeys && always_rounds(op)))
-        d->decision = amp__decide_for(&op->context->policy.properties, op->op_class, low);
-    const bool gated = obeys && amp__may_be_gated(op, d->decision.target, operands) && amp__gate_holds(op, bound);
+        d->ruling = amp__ruling_for(&op->context->policy.properties, op->op_class, low);
+    const bool gated = obeys && amp__may_be_gated(op, d->ruling.target, operands) && amp__gate_holds(op, bound);
     const amp_dtype type = gated               ? AMP_FLOAT32
-        : d->decision.target                   ? d->decision.target
+        : d->ruling.target                   ? d->ruling.target
                                                : present_type(op, operands);
     note_type(op, type);
-    if (obeys) d->decision.target = type;
-    d->function = implementation(op, call, d->decision.target);
+    if (obeys) d->ruling.target = type;
+    d->function = implementation(op, call, d->ruling.target);
     d->rounds = obeys && rounds_outputs(op, type);
     if (gated) hold_back(op, call, d);
-    if (d->decision.status != AMP_OK || converts(d->mode) || d->function == call->original || !amp__visits(op))
+    if (d->ruling.status != AMP_OK || converts(d->mode) || d->function == call->original || !amp__visits(op))
         return AMP_OK;
     bool has_work;
     AMP_TRY(amp__bound_has_work(bound, op, &has_work));
@@ -303,30 +303,30 @@ static amp_status decide(struct amp__op *op, const struct amp__bound *bound, boo
     return AMP_OK;
 }
 
-static __attribute__((noinline)) void decide_and_run(struct amp__op *op, struct amp__call *call, bool obeys,
-                                                     uint8_t mode, float seed) {
+static __attribute__((noinline)) void plan_and_run(struct amp__op *op, struct amp__call *call, bool obeys,
+                                                   uint8_t mode, float seed) {
     struct amp__bound bound;
-    struct decided d = { .mode = mode, .seed = seed };
+    struct plan d = { .mode = mode, .seed = seed };
     amp_status status = amp__bind(&bound, op, call);
     d.tensors = bound.operands.tensors;
-    if (status == AMP_OK) status = decide(op, &bound, obeys, &d);
+    if (status == AMP_OK) status = plan_call(op, &bound, obeys, &d);
     const bool is_probed = amp__op_is_probed(op);
     if (is_probed && d.mode == AMP__RAW_NONE && amp__raw_takes(op)) d.mode = AMP__RAW_SEED; /* its buffers are listed */
-    if (status == AMP_OK && d.decision.status != AMP_OK) {
-        fail_call(op, call, amp__decision_error(d.decision, op->name));
+    if (status == AMP_OK && d.ruling.status != AMP_OK) {
+        fail_call(op, call, amp__ruling_error(d.ruling, op->name));
         return;
     }
-    const bool as_it_comes = !is_probed && !d.decision.casts && !d.rounds && !d.handed_on &&
+    const bool as_it_comes = !is_probed && !d.ruling.casts && !d.rounds && !d.handed_on &&
                              d.mode == AMP__RAW_NONE;
     if (status == AMP_OK && as_it_comes) amp__call_run(call, d.function, call->args);
-    else if (status == AMP_OK) status = run_decided(op, &bound, &d);
+    else if (status == AMP_OK) status = run_planned(op, &bound, &d);
     if (status != AMP_OK) run_uncast(op, &bound, status);
 }
 
-/* ---- most ops: the set of the operands' types decides, and a table has the answer ---- */
+/* ---- most ops: the set of the operands' types is enough, and a table has the ruling ---- */
 
 enum { ASK = UINT8_MAX };
-_Static_assert(1 << AMP__HANDLE_TYPES == sizeof((struct amp__op *)NULL)->types.decided, "a place for each set");
+_Static_assert(1 << AMP__HANDLE_TYPES == sizeof((struct amp__op *)NULL)->types.targets, "a place for each set");
 
 void amp__op_tabulate(struct amp__op *op) {
     const struct amp__policy *policy = &op->context->policy;
@@ -334,14 +334,14 @@ void amp__op_tabulate(struct amp__op *op) {
     const bool by_types = op->schema && !properties->emulate && op->raw_mode == AMP__RAW_NONE &&
                     !op->seeds && !amp__looks_for_handles(op) && !(op->functions.fp32 && amp__raw_takes(op)) &&
                     !(op->schema->operand_flags & (AMP__LIST | AMP__READ_WRITE));
-    for (unsigned set = 0; by_types && set < sizeof op->types.decided; set++) {
+    for (unsigned set = 0; by_types && set < sizeof op->types.targets; set++) {
         struct amp__operands operands = { .n = 0 };
         for (unsigned type = 0; type < AMP__HANDLE_TYPES; type++)
             if (set & 1u << type)
                 operands.distinct[operands.n++] = (struct amp__operand){ (amp_dtype)type, false, false };
-        const struct amp__decision decision = amp__decide(properties, op->op_class, operands.distinct, operands.n);
-        op->types.decided[set] = decision.status == AMP_OK ? (uint8_t)decision.target : ASK;
-        op->types.cast |= decision.casts;
+        const struct amp__ruling ruling = amp__ruling_on(properties, op->op_class, operands.distinct, operands.n);
+        op->types.targets[set] = ruling.status == AMP_OK ? (uint8_t)ruling.target : ASK;
+        op->types.cast |= ruling.casts;
     }
     op->types.tabulated = by_types;
     atomic_store_explicit(&op->types.alone, by_types && !amp__op_is_probed(op), memory_order_relaxed);
@@ -356,11 +356,11 @@ static inline amp_dtype single_type(size_t set) {
 /* One that the cache does not have. */
 static __attribute__((noinline)) void run_casting(struct amp__op *op, const struct amp__call *call,
                                                   const uint8_t *types, amp_dtype target) {
-    const struct decided d = { .decision = amp__decided(target, op->types.cast), .tensors = op->schema->n_tensors,
+    const struct plan d = { .ruling = amp__ruling_to(target, op->types.cast), .tensors = op->schema->n_tensors,
                                .function = implementation(op, call, target), .mode = AMP__RAW_NONE, .seed = 1.0f };
     struct amp__bound bound;
     amp__bind_typed(&bound, call, types);
-    const amp_status status = run_decided(op, &bound, &d);
+    const amp_status status = run_planned(op, &bound, &d);
     if (status == AMP_OK) return;
     (void)amp__bind(&bound, op, call);
     run_uncast(op, &bound, status);
@@ -375,9 +375,9 @@ static __attribute__((noinline)) bool gate_holds(const struct amp__op *op, const
 /* Most casts are in the cache: the same without all that the others need. False: it has not all of them. */
 static __attribute__((noinline)) bool run_cached(struct amp__op *op, const struct amp__call *call, const uint8_t *types,
                                                  amp_dtype target) {
-    const struct amp__decision decision = amp__decided(target, op->types.cast);
+    const struct amp__ruling ruling = amp__ruling_to(target, op->types.cast);
     void *argv[AMP__MAX_ARGS], *handles[AMP__MAX_ARGS];
-    if (!amp__cached_enter(op, call, types, &decision, argv, handles)) return false;
+    if (!amp__cached_enter(op, call, types, &ruling, argv, handles)) return false;
     run_untrapped(call, implementation(op, call, target), argv);
     amp__cached_leave(op, call);
     return true;
@@ -388,7 +388,7 @@ static __attribute__((noinline)) bool run_cached(struct amp__op *op, const struc
 static __attribute__((noinline)) bool run_by_types(struct amp__op *op, struct amp__call *call) {
     uint8_t types[AMP__MAX_ARGS];
     const size_t set = amp__bind_types(op, call, types);
-    const uint8_t target = set < sizeof op->types.decided ? op->types.decided[set] : ASK;
+    const uint8_t target = set < sizeof op->types.targets ? op->types.targets[set] : ASK;
     const amp_dtype type = single_type(set);
     if (target == ASK) return false;
     if (target && type == AMP_FLOAT32 && !amp__gate_is_open(op) && gate_holds(op, call)) return false;
@@ -431,7 +431,7 @@ void amp__op_handler(void *user, struct amp__call *call) {
     amp__mark_own(thread, op->context);
     amp__op_count_call(op, thread);
     if (op->glance && obeys) glance(op, call);
-    if (!by_types || !run_by_types(op, call)) decide_and_run(op, call, obeys, mode, seed);
+    if (!by_types || !run_by_types(op, call)) plan_and_run(op, call, obeys, mode, seed);
     amp__mark_pop(thread, &anchor);
 }
 
@@ -444,8 +444,8 @@ static void run_forward(struct amp__op *op, const struct amp__call *call) {
     const struct amp__properties *properties = &op->context->policy.properties;
     const bool casts = amp__is_floating(properties->cast_model_type);
     struct amp__bound bound;
-    struct decided d = { .function = call->original, .mode = AMP__RAW_NONE, .seed = 1.0f, .forward = true };
-    if (casts) d.decision = amp__decided(properties->cast_model_type, AMP__UP_TO_FP32);
+    struct plan d = { .function = call->original, .mode = AMP__RAW_NONE, .seed = 1.0f, .forward = true };
+    if (casts) d.ruling = amp__ruling_to(properties->cast_model_type, AMP__UP_TO_FP32);
     if (amp__is_floating(properties->cast_model_outputs)) d.handed_on = properties->cast_model_outputs;
     if (!casts && !d.handed_on) {
         amp__call_run(call, call->original, call->args);
@@ -458,7 +458,7 @@ static void run_forward(struct amp__op *op, const struct amp__call *call) {
     } else {
         amp__bind_typed(&bound, call, unknown);
     }
-    if (status == AMP_OK) status = run_decided(op, &bound, &d);
+    if (status == AMP_OK) status = run_planned(op, &bound, &d);
     if (status != AMP_OK) fail_call(op, call, status);
 }
 

@@ -24,9 +24,9 @@ static void drop_uncast(const struct uncast *uncast) { amp__host_release(uncast-
 static amp_status replace(struct amp__op *op, void **handle, amp_dtype wanted, bool owned) {
     void *output = *handle, *cast;
     if (!output) return AMP_OK;
-    const struct amp__decision decision = amp__decided(wanted, AMP__UP_TO_FP32);
+    const struct amp__ruling ruling = amp__ruling_to(wanted, AMP__UP_TO_FP32);
     const struct amp__operand operand = { amp__host_dtype(op->host, output), false, false };
-    if (!amp__needs_cast(&decision, &operand)) return AMP_OK;
+    if (!amp__needs_cast(&ruling, &operand)) return AMP_OK;
     const bool taped = owned && amp__host_grad_enabled(op->host) && !amp__tape_retains(op->host);
     AMP_CLEANUP(drop_uncast) struct uncast uncast = { op->host, owned ? output : NULL };
     const amp_status status = amp__cast(op->context, op->host, op, output, wanted, taped, &cast);

@@ -19,12 +19,12 @@ struct amp__op_functions {
     amp_fn fp16, bf16, fp32;
 };
 
-/* Decisions by the set of the operands' types. */
+/* Rulings by the set of the operands' types. */
 struct amp__op_types {
-    bool tabulated;       /* the table decides */
+    bool tabulated;       /* the table has the ruling */
     _Atomic(bool) alone;  /* and no probe is on the op */
     uint8_t cast;         /* types that are cast where they are not the target */
-    uint8_t decided[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__decide */
+    uint8_t targets[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__ruling_on */
 };
 
 /* What gate.c knows of an op. */

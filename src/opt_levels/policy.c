@@ -41,44 +41,44 @@ static amp_dtype target_of(const struct amp__properties *properties, amp_class o
 }
 
 /* The low type and FP32 take fp64's place only where the list set says so. */
-struct amp__decision amp__decide_for(const struct amp__properties *properties, amp_class op_class, amp_dtype target) {
+struct amp__ruling amp__ruling_for(const struct amp__properties *properties, amp_class op_class, amp_dtype target) {
     const bool promotes = op_class == AMP_PROMOTE || op_class == AMP_PROMOTE_SEQUENCE;
     const bool casts_fp64 = promotes || amp__lists_cast_fp64(properties->lists);
-    struct amp__decision decision = amp__decided(target, casts_fp64 ? AMP__FLOATING : AMP__UP_TO_FP32);
-    decision.lists_only = op_class == AMP_PROMOTE_SEQUENCE;
-    return decision;
+    struct amp__ruling ruling = amp__ruling_to(target, casts_fp64 ? AMP__FLOATING : AMP__UP_TO_FP32);
+    ruling.lists_only = op_class == AMP_PROMOTE_SEQUENCE;
+    return ruling;
 }
 
-struct amp__decision amp__decide(const struct amp__properties *properties, amp_class op_class,
-                                 const struct amp__operand *operands, size_t n) {
-    struct amp__decision decision = { .status = AMP_OK };
+struct amp__ruling amp__ruling_on(const struct amp__properties *properties, amp_class op_class,
+                                  const struct amp__operand *operands, size_t n) {
+    struct amp__ruling ruling = { .status = AMP_OK };
     if (op_class == AMP_BANNED) {
-        decision.refused = any_low(operands, n);
-        if (decision.refused) decision.status = AMP_ERR_BANNED;
-        return decision;
+        ruling.refused = any_low(operands, n);
+        if (ruling.refused) ruling.status = AMP_ERR_BANNED;
+        return ruling;
     }
     const amp_dtype updated = in_place_type(operands, n);
     amp_dtype target = target_of(properties, op_class, operands, n);
     if (updated != AMP_DTYPE_DEFAULT && target != AMP_DTYPE_DEFAULT) {
         if (op_class == AMP_FP32 && amp__is_low(updated))
-            return (struct amp__decision){ .refused = updated, .status = AMP_ERR_UNSUPPORTED };
+            return (struct amp__ruling){ .refused = updated, .status = AMP_ERR_UNSUPPORTED };
         target = updated;
     }
-    decision = amp__decide_for(properties, op_class, target);
+    ruling = amp__ruling_for(properties, op_class, target);
     for (size_t i = 0; i < n; i++)
-        if (amp__needs_cast(&decision, &operands[i])) return decision;
-    return (struct amp__decision){ .status = AMP_OK }; /* all agree already */
+        if (amp__needs_cast(&ruling, &operands[i])) return ruling;
+    return (struct amp__ruling){ .status = AMP_OK }; /* all agree already */
 }
 
-amp_status amp__decision_error(struct amp__decision decision, const char *name) {
+amp_status amp__ruling_error(struct amp__ruling ruling, const char *name) {
     char base[AMP__OP_NAME_MAX + 1];
     amp__op_base_name(name, base);
-    AMP_RETURN_IF(decision.status == AMP_ERR_BANNED, AMP_ERR_BANNED, "op %s is banned with %s arguments: %s", name,
-                  amp__dtype_name(decision.refused), amp__banned_advice(base));
-    AMP_RETURN_IF(decision.status == AMP_ERR_UNSUPPORTED, AMP_ERR_UNSUPPORTED,
+    AMP_RETURN_IF(ruling.status == AMP_ERR_BANNED, AMP_ERR_BANNED, "op %s is banned with %s arguments: %s", name,
+                  amp__dtype_name(ruling.refused), amp__banned_advice(base));
+    AMP_RETURN_IF(ruling.status == AMP_ERR_UNSUPPORTED, AMP_ERR_UNSUPPORTED,
                   "op %s works in place on a %s tensor but belongs to FP32: use the op that returns a new tensor, or "
-                  "register it as AMP_LEAVE", name, amp__dtype_name(decision.refused));
-    return decision.status;
+                  "register it as AMP_LEAVE", name, amp__dtype_name(ruling.refused));
+    return ruling.status;
 }
 
 amp_dtype amp__operands_type(const struct amp__operands *operands) {

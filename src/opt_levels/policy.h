@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The decision: an op's class and its arguments' types in, the type they shall have out. Pure. */
+/* The ruling: an op's class and its arguments' types in, the type they shall have out. Pure. */
 #ifndef AMP_POLICY_H
 #define AMP_POLICY_H
 
@@ -12,7 +12,7 @@ struct amp__operand {
     bool read_write; /* updated in place: it keeps its type */
 };
 
-/* The operands of a call: the distinct ones, on which the decision depends, whatever the length of its lists. */
+/* The operands of a call: the distinct ones, on which the ruling depends, whatever the length of its lists. */
 struct amp__operands {
     struct amp__operand distinct[5 * 4];
     size_t n;       /* distinct */
@@ -35,7 +35,7 @@ amp_dtype amp__operands_type(const struct amp__operands *operands);
 bool amp__operands_all_fp32(const struct amp__operands *operands);
 
 /* Which operands are cast, and into what. */
-struct amp__decision {
+struct amp__ruling {
     amp_dtype target;    /* AMP_DTYPE_DEFAULT: nothing is cast */
     uint8_t casts;       /* the types that are cast to it: bits 1 << amp_dtype */
     bool lists_only;     /* and only those in lists */
@@ -49,23 +49,23 @@ enum {
 };
 
 /* Whatever of these types comes becomes `target`. */
-static inline struct amp__decision amp__decided(amp_dtype target, unsigned types) {
+static inline struct amp__ruling amp__ruling_to(amp_dtype target, unsigned types) {
     const unsigned casts = target == AMP_DTYPE_DEFAULT ? 0 : types & ~(1u << target);
-    return (struct amp__decision){ .target = target, .casts = (uint8_t)casts };
+    return (struct amp__ruling){ .target = target, .casts = (uint8_t)casts };
 }
 
 /* An op of this class with its target given. */
-struct amp__decision amp__decide_for(const struct amp__properties *properties, amp_class op_class, amp_dtype target);
-struct amp__decision amp__decide(const struct amp__properties *properties, amp_class op_class,
-                                 const struct amp__operand *operands, size_t n);
+struct amp__ruling amp__ruling_for(const struct amp__properties *properties, amp_class op_class, amp_dtype target);
+struct amp__ruling amp__ruling_on(const struct amp__properties *properties, amp_class op_class,
+                                  const struct amp__operand *operands, size_t n);
 
-/* The error of a decision with a status, for op `name`; AMP_OK without one. */
-amp_status amp__decision_error(struct amp__decision decision, const char *name);
+/* The error of a ruling with a status, for op `name`; AMP_OK without one. */
+amp_status amp__ruling_error(struct amp__ruling ruling, const char *name);
 
 /* Must this one operand be cast? */
-static inline bool amp__needs_cast(const struct amp__decision *decision, const struct amp__operand *operand) {
-    return amp__is_floating(operand->dtype) && decision->casts >> operand->dtype & 1 && !operand->read_write &&
-           (operand->in_list || !decision->lists_only);
+static inline bool amp__needs_cast(const struct amp__ruling *ruling, const struct amp__operand *operand) {
+    return amp__is_floating(operand->dtype) && ruling->casts >> operand->dtype & 1 && !operand->read_write &&
+           (operand->in_list || !ruling->lists_only);
 }
 
 #endif

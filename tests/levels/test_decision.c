@@ -52,9 +52,9 @@ static void ck_decides(amp_level level, amp_class op_class, amp_dtype a, amp_dty
     const bool in_list = op_class == AMP_PROMOTE_SEQUENCE, refused = op_class == AMP_BANNED && (is_low(a) || is_low(b));
     const struct amp__properties p = properties_of(level, AMP_LISTS_APEX);
     const struct amp__operand operands[] = { { a, in_list, false }, { b, in_list, false } };
-    const struct amp__decision decision = amp__decide(&p, op_class, operands, 2);
-    ck_assert_int_eq(decision.status, refused ? AMP_ERR_BANNED : AMP_OK);
-    ck_assert_int_eq(decision.target, expected(op_class, level_low(level), a, b));
+    const struct amp__ruling ruling = amp__ruling_on(&p, op_class, operands, 2);
+    ck_assert_int_eq(ruling.status, refused ? AMP_ERR_BANNED : AMP_OK);
+    ck_assert_int_eq(ruling.target, expected(op_class, level_low(level), a, b));
 }
 
 static const struct {
@@ -77,16 +77,16 @@ DIFFERENCE_TIMES(promote_wants_the_widest, N_TYPES * N_TYPES) {
 TEST(sequences_do_not_look_at_single_tensors) {
     const struct amp__operand operands[] = { { AMP_FLOAT16, true, false }, { AMP_FLOAT32, false, false } };
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
-    ck_assert_int_eq(amp__decide(&p, AMP_PROMOTE_SEQUENCE, operands, 2).target, AMP_DTYPE_DEFAULT);
+    ck_assert_int_eq(amp__ruling_on(&p, AMP_PROMOTE_SEQUENCE, operands, 2).target, AMP_DTYPE_DEFAULT);
 }
 
 /* Apex's casts take doubles too; torch's do not. */
 TEST_TIMES(torch_leaves_fp64_alone, 2) {
     const struct amp__operand operands[] = { { AMP_FLOAT64, false, false }, { AMP_FLOAT64, false, false } };
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_TORCH);
-    const struct amp__decision decision = amp__decide(&p, _i ? AMP_FP32 : AMP_LOWER, operands, 2);
-    ck_assert_int_eq(decision.status, AMP_OK);
-    ck_assert_int_eq(decision.target, AMP_DTYPE_DEFAULT);
+    const struct amp__ruling ruling = amp__ruling_on(&p, _i ? AMP_FP32 : AMP_LOWER, operands, 2);
+    ck_assert_int_eq(ruling.status, AMP_OK);
+    ck_assert_int_eq(ruling.target, AMP_DTYPE_DEFAULT);
 }
 
 TEST(three_types_promote) {
@@ -94,8 +94,8 @@ TEST(three_types_promote) {
                                              { AMP_BFLOAT16, false, false },
                                              { AMP_FLOAT64, false, false } };
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
-    ck_assert_int_eq(amp__decide(&p, AMP_PROMOTE, operands, 2).target, AMP_FLOAT32);
-    ck_assert_int_eq(amp__decide(&p, AMP_PROMOTE, operands, 3).target, AMP_FLOAT64);
+    ck_assert_int_eq(amp__ruling_on(&p, AMP_PROMOTE, operands, 2).target, AMP_FLOAT32);
+    ck_assert_int_eq(amp__ruling_on(&p, AMP_PROMOTE, operands, 3).target, AMP_FLOAT64);
 }
 
 /* ---- in place: the others follow self ---- */
@@ -105,26 +105,26 @@ TEST_TIMES(in_place_keeps_the_type_of_self, 32) {
     const amp_dtype self = types[_i % 4], other = types[_i / 4 % 4];
     const struct amp__operand operands[] = { { self, false, true }, { other, false, false } };
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
-    const struct amp__decision decision = amp__decide(&p, classes[_i / 16], operands, 2);
-    ck_assert_int_eq(decision.status, AMP_OK);
-    ck_assert_int_eq(decision.target, self == other ? AMP_DTYPE_DEFAULT : self);
-    ck_assert(!amp__needs_cast(&decision, &operands[0]));
+    const struct amp__ruling ruling = amp__ruling_on(&p, classes[_i / 16], operands, 2);
+    ck_assert_int_eq(ruling.status, AMP_OK);
+    ck_assert_int_eq(ruling.target, self == other ? AMP_DTYPE_DEFAULT : self);
+    ck_assert(!amp__needs_cast(&ruling, &operands[0]));
 }
 
 TEST_TIMES(in_place_fp32_refuses_a_16_bit_self, 2) {
     const struct amp__operand operands[] = { { _i ? AMP_BFLOAT16 : AMP_FLOAT16, false, true } };
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
-    ck_assert_int_eq(amp__decide(&p, AMP_FP32, operands, 1).status, AMP_ERR_UNSUPPORTED);
+    ck_assert_int_eq(amp__ruling_on(&p, AMP_FP32, operands, 1).status, AMP_ERR_UNSUPPORTED);
 }
 
 TEST(in_place_fp32_casts_the_others_to_a_wide_self) {
     const struct amp__operand operands[] = { { AMP_FLOAT32, false, true }, { AMP_FLOAT16, false, false } };
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
-    ck_assert_int_eq(amp__decide(&p, AMP_FP32, operands, 2).target, AMP_FLOAT32);
+    ck_assert_int_eq(amp__ruling_on(&p, AMP_FP32, operands, 2).target, AMP_FLOAT32);
 }
 
 TEST(no_operands_no_decision) {
     const struct amp__properties p = properties_of(AMP_O1, AMP_LISTS_APEX);
     for (amp_class c = AMP_LOWER; c <= AMP_LEAVE; c++)
-        ck_assert_int_eq(amp__decide(&p, c, NULL, 0).target, AMP_DTYPE_DEFAULT);
+        ck_assert_int_eq(amp__ruling_on(&p, c, NULL, 0).target, AMP_DTYPE_DEFAULT);
 }
