@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Backends: what libamp.so and a plugin, libamp_<name>.so, know of each other. A plugin exports one function,
- * AMP__BACKEND_SYMBOL, which returns a constant table and does nothing else. The loader reads the table's head, which
- * never changes, and calls init only if both were built of the same version: whoever changes anything here raises
- * AMP__BACKEND_ABI.
+ * The interface of libamp.so and a backend plugin, libamp_<name>.so. A plugin exports one function,
+ * AMP__BACKEND_SYMBOL, which only returns a constant table. The loader reads the head of the table, which never
+ * changes, and calls init only if both were built from the same version. Any change here must raise AMP__BACKEND_ABI.
  */
 #ifndef AMP_KERNELS_BACKEND_H
 #define AMP_KERNELS_BACKEND_H
@@ -21,11 +20,11 @@
 
 enum { AMP__DEVICE_CPU = 1, AMP__DEVICE_CUDA = 2 }; /* kDLCPU, kDLCUDA */
 
-/* What libamp gives to a plugin, for the life of the process. A plugin links to nothing of libamp's. */
+/* Functions of libamp for a plugin, for the life of the process. A plugin does not link to libamp. */
 struct amp__backend_host {
     /* Sets the thread's last error; returns `status`. */
     amp_status (*fail)(amp_status status, const char *text);
-    /* libamp's own conversion; floating types; dst and src do not overlap. */
+    /* conversion of libamp between floating types, without overlap */
     void (*cast)(amp_dtype dst_type, void *dst, amp_dtype src_type, const void *src, size_t n);
     /* d = activation(alpha * sums + beta * c + bias) in d's type for a block of d: rows i0 to i0 + rows, columns j0 to
      * j0 + cols. sums are the block's op(a) * op(b), ld elements between rows; overwritten. For batch 1. */
@@ -40,15 +39,15 @@ enum {
     AMP__LIST_AXPBY,
     AMP__LIST_CHECK,
     AMP__LIST_OPTIM,
-    AMP__LIST_RECONCILE, /* dst, FP32, becomes src where dst rounded is not src; all of it where norms[i] is 0. src:
-                            16-bit, or FP32 that holds what `low` would */
-    AMP__LIST_ADD, /* AXPBY that reports only what was finite in its last list */
+    AMP__LIST_RECONCILE, /* dst (FP32) = src where dst rounded differs from src, or everywhere if norms[i] is 0. src:
+                            16-bit, or FP32 with values of `low` */
+    AMP__LIST_ADD, /* AXPBY; found_inf only where the last list was finite */
     AMP__LIST_CLAMP, /* dst = src, within factors[0].value of 0 */
-    AMP__LIST_ROUND, /* dst = src rounded through `low`, both FP32; reports what was finite and is not */
+    AMP__LIST_ROUND, /* dst = src rounded to `low`, both FP32; found_inf if a finite element overflows */
     AMP__LIST_STATISTICS,
     AMP__LIST_SPLIT, /* dst, bf16, and its remainder become src, FP32; the remainder is the third span, of 16 bits */
     AMP__LIST_JOIN,  /* dst, FP32, becomes src, bf16, and its remainder, the third */
-    AMP__LIST_PACK,  /* what `pack` or `unpack` says */
+    AMP__LIST_PACK,  /* arguments in `pack` or `unpack` */
 };
 struct amp__list_call {
     int32_t kind; /* AMP__LIST_... */
@@ -63,7 +62,7 @@ struct amp__list_call {
     uint32_t *first;      /* with found_inf: lowered to the least base + i of a tensor that was not finite; or NULL */
     uint32_t base;
     const float *only_if; /* CAST: nothing happens unless it is not 0; NULL: it happens */
-    bool passes_over;     /* OPTIM: a tensor whose gradient has no data is left alone, and its step too */
+    bool passes_over;     /* OPTIM: a tensor without gradient data is not updated, nor is its step count */
     amp_dtype low; /* ROUND, RECONCILE: fp16 or bf16 */
     const amp_pack_args *pack;     /* PACK: one of these, of libamp's size */
     const amp_unpack_args *unpack;
@@ -108,7 +107,7 @@ struct amp__memory_call {
 enum { AMP__PRODUCT_RUN, AMP__PRODUCT_MEASURE };
 struct amp__device_product {
     int32_t kind;                        /* AMP__PRODUCT_... */
-    void *list;                          /* what list_open made, or NULL: memory in the stream's order */
+    void *list;                          /* result of list_open, or NULL: memory in the order of the stream */
     const amp_matmul_args *args;         /* as for matmul, but alpha and k may be 0; device and stream are filled in */
     const amp_device_epilogue *epilogue; /* of libamp's size, distances filled in; never NULL */
 };
@@ -118,7 +117,7 @@ enum {
     AMP__COMM_REDUCE, /* `spans`, fp32, fp16, bf16 or fp64, combined over all ranks in place, on `stream` */
     AMP__COMM_FORK,   /* its stream goes on where `stream` is now */
     AMP__COMM_JOIN,   /* `stream` goes on where its stream is now */
-    AMP__COMM_CHECK,  /* has the communicator failed since it was asked last? */
+    AMP__COMM_CHECK,  /* has the communicator failed since the last check? */
 };
 struct amp__comm_call {
     int32_t kind; /* AMP__COMM_... */
@@ -133,28 +132,28 @@ struct amp__comm {
     int32_t id, ranks; /* the device; how many there are */
 };
 
-/* What a plugin gives to libamp. Constant, and there for the life of the process. */
+/* The table of a plugin. Constant, for the life of the process. */
 struct amp__backend {
     /* The head: the same in all versions. */
     uint32_t magic, abi; /* AMP__BACKEND_ABI of its build */
     const char *name;
-    /* Once, before any other call and from one thread. Writes the version of what is behind it, ending 0 included.
-     * AMP_ERR_NO_DEVICE: it loads, but there is nothing to work with. Any failure sets the last error, and nothing of
-     * it is called again. */
+    /* Called once, before any other function, from one thread. Writes the version of the library behind the plugin,
+     * with the final 0. AMP_ERR_NO_DEVICE: no usable device. A failure sets the last error, and no other function is
+     * called. */
     amp_status (*init)(const struct amp__backend_host *host, char *version, size_t size);
-    /* May be NULL: checked arguments with every ld filled in, batch at least 1, m, n, k and alpha not 0; in the default
-     * floating-point environment; `threads`: at most so many. Any thread. AMP_ERR_UNSUPPORTED and AMP_ERR_NO_MEMORY
-     * promise that nothing was written. */
+    /* May be NULL. Arguments are checked, with every ld filled in, batch at least 1, m, n, k and alpha not 0. In the
+     * default floating-point environment, with at most `threads` threads. Any thread. After AMP_ERR_UNSUPPORTED and
+     * AMP_ERR_NO_MEMORY nothing is written. */
     amp_status (*matmul)(const amp_matmul_args *args, int32_t threads);
     /* May be NULL: how matmul would do it, "bf16, brg:avx512_core_bf16", or its error. Computes nothing. */
     amp_status (*matmul_explain)(const amp_matmul_args *args, int32_t threads, char *text, size_t size);
     /* May be NULL: its mutexes (pthread_mutex_t), ended by NULL, which fork waits for so that a child finds them free;
      * at most AMP__BACKEND_LOCKS. They are held for short stretches, never two, never while libamp is called. */
     void *const *locks;
-    /* May be NULL: by what a product of this type is computed, as the gate's table (call/gate_table.inc) names
-     * it: "avx512_core_bf16"; "" where operands are converted to fp32. Static. */
+    /* May be NULL. Returns the unit for products of this type, as in the table of the gate (call/gate_table.inc):
+     * "avx512_core_bf16", or "" if operands are converted to fp32. Static. */
     const char *(*matmul_unit)(amp_dtype type);
-    /* May be NULL, and then all six and `where` are: lists on device `id`. What list_open makes, list_close ends.
+    /* May be NULL together with the other five and `where`: lists on device `id`. list_close ends a list of list_open.
      * list_run starts the work on call->stream. */
     amp_status (*list_open)(int32_t id, void **list);
     void (*list_close)(void *list);
@@ -170,8 +169,8 @@ struct amp__backend {
     /* 1 if the device multiplies this type by tensor cores, 0 if not, -1 if that is not known; *capability, where it is
      * known: 10 * major + minor. */
     int32_t (*tensor_cores)(int32_t id, amp_dtype type, int32_t *capability);
-    /* Whose memory an address is in: { 2, id }: a device's that the CPU cannot touch; else { 1, 0 }, as managed and
-     * pinned memory, which both can. Any thread, also while a stream is being captured. Waits for nothing. */
+    /* Finds the memory of an address: { 2, id } for a device with memory that the CPU cannot touch, else { 1, 0 }, also
+     * for managed and pinned memory. Any thread, also during capture. Does not wait. */
     amp_status (*where)(const void *address, amp_device *device);
     /* May be NULL, and then all three are: `given` is a ncclComm_t. comm_close waits for its stream. */
     amp_status (*comm_open)(void *given, struct amp__comm *made);
@@ -194,12 +193,12 @@ enum {
     AMP__BACKENDS
 };
 
-/* The backend's table, loading it at the first call; NULL: it cannot be had, *status says why (may be NULL; the last
- * error is set only if it is not). Any thread; without a lock once it was tried. */
+/* Returns the table of a backend, and loads it at the first call. NULL: unavailable, for the reason in *status (may be
+ * NULL, which leaves the last error alone). Any thread, and without a lock after the first attempt. */
 const struct amp__backend *amp__backend_get(int index, amp_status *status);
-/* The same, but only where it was loaded before, or where the process has loaded the driver of its devices: who has not
- * may hold no address of theirs. NULL otherwise, and in a forked child, where the loader cannot be asked; the last
- * error stays. */
+/* Returns the table of a backend only if it was loaded before, or if the process has loaded the driver of its devices,
+ * since otherwise no address of such a device can exist. NULL otherwise, and in a forked child, where the loader cannot
+ * be called. The last error stays. */
 const struct amp__backend *amp__backend_in_use(int index);
 /* AMP_BACKEND_PATH's value: is each of its entries an absolute name, and of a folder? */
 bool amp__backend_path_is_good(const char *path);

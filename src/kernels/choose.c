@@ -48,7 +48,8 @@ void amp__kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
 
 /* ---- the process's table ---- */
 
-/* One for each set of flags below the machine's: changing the mask never writes to a table that somebody reads. */
+/* One table for each set of flags below those of the machine, so that a change of the mask never writes to a table in
+ * use. */
 enum { TABLES = AMP__CPU_ALL / AMP__CPU_FIRST + 1 };
 
 static struct amp__kernels tables[TABLES];
@@ -56,8 +57,8 @@ static uint32_t machine, mask; /* mask: atomic */
 static size_t cache_bytes;
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
-/* Of the level furthest away; but at most what one core may hope for: others share that level, and virtual machines
- * report ten times what there is. Where the system does not say, a size that most have. */
+/* Returns the size of the last cache level, but at most one core's share: other cores share that level, and virtual
+ * machines report ten times its size. If the system does not report it: a common size. */
 static size_t find_cache_bytes(void) {
     enum { USUAL = 16 << 20, MOST = 32 << 20 };
     long bytes = -1;

@@ -54,7 +54,7 @@ static amp_status add_counts_block(struct amp__counts *counts) {
     return status;
 }
 
-/* Counts what is there, with the lock held. */
+/* Counts a tensor, with the lock held. */
 static amp_status count_tensor(struct amp__counts *counts, const amp_span *src, size_t *slot) {
     const size_t n = counts->n;
     if (n == SLOTS * counts->n_blocks) AMP_TRY(add_counts_block(counts));

@@ -14,16 +14,16 @@ amp_status amp__counts_open(struct amp__place *place, void *stream, struct amp__
 /* NULL is a no-op. */
 void amp__counts_close(struct amp__counts *counts);
 
-/* Counts src, multiplied by each of the factors in turn and rounded to FP32 by each (fp64 stays fp64). Nothing waits
- * but for room for the list. Any thread whose stream it is. */
+/* Counts src after multiplication by each factor in turn, each time rounded to FP32 (fp64 stays fp64). Waits only for
+ * room in the list. Any thread that owns the stream. */
 amp_status amp__counts_add(struct amp__counts *counts, const amp_span *src, const amp_factor *factors,
                            size_t n_factors, size_t *slot);
-/* What was added to `before` (FP32) until it became `now`; and in slots[1] (fp16) and slots[2] (bf16) the difference
- * that rounded weights would show: its zeros beyond those of slots[0] are updates that are lost. */
+/* Counts the difference of `now` and `before` (FP32). In slots[1] (fp16) and slots[2] (bf16): the difference of rounded
+ * weights, where zeros beyond those of slots[0] are lost updates. */
 amp_status amp__counts_add_update(struct amp__counts *counts, const amp_span *now, const amp_span *before,
                                   size_t slots[3]);
 
-/* dst = src, in the order of what is counted. */
+/* Copies src to dst, in the order of the counting. */
 amp_status amp__counts_copy(struct amp__counts *counts, const amp_span *dst, const amp_span *src);
 
 /* All slots are on their way; nothing waits. */

@@ -26,7 +26,7 @@
 #define AMP__CPU_ADD(name, flag) | (flag)
 #define AMP__CPU_ALL (0u AMP__CPU_MAP(AMP__CPU_ADD))
 
-/* What the cpuid instruction says, and which registers the operating system saves (0: it does not say). */
+/* Results of the cpuid instruction, and the registers that the operating system saves (0: unknown). */
 struct amp__cpuid {
     uint32_t leaf1_ecx, leaf7_ebx;
     uint64_t xcr0;

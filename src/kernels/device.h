@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the functions for devices share. */
+/* Common parts of the functions for devices. */
 #ifndef AMP_KERNELS_DEVICE_H
 #define AMP_KERNELS_DEVICE_H
 
@@ -12,7 +12,7 @@ struct amp_device_list {
     amp_device device;
 };
 
-/* Runs a call whose lists were checked; checks list, stream and factors. `function` is the public one, for messages. */
+/* Runs a call with checked lists. Checks list, stream and factors. `function`: public name for messages. */
 amp_status amp__device_run(amp_device_list *list, const struct amp__list_call *call, const char *function);
 
 /* amp_device_pack without its context. */

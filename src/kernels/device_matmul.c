@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products in a device's memory: arguments are checked here, beyond what matmul.c has checked, and the backend does the
- * rest. */
+/* Products in device memory: arguments are checked here, beyond the checks of matmul.c, and passed to the backend. */
 #include "kernels/device.h"
 #include "kernels/fpenv.h"
 #include "kernels/matmul.h"

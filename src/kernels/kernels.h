@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernel table: one function pointer per kernel and combination of types, filled by the scalar reference (ref/),
- * which is the specification; files for an instruction set overwrite the slots that they do better, with equal results.
+ * The kernel table: one function pointer per kernel and combination of types. The scalar reference (ref/) fills it and
+ * is the specification. Files for an instruction set overwrite the slots that they compute faster, with equal results.
  *
- * Contract of every kernel: any n from 0 on; pointers aligned for their element type, nothing more; no read or write
- * outside [0, n); no allocation, no global, no lock. dst may be exactly a source of the same type; no other overlap.
- * Casts depend on no bit of the floating-point environment and raise no flag. The arithmetic kernels expect the default
- * environment (fpenv.h): their callers set it once per list.
+ * Contract of every kernel: any n from 0 on. Pointers are aligned for their element type only. No read or write outside
+ * [0, n), no allocation, no global, no lock. dst may be exactly a source of the same type, without any other overlap.
+ * Casts do not depend on the floating-point environment and raise no flag. Arithmetic kernels expect the default
+ * environment (fpenv.h), which their callers set once per list.
  */
 #ifndef AMP_KERNELS_KERNELS_H
 #define AMP_KERNELS_KERNELS_H
@@ -56,16 +56,16 @@
 #define AMP__SUM_BLOCK 65536
 #define AMP__SUM_SQUARES(name) double name(const void *src, size_t n)
 
-/* Adds to *s what amp_statistics counts of at most AMP__SUM_BLOCK elements; to its sums one sum each, which is taken in
- * AMP__SUM_SQUARES's order. */
+/* Adds the counts of amp_statistics for at most AMP__SUM_BLOCK elements to *s, and one sum each to its sums, in the
+ * order of AMP__SUM_SQUARES. */
 #define AMP__STATISTICS(name) void name(const void *src, size_t n, amp_statistics *s)
 
 /* 1 if an element is infinite or NaN, else 0. */
 #define AMP__NONFINITE(name) uint32_t name(const void *src, size_t n)
 
-/* c[i * ld + j] += a[p * rows + i] * b[p * cols + j] in float, for p from 0 to depth - 1, for one tile of the size that
- * stands beside the kernel. Product and sum may be one operation. a and b are panels packed by matmul.c; nothing
- * overlaps. */
+/* c[i * ld + j] += a[p * rows + i] * b[p * cols + j] in float, for p from 0 to depth - 1, for one tile with the size
+ * given beside the kernel. Product and sum may be one operation. a and b are panels packed by matmul.c, without
+ * overlap. */
 #define AMP__TILE_ROWS_MAX 16
 #define AMP__TILE_COLS_MAX 64
 #define AMP__TILE(name) void name(float *c, size_t ld, const float *a, const float *b, size_t depth)
@@ -228,7 +228,7 @@ struct amp__kernels {
 #undef AMP__MEMBER
 };
 
-/* What a set has of a group: laid out as there; 0 where there is nothing better than below. */
+/* Declares a group of a set in the layout of the table, with 0 where the set has no better kernel. */
 #define AMP__DECLARE_TABLE(set, type, group, n_types) extern type const amp__##set##_##group AMP__INDEX_##n_types;
 
 /* The codes of a packed tensor's group, and its groups' headers. */
@@ -257,12 +257,12 @@ double amp__check_span(const amp_span *span, float scale, float factor, uint32_t
 struct amp_pack_args;
 amp_status amp__pack(const struct amp_pack_args *args);
 
-/* What brings a list of this norm to max_norm: max_norm / (norm + 1e-6) where that is below 1, else 1; 1 too where the
+/* Returns the factor that brings a list of this norm to max_norm: max_norm / (norm + 1e-6), at most 1, and 1 if the
  * norm is not finite. Source: torch.nn.utils.clip_grad_norm_. lists.c */
 float amp__clip_factor(float norm, float max_norm);
 
-/* The process's table: for the sets of this machine within the mask (amp_set_cpu_mask). Never fails, never changes: a
- * call that asks once goes on with what it got. */
+/* Returns the table of the process for the instruction sets of this machine within the mask (amp_set_cpu_mask). Never
+ * fails, and a table never changes: a call uses one table to its end. */
 const struct amp__kernels *amp__kernels_get(void);
 
 /* Bytes that the caches may hold for one thread. */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The elementwise list functions of amp_kernels.h, each as one planned call: everything is checked before anything is
- * written, the kernel table is asked once, the list is walked once (walk.h), and entries that follow each other with
- * the same types go to their kernel together. In the default floating-point environment, where that matters (see
- * fpenv.h).
+ * The elementwise list functions of amp_kernels.h, each as one planned call: arguments are checked before anything is
+ * written, the kernel table is read once, the list is walked once (walk.h), and adjacent entries of the same types go
+ * to their kernel together. In the default floating-point environment where it matters (see fpenv.h).
  */
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
@@ -37,8 +36,8 @@ static bool can_stream(const amp_span *dst, const amp_span *src) {
     return (dst == src || dst->data != src->data) && dst->size * amp__width(dst->dtype) >= SHORTEST_STREAM;
 }
 
-/* Does what a call reads and writes displace itself in the caches? Then what it wrote is not found there anyway. x ==
- * dst: nothing is read. */
+/* True if the reads and writes of a call exceed the caches, so that its results are not found there anyway. x == dst:
+ * no reads. */
 static bool exceeds_caches(const amp_span *dst, const amp_span *x, size_t n, uint64_t elements) {
     enum { MOST_BYTES = 16 }; /* read and written for an element */
     uint64_t bytes = 0;
@@ -90,7 +89,7 @@ static bool run_list(struct call *c, size_t n, const struct amp__facts *facts) {
     return atomic_load_explicit(&c->nonfinite, memory_order_relaxed) != 0;
 }
 
-/* In the default environment, for what does arithmetic. */
+/* Runs arithmetic in the default environment. */
 static void run_arithmetic(struct call *c, size_t n, const struct amp__facts *facts, float *found_inf) {
     const amp__fpenv saved = amp__fpenv_enter();
     const bool nonfinite = run_list(c, n, facts);
@@ -193,7 +192,7 @@ static void run_clamp(const struct call *c, const amp_span *dst, const amp_span 
     c->k->clamp_list[dst->dtype][x->dtype](dst, x, n, c->a);
 }
 
-/* In double; what is not finite compares false. */
+/* In double. A norm that is not finite compares false. */
 float amp__clip_factor(float norm, float max_norm) {
     const float factor = (float)((double)max_norm / ((double)norm + 1e-6));
     return norm <= 3.402823466e38f && factor < 1.0f ? factor : 1.0f;

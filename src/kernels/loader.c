@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loader of backends, and the only file of libamp that opens libraries. A backend is tried once in the life of the
- * process, under a lock; what came of it is then published and never changes, so that who asks later needs no lock.
- * A file that was opened stays open, whatever it turned out to be: unmapping foreign code is no safer than keeping it.
+ * The loader of backends, the only file of libamp that opens libraries. A backend is tried once in the life of the
+ * process, under a lock. The result is then published and never changes, so that later calls need no lock. An opened
+ * file stays open in any case: unmapping foreign code is no safer than leaving it mapped.
  */
 #include "kernels/backend.h"
 #include "common/common.h"
@@ -45,7 +45,7 @@ static struct backend backends[AMP__BACKENDS] = {
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 static struct amp__forkable loading_forkable;
 
-/* ---- what a plugin may call ---- */
+/* ---- functions for plugins --------------------------------------------------------------------------------------- */
 
 static amp_status host_fail(amp_status status, const char *text) { return amp__fail(status, "%s", text); }
 
@@ -81,7 +81,7 @@ static bool find_in(struct backend *b, const char *folder, size_t length) {
     return true;
 }
 
-/* What lies in a relative folder depends on where somebody started the program: it is not loaded. */
+/* Searches AMP_BACKEND_PATH. A relative folder depends on the current folder of the process, so it is not used. */
 static bool find_on_path(struct backend *b) {
     const char *path = secure_getenv("AMP_BACKEND_PATH");
     while (path && *path) {
@@ -108,7 +108,8 @@ bool amp__backend_path_is_good(const char *path) {
     return true;
 }
 
-/* Who runs a program that has more rights than he has may have linked its file to a folder of his. */
+/* Returns true in a setuid or similar program: the caller may have hard-linked the binary into a folder they
+ * control. */
 static bool is_privileged(void) {
 #ifdef __linux__
     return getauxval(AT_SECURE) != 0;
@@ -145,7 +146,7 @@ static const char *own_path(char *path, size_t size) {
     return *path == '/' ? NULL : relative;
 }
 
-/* Beside libamp, or in a folder of that name there, where distributions keep what no program is linked with. */
+/* Searches beside libamp, and in the folder libamp there, where distributions put plugins. */
 static bool find_beside(struct backend *b, const char *own) {
     char folder[PATH_SIZE];
     const size_t length = (size_t)(strrchr(own, '/') - own);
@@ -171,7 +172,7 @@ static bool find_file(struct backend *b) {
 /* ---- one plugin ---- */
 
 static amp__backend_entry_fn *entry_of(void *library) {
-    union { /* POSIX: what dlsym returns converts to a function pointer */
+    union { /* POSIX: the result of dlsym converts to a function pointer */
         void *object;
         amp__backend_entry_fn *function;
     } symbol = { dlsym(library, AMP__BACKEND_SYMBOL) };
@@ -208,8 +209,9 @@ static amp_backend_state start_backend(struct backend *b, const struct amp__back
 }
 
 #ifdef __linux__
-/* dlopen maps a file whose end is missing, and the process dies of SIGBUS at the first look there. Linkers write the
- * sections' headers last. What is no ELF file is dlopen's to refuse, in its words. */
+/* Returns true if the end of an ELF file is missing. dlopen would map it, and the process would die of SIGBUS at the
+ * first access there. Linkers write the section headers last. For a file that is not ELF dlopen itself reports the
+ * fault. */
 static bool is_cut_off(int fd, uint64_t bytes) {
     ElfW(Ehdr) head;
     const bool is_elf = pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head &&
@@ -220,7 +222,7 @@ static bool is_cut_off(int fd, uint64_t bytes) {
 static bool is_cut_off(int fd, uint64_t bytes) { return (void)fd, (void)bytes, false; }
 #endif
 
-/* What dlopen would not survive: a pipe lets it wait for ever. */
+/* Rejects files that dlopen cannot handle, such as a pipe, on which it waits for ever. */
 static bool is_loadable(struct backend *b) {
     struct stat info;
     const int fd = open(b->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

@@ -219,7 +219,7 @@ static void multiply_tiles(const struct amp__tile *tile, const struct scratch *s
             tile->fn(s->sums + i * s->sums_ld + j, s->sums_ld, s->a + i * depths, s->b + j * depths, depths);
 }
 
-/* Rows come first: what was packed of op(b) serves all of them. */
+/* Block numbers run along the rows first, so that these blocks share the packed panel of op(b). */
 static void multiply_block(const struct product *x, struct scratch *s, size_t block) {
     const struct amp__kernels *k = x->k;
     const size_t row_block = block % x->row_blocks, columns = block / x->row_blocks;
@@ -242,7 +242,7 @@ static void multiply_block(const struct product *x, struct scratch *s, size_t bl
     amp__matmul_finish(&g, s->sums, s->sums_ld, i, rows, j, cols);
 }
 
-/* What one thread does. Without memory it leaves the blocks to the others, one of whom has the first scratch. */
+/* The work of one thread. Without memory it leaves the blocks to other threads, of which one has the first scratch. */
 static void multiply_blocks(void *product) {
     struct product *x = product;
     float *block = atomic_exchange(&x->scratch, NULL);

@@ -40,9 +40,9 @@ int32_t amp__device_tensor_cores(int32_t id, amp_dtype type, int32_t *capability
 /* AMP_MATMUL_BACKEND's value, as AMP_MATMUL_*. False: it is none, NULL and "" among it, and *backend is AUTO. */
 bool amp__matmul_read_backend(const char *name, int32_t *backend);
 
-/* Who multiplies large products of this type here, "onednn" or "built-in", and by what: a name that the backend has for
- * its instructions, "" for a conversion to fp32, NULL where it does not say; libamp's own instruction set. Static. May
- * load a backend. */
+/* Reports the implementation of large products of this type, "onednn" or "built-in", and its unit: the backend's name
+ * for the instructions ("": conversion to fp32, NULL: unknown), or the instruction set of libamp. Static. May load a
+ * backend. */
 void amp__matmul_unit(amp_dtype type, const char **who, const char **unit);
 
 #endif

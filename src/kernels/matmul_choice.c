@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who computes a matmul. The caller's args->backend decides, else AMP_MATMUL_BACKEND in the environment, else the size:
- * a backend's call costs some microseconds before it computes anything, in which the built-in code has done a small
- * product. A backend is loaded by the first product that is large enough for it.
+ * The choice of the implementation of a matmul: args->backend, else AMP_MATMUL_BACKEND in the environment, else the
+ * size. A call of a backend costs some microseconds before it computes, in which the built-in code finishes a small
+ * product. The first product large enough for a backend loads it.
  */
 #include "kernels/matmul.h"
 #include "common/common.h"

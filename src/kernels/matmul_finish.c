@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens to a matmul's sums before they are stored; for the built-in code and for backends alike. */
+/* The work on the sums of a matmul before they are stored, for the built-in code and for backends. */
 #include "kernels/matmul.h"
 #include "kernels/kernels.h"
 

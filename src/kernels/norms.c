@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums over lists, as kernels.h defines them: block by block, then the blocks in order. On one thread both go together;
- * on several the blocks' sums are kept until all are there. What is computed in floating point here lies in functions
- * that take and give it through memory (see fpenv.h).
+ * Sums over lists, as kernels.h defines them: by blocks, then the blocks in order. One thread does both together,
+ * several store the sums of blocks first. Floating-point results pass between functions through memory (see fpenv.h).
  */
 #include "amp_optim.h"
 #include "kernels/fpenv.h"
@@ -16,7 +15,7 @@
 struct sums {
     const struct amp__kernels *k;
     const amp_span *src;
-    bool check; /* of src * scale * factor, with a look for what is not finite */
+    bool check; /* of src * scale * factor, with a check for non-finite products */
     float scale, factor;
     double *blocks; /* the sums of all blocks in order; NULL: on one thread */
     _Atomic uint32_t nonfinite;

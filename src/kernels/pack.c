@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_pack and amp_unpack: checks, then the kernels, on threads whose parts are whole groups. */
+/* amp_pack and amp_unpack: checks, then the kernels, with whole groups for each thread. */
 #include "amp_pack.h"
 #include "kernels/device.h"
 #include "kernels/fpenv.h"

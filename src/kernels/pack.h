@@ -77,7 +77,7 @@ AMP__CONVERT float amp__pack_away(float x) {
     return amp__f32_from_bits((amp__f32_bits(x) + UINT32_C(0xffff)) & UINT32_C(0xffff0000));
 }
 
-/* Of a group whose finite extremes these are. */
+/* Returns the plan of a group with these finite extremes. */
 AMP__CONVERT struct amp__pack_plan amp__pack_plan(float min, float max, int bits) {
     struct amp__pack_plan p;
     float step = 0.0f, range, back = 1.0f;
@@ -102,7 +102,7 @@ AMP__CONVERT struct amp__pack_plan amp__pack_plan(float min, float max, int bits
 
 /* ---- unpacking ---- */
 
-/* What values of a type lie between; the least normal one. */
+/* The range of a type, and its least normal number. */
 struct amp__pack_range {
     float limit, tiny;
 };

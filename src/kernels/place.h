@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A place: one device's memory as a context works with it. What is to be done to tensors there is collected tensor by
- * tensor and launched as lists, one launch for each kind of work, whatever the number of tensors. Everything is put on
- * the stream that the host works on; nothing waits but amp__place_out, amp__place_fetched and amp__place_close.
+ * A place: the memory and stream of one device in a context. Work on its tensors is collected tensor by tensor and
+ * launched as lists, one launch for each kind of work and any number of tensors. Everything goes to the stream of the
+ * host. Only amp__place_out, amp__place_fetched and amp__place_close wait.
  */
 #ifndef AMP_KERNELS_PLACE_H
 #define AMP_KERNELS_PLACE_H
@@ -10,21 +10,22 @@
 #include "common/common.h"
 #include "kernels/served.h"
 
-/* Kinds of work, in the order in which amp__place_flush launches them: what one writes a later one may read. */
+/* Kinds of work, in the order in which amp__place_flush launches them: a later one may read the results of an earlier
+ * one. */
 enum amp__work {
     AMP__WORK_JOIN,         /* dst = src and its remainder third */
     AMP__WORK_UNSCALE,      /* dst = src * args.deferred: gradients that the step unscales */
     AMP__WORK_FOLLOW,       /* dst = src */
     AMP__WORK_RECONCILE_GRAD, /* dst = src where dst rounded is not src, and where all of src is 0 */
     AMP__WORK_RECONCILE,    /* dst = src where dst rounded is not src */
-    AMP__WORK_ROUND_FIRST,  /* dst = src rounded through args.low; emulated: what was reconciled */
+    AMP__WORK_ROUND_FIRST,  /* dst = src rounded to args.low; emulated: reconciled values */
     AMP__WORK_SAVE,         /* dst = src */
     AMP__WORK_ASIDE,        /* dst = src */
     AMP__WORK_TAKE_BACK,    /* dst = src */
     AMP__WORK_ZERO,         /* dst = 0 */
     AMP__WORK_CHECK,        /* dst * args.inverse is looked at */
     AMP__WORK_SCALE,        /* dst = src * args.inverse, looked at */
-    /* dst = src * args.inverse + third, looked at; what was not finite in third is not found again */
+    /* dst = src * args.inverse + third, checked, without elements that are not finite in third */
     AMP__WORK_ADD,
     AMP__WORK_ROUND_GRAD,   /* dst = src rounded through args.low, looked at; emulated */
     AMP__WORK_MULTIPLY,     /* dst = src * args.factor */
@@ -50,9 +51,9 @@ struct amp__place {
     void *memory; /* the backend's */
     amp_status (*current_stream)(void *self, amp_device device, void **stream);
     void *self;
-    void (*dropped)(const void *owner, enum amp__work work); /* told of what was added and is never launched */
+    void (*dropped)(const void *owner, enum amp__work work); /* called for added work that is never launched */
     struct amp__place_queue queues[AMP__WORKS];
-    /* What the next flush works with. */
+    /* Arguments of the next flush. */
     struct amp__place_args {
         amp_factor inverse, deferred, factor;
         float *found;
@@ -60,11 +61,11 @@ struct amp__place {
         const float *restore_if;
         amp_dtype low; /* that FP32 parameters are rounded through; for all flushes */
     } args;
-    /* The owners of what was looked at since amp__place_nothing_found, in the order in which tensors are numbered. */
+    /* owners of tensors checked since amp__place_nothing_found, by tensor number */
     const void **inspected;
     size_t n_inspected, inspected_capacity;
     size_t n_params; /* that are there */
-    struct amp__device_scaler *words; /* found and first of contexts whose scalers live on the host */
+    struct amp__device_scaler *words; /* found and first for contexts with scalers on the host */
     float *norms; /* room for norms, on the device */
     size_t norms_bytes, n_outgrown;
     void *outgrown[64]; /* rooms before it, twice as large each time: a graph may know them */
@@ -80,11 +81,11 @@ amp_status amp__place_add(struct amp__place *place, enum amp__work work, const v
                           const amp_span *src, const amp_span *third);
 /* Room for `n` tensors: that many can be added without an error. */
 amp_status amp__place_reserve(struct amp__place *place, enum amp__work work, size_t n);
-/* Launches what was added. On an error nothing is left to be launched: what was not is dropped. */
+/* Launches the added work. After an error the rest is dropped. */
 amp_status amp__place_flush(struct amp__place *place);
-/* Forgets what was added, and tells each owner. */
+/* Drops the added work and calls dropped for each owner. */
 void amp__place_drop(struct amp__place *place);
-/* The scale of gradients that the step unscales; launches first what was added with another. */
+/* Sets the scale of gradients that the step unscales. Launches work added with another scale first. */
 amp_status amp__place_set_deferred(struct amp__place *place, const amp_factor *deferred);
 
 amp_status amp__place_stream(const struct amp__place *place, void **stream);
@@ -103,9 +104,9 @@ amp_status amp__place_arrived(const struct amp__place *place, void *copy, bool *
 amp_status amp__place_fetched(const struct amp__place *place, void *copy, void *dst, size_t bytes);
 void amp__place_fetch_free(const struct amp__place *place, void *copy);
 amp_status amp__place_capturing(const struct amp__place *place, bool *capturing);
-/* call: scaler and what belongs to it. */
+/* Ends a bracket. call: the scaler and its arguments. */
 amp_status amp__place_end_bracket(const struct amp__place *place, struct amp__memory_call *call);
-/* Room for `n` norms, kept; what was there is lost. */
+/* Returns room for `n` norms, reused. Its contents are lost. */
 amp_status amp__place_norms(struct amp__place *place, size_t n, float **out);
 
 #endif

@@ -7,8 +7,8 @@
 enum { BLOCK = 1024 };
 
 /*
- * Counting stands beside every cast of a buffer, and element by element took longer than the cast. So: no branches,
- * blocks of a fixed length, for compilers to make vectors of, and counts that are as wide as the elements.
+ * Counts for every cast of a buffer. Element by element they took longer than the cast. So: no branches, blocks of a
+ * fixed length that compilers vectorize, and counters as wide as the elements.
  */
 struct block {
     uint32_t overflowed, zeroed, subnormal;

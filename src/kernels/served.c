@@ -13,7 +13,7 @@ enum { NOT_SERVED, REGISTERING, SERVED };
 static _Atomic int32_t state;
 static amp_server server; /* does not change once state is SERVED */
 
-/* A list or a device's memory: all that the server is told of it. */
+/* A list or the memory of a device, for calls of the server. */
 struct served {
     int32_t id;
 };

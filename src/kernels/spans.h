@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of the caller's, checked. What is seen on the way tells how to plan the call. */
+/* Checked lists of the caller, with facts for the plan of the call. */
 #ifndef AMP_KERNELS_SPANS_H
 #define AMP_KERNELS_SPANS_H
 
@@ -9,7 +9,7 @@
 /* Filled by the checks; begins as zeros. */
 struct amp__facts {
     uint64_t elements; /* of one of the lists */
-    bool mixed;        /* an entry's types differ from the first one's */
+    bool mixed;        /* types differ between entries */
 };
 
 /* `list` is the argument's name. AMP_ERR_INVALID_ARGUMENT. */
@@ -25,7 +25,7 @@ static inline size_t amp__width(amp_dtype dtype) {
     return (uint32_t)dtype <= AMP_FLOAT64 ? widths[dtype] : 0;
 }
 
-/* Elements [begin, end) of a span, whose data may be NULL where it is empty. */
+/* Returns elements [begin, end) of a span, whose data may be NULL if it is empty. */
 static inline amp_span amp__span_cut(const amp_span *span, size_t begin, size_t end) {
     void *data = begin ? (char *)span->data + begin * amp__width(span->dtype) : span->data;
     return (amp_span){ data, end - begin, span->dtype, 0 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Statistics of lists, and what they tell of casts. Counts are added in any order; sums block by block, and the blocks
- * in order (norms.c). On several threads an entry that is cut is counted in pieces, which are merged.
+ * Statistics of lists, and losses of casts from them. Counts are added in any order, sums by blocks, and the blocks in
+ * order (norms.c). On several threads a cut entry is counted in pieces, which are merged.
  */
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
@@ -136,8 +136,8 @@ AMP_API amp_status amp_statistics_merge(amp_statistics *into, const amp_statisti
 
 /* ---- losses ---- */
 
-/* Exponents: of the least normal number; of the greatest that rounds to zero, which is half the least subnormal; of the
- * largest binade, of which the top becomes infinite. */
+/* Exponents: of the least normal number, of the largest number that rounds to zero (half the least subnormal), of the
+ * largest binade, with a top that becomes infinite. */
 struct range {
     int normal, zero, top;
     bool fp16;

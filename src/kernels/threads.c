@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool: one call at a time has it, others that come meanwhile do their work themselves, so that nobody waits for
- * anybody's call and nothing can deadlock. All of its state is under one mutex, which fork waits for.
+ * The pool. One call at a time has it, and concurrent calls do their work alone, so that no call waits for another and
+ * nothing can deadlock. Its state is under one mutex, which fork waits for.
  */
 #include "kernels/threads.h"
 #include "amp_kernels.h"
@@ -17,15 +17,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static _Atomic int32_t wanted; /* 0: nobody asked yet */
+static _Atomic int32_t wanted; /* 0: not yet set */
 
 static struct {
     pthread_mutex_t mutex;
     pthread_cond_t call; /* there are seats, or workers are to end */
-    pthread_cond_t idle; /* nobody is inside; nobody has the pool */
+    pthread_cond_t idle; /* no worker is running, or the pool is free */
     struct amp__forkable forkable;
     bool forkable_added;
-    bool taken;      /* by a call, or by who ends workers */
+    bool taken;      /* by a call, or while workers are ended */
     int32_t n;       /* workers there are: 0 to n - 1 */
     int32_t most;    /* more could not be started */
     int32_t keep;    /* workers from this number on end */
@@ -75,11 +75,11 @@ AMP_API int32_t amp_get_num_threads(void) { return amp__threads(); }
 
 /* ---- a worker ---- */
 
-/* A worker inherits the environment of whoever started it, traps too, and keeps what one piece of work leaves: none of
- * it may be seen by the next. */
+/* A worker inherits the environment of the thread that started it, with traps, and one piece of work may change it for
+ * the next: both are reset here. */
 static void work_once(void (*work)(void *job), void *job) {
     fesetenv(FE_DFL_ENV);
-    (void)amp__fpenv_enter(); /* what the C library does not know of: subnormals */
+    (void)amp__fpenv_enter(); /* subnormals, unknown to the C library */
     work(job);
 }
 
@@ -125,7 +125,7 @@ static void in_child(void) {
     pthread_cond_init(&pool.idle, NULL);
 }
 
-/* Without a way to tell children, there is no pool. */
+/* No pool without a way to detect a forked child. */
 static pthread_once_t forkable_once = PTHREAD_ONCE_INIT;
 static void add_forkable(void) {
     pool.forkable.in_child = in_child;
@@ -142,7 +142,7 @@ static bool take_pool(int32_t workers, void (*work)(void *job), void *job) {
     if (mine) {
         while (pool.n < workers && pool.n < pool.most)
             if (start_worker(pool.n)) pool.n++;
-            else pool.most = pool.n; /* asked again after the next amp_set_num_threads */
+            else pool.most = pool.n; /* tried again after the next amp_set_num_threads */
         pool.taken = true;
         pool.work = work, pool.job = job;
         pool.seats = workers < pool.n ? workers : pool.n;

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* More are not started: far beyond what feeds on one machine's memory. */
+/* The largest number of threads, far above the number that the memory of one machine can feed. */
 #define AMP__THREADS_MOST 256
 
 /* So many threads may work on one call: amp_get_num_threads. An atomic load. */

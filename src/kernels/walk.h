@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plan of a list call: the list is gone through once, whole on the calling thread, or cut into parts that threads
- * take one after the other until there is none. Cuts lie between entries, and within them at multiples of
- * AMP__SUM_BLOCK elements: what is summed block by block, and the blocks in order, has the same bits however many
- * threads there were.
+ * The plan of a list call: the list is walked once, whole on the calling thread, or in parts that threads take in turn.
+ * Cuts are between entries, and within them at multiples of AMP__SUM_BLOCK elements, so that sums by blocks, with the
+ * blocks in order, have the same bits for any number of threads.
  */
 #ifndef AMP_KERNELS_WALK_H
 #define AMP_KERNELS_WALK_H

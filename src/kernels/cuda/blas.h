@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products on a device: what libamp's table of a backend calls product, product_explain and tensor_cores. */
+/* Products on a device: product, product_explain and tensor_cores of the backend table. */
 #ifndef AMP_KERNELS_CUDA_BLAS_H
 #define AMP_KERNELS_CUDA_BLAS_H
 

@@ -15,7 +15,7 @@ void cuda_blas_device_init(const struct amp__backend_host *host) { amp = host; }
 amp_status cuda_blas_explain(const struct blas_device *device, cublasStatus_t status, const char *what) {
     char text[300];
     if (status == CUBLAS_STATUS_SUCCESS) return AMP_OK;
-    (void)cudaGetLastError(); /* what it left behind is no error of the host's next call */
+    (void)cudaGetLastError(); /* must not appear as an error in the next CUDA call of the host */
     if (status == CUBLAS_STATUS_ALLOC_FAILED) return amp->fail(AMP_ERR_NO_MEMORY, "cuBLASLt: out of memory");
     const char *name = device->lt->cublasLtGetStatusName(status);
     const bool unsupported = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
@@ -45,8 +45,8 @@ static struct blas_device *add_device(struct blas_device *made) {
     return device ? device : made;
 }
 
-/* A pool of libamp's own, so that the host's keeps its settings. It keeps as much as two streams' workspaces: by
- * default all that is free is given back whenever somebody waits for the device, and the next product has to map it
+/* Opens a pool for libamp alone, so that the pool of the host keeps its settings. It retains the workspaces of two
+ * streams. By default all free memory is returned at every wait for the device, and the next product must map it
  * again. */
 static cudaError_t open_pool(struct blas_device *d) {
     const struct cudaMemPoolProps properties = { .allocType = cudaMemAllocationTypePinned,
@@ -158,7 +158,7 @@ static cublasStatus_t describe_all(struct blas_call *call, const amp_matmul_args
     return describe_matrix(call, &call->plan->d, &call->d);
 }
 
-/* What the addresses are multiples of, as a power of two; scratch is one of 256. */
+/* Returns the alignment of an address as a power of two. Scratch memory has 256. */
 static uint32_t alignment_of(const void *data) {
     uint32_t power = 0;
     while (power < 8 && ((uintptr_t)data >> power & 1) == 0) power++;

@@ -31,7 +31,7 @@ struct blas_call {
     struct blas_key key;
 };
 
-/* Sets the last error's words, which `host` is asked for. */
+/* Stores `host`, which sets the message of the last error. */
 void cuda_blas_device_init(const struct amp__backend_host *host);
 /* cuBLASLt's status in words, or AMP_OK. */
 amp_status cuda_blas_explain(const struct blas_device *device, cublasStatus_t status, const char *what);
@@ -45,11 +45,11 @@ amp_status cuda_blas_describe(struct blas_device *device, const amp_matmul_args 
                               const struct blas_plan *plan, uint64_t limit, struct blas_call *call);
 void cuda_blas_forget(struct blas_call *call);
 
-/* What cuBLASLt proposes, best first; *n of at most `most`. A status of cuBLASLt's own if there is nothing. */
+/* Asks cuBLASLt for algorithms, best first: *n, at most `most`. Returns its status if it has none. */
 cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasLtMatmulHeuristicResult_t *results,
                                  int *n);
 
-/* What is remembered of this shape, else the first proposal, which is remembered. choice->status says whether there is
+/* Returns the remembered algorithm for this shape, or remembers the first proposal. choice->status: AMP_OK if there is
  * one. */
 void cuda_blas_choose(struct blas_device *device, const struct blas_call *call, struct blas_choice *choice);
 void cuda_blas_remember(struct blas_device *device, const struct blas_call *call, const struct blas_choice *choice);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launches of what cuBLASLt leaves, for C: as in kernels.h. */
+/* Launches of the kernels that complete a cuBLASLt product, for C: as in kernels.h. */
 #ifndef AMP_KERNELS_CUDA_BLAS_KERNELS_H
 #define AMP_KERNELS_CUDA_BLAS_KERNELS_H
 

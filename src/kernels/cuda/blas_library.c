@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where cuBLASLt is: what AMP_CUBLASLT names, and nothing else if it is set; else the one that the process has loaded
- * already (a host's own, PyTorch's for one); else what the system's loader finds; else beside this file and where pip
- * and NVIDIA's installers put it. Major versions 12 and 13 both serve, whichever this file was built with: the
- * functions and values in use are the same. Descriptors come from cublasLt...Create; ...Init would write the sizes of
- * the header.
+ * The search for cuBLASLt: only the file in AMP_CUBLASLT if that is set. Otherwise the library already loaded by the
+ * process (by PyTorch for example), then the search of the system loader, then the folder of this file and those of pip
+ * and of NVIDIA's installers. Major versions 12 and 13 both work, whichever this file was built with, since the
+ * functions and values in use are the same. Descriptors come from cublasLt...Create, since ...Init would write the
+ * sizes of the header.
  */
 #include "kernels/cuda/blas_library.h"
 #include "kernels/cuda/library.h"
@@ -19,7 +19,7 @@
 /* The one that this file was built with first. */
 static const char *const files[] = { ("libcublasLt.so." MAJOR), "libcublasLt.so.13", "libcublasLt.so.12" };
 
-/* From 12.4, the oldest whose toolkit libamp builds with, to the newest major version whose header was compared. */
+/* The versions from 12.4, the oldest toolkit that builds libamp, to the newest major version with a compared header. */
 enum { OLDEST = 120400, NEWEST_MAJOR = CUBLAS_VER_MAJOR > 13 ? CUBLAS_VER_MAJOR : 13 };
 
 /* The values of 12.4's header, and of 13.0's and 13.1's: a header with others needs a second set of them. */
@@ -90,7 +90,7 @@ static void *open_library(char *why, size_t size) {
     return cuda_library_open(&search, why, size);
 }
 
-/* ---- what it is ---- */
+/* ---- checks of the library --------------------------------------------------------------------------------------- */
 
 /* The first function that it has not, or NULL. */
 static const char *take_functions(void *handle) {

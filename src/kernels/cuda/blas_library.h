@@ -31,7 +31,8 @@ struct blas_library {
     size_t version; /* as cuBLASLt counts: 130100 is 13.1.0 */
 };
 
-/* The library, or NULL with *why: what is wrong and what to install, static. Tried once in the life of the process. */
+/* Returns the library, or NULL with the fault and the remedy in *why (static). Tried once in the life of the
+ * process. */
 const struct blas_library *cuda_blas_library(const char **why);
 
 #endif

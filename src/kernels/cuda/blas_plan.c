@@ -24,7 +24,7 @@ static void place_operands(const amp_matmul_args *g, struct blas_plan *plan) {
     plan->tf32 = g->flags & AMP_MATMUL_TF32 && g->a_dtype == AMP_FLOAT32;
 }
 
-/* ---- who does what ---- */
+/* ---- division of work -------------------------------------------------------------------------------------------- */
 
 static uint32_t parts_of(const amp_matmul_args *g, const amp_device_epilogue *e) {
     return (g->c && g->beta != 0.0f ? BLAS_C : 0u) | (g->bias ? BLAS_BIAS : 0u) |
@@ -32,29 +32,31 @@ static uint32_t parts_of(const amp_matmul_args *g, const amp_device_epilogue *e)
            (e->bias_grad_of != AMP_BIAS_GRAD_NONE ? BLAS_BIAS_GRAD : 0u);
 }
 
-/* cuBLASLt does not document what its ReLU makes of a NaN; backward it copies or clears. Its GELU is never used: into
- * 16 bits it is one of the rounded sum (seen of 13.1 on an H200, in algorithms with and without thread block clusters),
- * into fp32 its tanh may be the processor's fast one, and there is no erf. */
+/* True if cuBLASLt computes the activation. Its ReLU has no documented result for NaN, and copies or clears in
+ * backward. Its GELU is never used: with 16-bit results it is applied to the rounded sum (seen of 13.1 on an H200, in
+ * algorithms with and without thread block clusters), with fp32 its tanh may be the fast one of the processor, and
+ * there is no erf. */
 static bool has_activation(const amp_matmul_args *g, const amp_device_epilogue *e) {
     return g->activation == AMP_ACTIVATION_RELU && (e->backward || g->flags & AMP_MATMUL_FAST_RELU);
 }
 
-/* Sums of operands stand in an epilogue of their own; those of d are with its activation. */
+/* True if cuBLASLt sums the bias gradient. Sums of operands have an epilogue of their own, those of d are combined with
+ * its activation. */
 static bool has_bias_grad(const amp_matmul_args *g, const amp_device_epilogue *e, uint32_t fused, amp_dtype type) {
     if (e->bias_grad_dtype != type || g->batch != 1) return false;
     if (e->bias_grad_of == AMP_BIAS_GRAD_D) return (fused & BLAS_ACTIVATION) != 0;
     return g->alpha == 1.0f && !(fused & (BLAS_BIAS | BLAS_ACTIVATION));
 }
 
-/* May what is left begin from d in 16 bits? ReLU keeps or clears what is rounded already; what else there is would be
- * the second rounding. */
+/* True if the remaining work may start from d in 16 bits. ReLU copies or clears rounded values, all other work would
+ * round twice. */
 static bool is_exact_after(const amp_matmul_args *g, uint32_t left) {
     return !(left & (BLAS_C | BLAS_BIAS)) && (!(left & BLAS_ACTIVATION) || g->activation == AMP_ACTIVATION_RELU);
 }
 
-/* What cuBLASLt does on the way to a result of `type`, in the order in which it does it: nothing after what it leaves,
- * and nothing that needs the sum itself after it added c in 16 bits: some of its algorithms have rounded it then (seen
- * of 13.1 on an H200). */
+/* Returns the parts that cuBLASLt computes for a result of `type`, in its order. Nothing may follow a part that it does
+ * not compute, and nothing that needs the sum may follow the addition of c in 16 bits, since some of its algorithms
+ * have rounded by then (seen of 13.1 on an H200). */
 static uint32_t fused_parts(const amp_matmul_args *g, const amp_device_epilogue *e, uint32_t parts, amp_dtype type,
                             bool fuses) {
     uint32_t fused = 0, left;
@@ -77,7 +79,7 @@ static bool has_finish(const struct blas_plan *plan) {
     return !plan->multiplies || plan->left & ~(uint32_t)BLAS_BIAS_GRAD;
 }
 
-/* Of what is left, as cuda_finish counts them. Each factor is below 2^63, their product may not be. */
+/* Returns the number of groups for cuda_finish. Each factor is below 2^63, but the product may overflow. */
 static uint64_t groups_of(const amp_matmul_args *g) {
     const uint64_t in_row = ((uint64_t)g->n + CUDA_GROUP - 1) / CUDA_GROUP;
     uint64_t rows, groups;
@@ -112,9 +114,9 @@ const char *cuda_blas_plan(const amp_matmul_args *g, const amp_device_epilogue *
     return NULL;
 }
 
-/* ---- what is left ---- */
+/* ---- remaining work ---------------------------------------------------------------------------------------------- */
 
-union writable { /* a finish only reads what was given as const */
+union writable { /* a finish only reads const arguments */
     const void *given;
     unsigned char *taken;
 };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A product as cuBLASLt sees it, and who does what of it. cuBLASLt's matrices lie column by column: what is row-major
- * [m, n] is [n, m] there, so that it is asked for the transpose of d, which is that of op(b) times that of op(a). Its a
- * is the caller's b, its rows are the caller's columns, and a bias as long as d's rows is one as long as its columns.
+ * The plan of a product: its form for cuBLASLt, and the division of work. Matrices of cuBLASLt are column-major: a
+ * row-major [m, n] is [n, m] there, so it computes the transpose of d, the product of the transposes of op(b) and
+ * op(a). Its a is the b of the caller, its rows are the columns of the caller, and a bias as long as a row of d is as
+ * long as its columns.
  *
- * cuBLASLt does as much as it can: one launch. What it cannot do without rounding to 16 bits on the way is left to
- * finish.h's kernel, over sums that it leaves in fp32: in d, if that is fp32, else in scratch. Plain C, tested without
- * CUDA.
+ * cuBLASLt does as much as possible in one launch. The kernel of finish.h does the work that would be rounded to 16
+ * bits on the way, on fp32 sums in d, if that is fp32, or in scratch memory. Plain C, tested without CUDA.
  */
 #ifndef AMP_KERNELS_CUDA_BLAS_PLAN_H
 #define AMP_KERNELS_CUDA_BLAS_PLAN_H
@@ -44,11 +44,12 @@ struct blas_plan {
  * that, the plan without. */
 const char *cuda_blas_plan(const amp_matmul_args *g, const amp_device_epilogue *e, bool fuses, struct blas_plan *plan);
 
-/* What is left for cuda_launch_finish; false: nothing. scratch: where d lies, if in scratch. */
+/* Describes the remaining work for cuda_launch_finish. false: none. scratch: address of the sums, if in scratch
+ * memory. */
 bool cuda_blas_finish(const amp_matmul_args *g, const amp_device_epilogue *e, const struct blas_plan *plan,
                       void *scratch, struct cuda_finish *finish);
 
-/* What is left for cuda_launch_sums; false: nothing. */
+/* Describes the remaining work for cuda_launch_sums. false: none. */
 bool cuda_blas_sums(const amp_matmul_args *g, const amp_device_epilogue *e, const struct blas_plan *plan,
                     struct cuda_sums *sums);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of a device's memory, copies to and from the host, and the end of a bracket. Copies of any length pass through
- * two small blocks of pinned memory in turn: one is filled while the device reads the other. A fetch is the one copy
- * that a bracket may need: nobody waits for it before its handle is taken.
+ * Blocks of device memory, copies to and from the host, and the end of a bracket. Copies of any length pass through two
+ * small blocks of pinned memory in turn: one is filled while the device reads the other. A fetch is the only copy that
+ * a bracket may need, and nothing waits for it before its handle is used.
  */
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/device.h"
@@ -76,8 +76,8 @@ static amp_status fetch_stage(struct block *block, const struct amp__memory_call
     return mark_pinned(stage, call->stream);
 }
 
-/* One piece is on its way while the one before it is taken. The first waits for what copy_in may have left
- * under way. */
+/* Copies to the host: one piece is in flight while the previous one is read. The first one waits for copies of copy_in
+ * that are still in flight. */
 static amp_status copy_out(struct block *block, const struct amp__memory_call *call) {
     for (int i = 0; i < 2; i++)
         if (block->stages[i].memory) CUDA_TRY(cudaEventSynchronize(block->stages[i].event));
@@ -91,7 +91,7 @@ static amp_status copy_out(struct block *block, const struct amp__memory_call *c
     return AMP_OK;
 }
 
-/* ---- fetches that nobody waits for yet ---- */
+/* ---- fetches in flight ------------------------------------------------------------------------------------------- */
 
 static amp_status fetch_start(struct amp__memory_call *call) {
     struct pinned *pinned = call->made ? call->made : calloc(1, sizeof *pinned);
@@ -127,7 +127,7 @@ static amp_status fetched(const struct amp__memory_call *call) {
 
 /* ---- the rest ---- */
 
-/* Freed as if outside the graph: what a captured launch knows must stay, which is the caller's business. */
+/* Allocates as if outside the graph. The caller must keep memory that a captured launch uses. */
 static amp_status allocate_memory(const struct block *block, struct amp__memory_call *call, bool capturing) {
     return cuda_explain(block->pools && !capturing ? cudaMallocAsync(&call->made, call->bytes, call->stream)
                                                    : cudaMalloc(&call->made, call->bytes));
@@ -148,7 +148,7 @@ static amp_status run_scaler(const struct amp__memory_call *call) {
     return AMP_OK;
 }
 
-/* Of a device that is lost too: CUDA refuses all else, but what is freed is off its books. */
+/* Frees, on a lost device too: CUDA refuses other calls there, but removes the memory from its accounts. */
 static amp_status free_on_device(const struct block *block, const struct amp__memory_call *call) {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     (void)cuda_make_current(block->device);

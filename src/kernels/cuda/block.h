@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of a device and the small work around it: what libamp's table of a backend calls memory_open, _close
- * and _run. */
+/* Device memory and small work on it: memory_open, memory_close and memory_run of the backend table. */
 #ifndef AMP_KERNELS_CUDA_BLOCK_H
 #define AMP_KERNELS_CUDA_BLOCK_H
 

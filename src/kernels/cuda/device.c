@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call: its plan is made or found to be the one on the device, then kernels are launched on the caller's stream.
- * Nothing waits. The caller's current device and its last error of CUDA stay what they were.
+ * A call: its plan is made, or found unchanged on the device, and kernels are launched on the stream of the caller.
+ * Nothing waits. The current device of the caller and its last CUDA error stay unchanged.
  */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/kernels.h"

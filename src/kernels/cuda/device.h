@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls over lists on a device: what libamp's table of a backend calls list_open, list_close and list_run. */
+/* Calls over lists on a device: list_open, list_close and list_run of the backend table. */
 #ifndef AMP_KERNELS_CUDA_DEVICE_H
 #define AMP_KERNELS_CUDA_DEVICE_H
 
 #include "kernels/backend.h"
 #include "kernels/cuda/memory.h"
 
-/* Plans of a list: of the call's own spans, and of what optimizers take norms of before they step. */
+/* Plans of a list: for the spans of the call, and for the tensors with norms that an optimizer needs before its
+ * step. */
 enum { CUDA_PLAN_CALL, CUDA_PLAN_GRADS, CUDA_PLAN_OTHERS, CUDA_PLANS };
 
 struct cuda_list {
     int device;
-    cudaStream_t last; /* of the last call, whose work closing waits for; NULL: there was none */
+    cudaStream_t last; /* stream of the last call, for the wait on closing (NULL: none) */
     struct cuda_memory memory;
     struct cuda_plan plans[CUDA_PLANS];
     struct cuda_room tables[CUDA_PLANS], scratch, product; /* product: scratch and workspace of product.c's */
@@ -24,7 +25,7 @@ struct cuda_run {
     bool capturing;
 };
 
-/* Before any other: what libamp gave the plugin. Asks for functions of the driver's. */
+/* Initializes with the functions of libamp for plugins, before any other call. Loads functions of the driver. */
 amp_status cuda_device_init(const struct amp__backend_host *host);
 amp_status cuda_list_open(int32_t id, void **list);
 void cuda_list_close(void *list);
@@ -33,10 +34,9 @@ amp_status cuda_where(const void *address, amp_device *device);
 
 /* ---- for optim.c, block.c, product.c and nccl.c ---- */
 
-/* A call's time in CUDA. The caller's current context comes back, or none, where there was none: to set the device
- * would make one on a device that the caller never asked for. What a capture of a graph, on whatever thread, forbids to
- * those who do not know of it (allocations, questions about events) is allowed: none of it goes to a stream that is
- * captured. */
+/* The state of CUDA during a call. The current context of the caller is restored, or none if there was none: setting
+ * the device would create a context on a device that the caller never used. Operations that a capture on any thread
+ * forbids to other code (allocations, queries of events) are allowed, since none goes to a captured stream. */
 struct cuda_visit {
     void *context; /* the driver's CUcontext; NULL: none */
     enum cudaStreamCaptureMode mode; /* of the calling thread, before */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is left of a product when cuBLASLt is done: d = f(x + beta * c + bias), or backward d = f'(aux) * (x + beta *
- * c), of sums x, which may be d itself. A group is eight elements of a row, moved 16 bytes at a time where the
- * addresses allow it. The words and the order of roundings are those of matmul_finish.c. For nvcc and for C.
+ * The work on a product after cuBLASLt: d = f(x + beta * c + bias), or backward d = f'(aux) * (x + beta * c), for sums
+ * x, which may be in d. A group is eight elements of a row, moved 16 bytes at a time if the addresses allow it. The
+ * names and the order of roundings are those of matmul_finish.c. For nvcc and for C.
  */
 #ifndef AMP_KERNELS_CUDA_FINISH_H
 #define AMP_KERNELS_CUDA_FINISH_H
@@ -21,7 +21,8 @@ struct cuda_side {
     int64_t ld, stride; /* bytes from row to row and from product to product */
 };
 
-/* Division of 32-bit numbers by what a launch knows, without dividing: Granlund and Montgomery 1994, figure 4.1. */
+/* Division of 32-bit numbers by a constant of the launch, without a divide: Granlund and Montgomery 1994, figure
+ * 4.1. */
 struct cuda_divisor {
     uint32_t by, factor, first_shift, last_shift;
 };
@@ -109,7 +110,7 @@ CUDA_BOTH unsigned char *cuda_side_row(const struct cuda_side *side, uint64_t it
     return data;
 }
 
-/* Backward: what the sums are multiplied with. */
+/* Multiplies the sums by the derivative in backward. */
 CUDA_BOTH void cuda_finish_backward(float x[CUDA_GROUP], const struct cuda_finish *f, const struct cuda_tensor *t,
                                     const struct cuda_range *at, uint32_t mask) {
     float aux[CUDA_GROUP];
@@ -125,7 +126,7 @@ CUDA_BOTH void cuda_finish_backward(float x[CUDA_GROUP], const struct cuda_finis
     }
 }
 
-/* Forward: what backward will need is stored. */
+/* Stores the values for backward in forward. */
 CUDA_BOTH uint32_t cuda_finish_forward(float x[CUDA_GROUP], const struct cuda_finish *f, const struct cuda_tensor *t,
                                        const struct cuda_range *at) {
     uint32_t mask = 0;

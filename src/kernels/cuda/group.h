@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one thread of a kernel does to one group of elements: which elements those are, and how they come from memory
- * and go there. For nvcc and for C: the tests walk through groups on the processor, with the very functions that a GPU
- * runs.
+ * The work of one thread on one group of elements: its elements, and their loads and stores. For nvcc and for C: the
+ * tests run groups on the processor with the same functions as a GPU.
  *
- * A span's type is looked at once a group. A group that is moved 16 bytes at a time (`wide`) is its words first, as
- * they lie in memory, so that a kernel can fetch the next one before it stores this one.
+ * The type of a span is tested once a group. A group moved 16 bytes at a time (`wide`) is first loaded as words, so
+ * that a kernel can load the next one before it stores this one.
  */
 #ifndef AMP_KERNELS_CUDA_GROUP_H
 #define AMP_KERNELS_CUDA_GROUP_H
@@ -27,7 +26,7 @@ CUDA_BOTH uint32_t cuda_head(const struct cuda_chunk *chunk, uint32_t shape) {
     return head < chunk->count ? head : chunk->count;
 }
 
-/* Groups of a chunk: whole ones, then what is left, then the head. */
+/* Returns the number of groups of a chunk: whole ones, then the rest, then the head. */
 CUDA_BOTH uint32_t cuda_groups(const struct cuda_chunk *chunk, uint32_t shape) {
     const uint32_t head = cuda_head(chunk, shape), body = chunk->count - head;
     return body / CUDA_GROUP + (body % CUDA_GROUP != 0) + (head != 0);
@@ -137,8 +136,8 @@ CUDA_BOTH void cuda_put(const uint32_t w[CUDA_GROUP], const struct cuda_tensor *
     }
 }
 
-/* Span k's elements as floats or doubles; 0 behind the last one. The loops have constant lengths, so that a group stays
- * in registers. No float is asked of a span of doubles. */
+/* Loads elements of span k as floats or doubles, with 0 behind the last one. Loops have constant lengths, so that a
+ * group stays in registers. Spans of doubles are never loaded as floats. */
 CUDA_BOTH float cuda_load_one_f32(const unsigned char *data, uint32_t type, uint64_t i) {
     return type == AMP_FLOAT32 ? ((const float *)data)[i] : cuda_low_to_f32(type, ((const uint16_t *)data)[i]);
 }
@@ -174,7 +173,7 @@ CUDA_BOTH void cuda_load_f64(double v[CUDA_GROUP], const struct cuda_tensor *t, 
     for (int i = 0; i < CUDA_GROUP; i += 2) cuda_load16(v + i, (const double *)data + cuda_element(at, (uint32_t)i));
 }
 
-/* 1 if what an element became in the span's type is infinite or NaN. */
+/* Stores an element in the type of the span. Returns 1 if it is infinite or NaN there. */
 CUDA_BOTH uint32_t cuda_store_one_f32(unsigned char *data, uint32_t type, uint64_t i, float value) {
     if (type == AMP_FLOAT32) {
         ((float *)data)[i] = value;
@@ -220,7 +219,7 @@ CUDA_BOTH struct cuda_half cuda_half_of(const struct cuda_range *at, uint32_t do
     return half;
 }
 
-/* Of span k, whose type has at most 32 bits. */
+/* Loads half a group of span k, of a type of at most 32 bits. */
 CUDA_BOTH void cuda_load_half(float v[CUDA_HALF], const struct cuda_tensor *t, int k, uint32_t type,
                               const struct cuda_half *at) {
     const unsigned char *data = t->data[k];

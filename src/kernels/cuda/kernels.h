@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches of kernels, for C: asynchronous, on the caller's stream, on the current device; one launch each, whatever
- * the table holds. The table's chunks and every other pointer are in the device's memory; a table without chunks is no
- * launch.
+ * Launches of kernels, for C: asynchronous, on the stream of the caller and the current device, one launch each for any
+ * table. Chunks of the table and all other pointers are in device memory. A table without chunks needs no launch.
  */
 #ifndef AMP_KERNELS_CUDA_KERNELS_H
 #define AMP_KERNELS_CUDA_KERNELS_H
@@ -36,15 +35,15 @@ cudaError_t cuda_launch_scale(const struct cuda_table *table, const struct cuda_
 /* dst, x, y. */
 cudaError_t cuda_launch_axpby(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
                               const struct cuda_found *found, cudaStream_t stream);
-/* The same; what is not finite in y is not reported. */
+/* Adds without reporting elements that are not finite in y. */
 cudaError_t cuda_launch_add(const struct cuda_table *table, const struct cuda_factor *a, const struct cuda_factor *b,
                             const struct cuda_found *found, cudaStream_t stream);
 /* src. sums: a double a chunk. */
 cudaError_t cuda_launch_check(const struct cuda_table *table, const struct cuda_factor *scale,
                               const struct cuda_factor *factor, double *sums, const struct cuda_found *found,
                               cudaStream_t stream);
-/* After it, for at least one tensor: tensor_sums: a double a tensor; norms: a float a tensor, or NULL; norm: one, or
- * NULL; ticket: 0, and 0 again when the launch is done. */
+/* Computes norms from the sums, for at least one tensor. tensor_sums: a double a tensor. norms: a float a tensor, or
+ * NULL. norm: one float, or NULL. ticket: 0 before and after the launch. */
 cudaError_t cuda_launch_norms(const struct cuda_table *table, const double *sums, double *tensor_sums, float *norms,
                               float *norm, uint32_t *ticket, cudaStream_t stream);
 

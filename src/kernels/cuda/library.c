@@ -26,7 +26,7 @@ static void explain_missing(const char *variable, char *why, size_t size) {
 }
 
 static void *open_named(const char *variable, const char *path, char *why, size_t size) {
-    if (*path != '/') { /* what a relative one names depends on where somebody started the program */
+    if (*path != '/') { /* a relative path depends on the current folder of the process */
         snprintf(why, size, "%s: '%.100s' is not an absolute path", variable, path);
         return NULL;
     }

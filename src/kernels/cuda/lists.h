@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The list functions, a group at a time: dst is span 0, what is read are the spans after it. Words and results are
- * those of kernels.h. *_group does all of it, for whatever group; *_values what comes after loading, for spans of at
- * most 32 bits. Both return other than 0 if an element became infinite or NaN.
+ * The list functions, one group at a time: dst is span 0, sources are the spans after it. Names and results are those
+ * of kernels.h. *_group does the whole work for any group, *_values the part after loading, for spans of at most 32
+ * bits. Both return nonzero if an element became infinite or NaN.
  */
 #ifndef AMP_KERNELS_CUDA_LISTS_H
 #define AMP_KERNELS_CUDA_LISTS_H
@@ -18,7 +18,8 @@ enum { CUDA_AS_IT_IS, CUDA_INVERSE, CUDA_CLIP };
 struct cuda_factor {
     const float *pointer; /* in device memory, or 0: value */
     float value;
-    /* CUDA_INVERSE: one over it; CUDA_CLIP: it is a norm; what brings it to `value` (amp_clip_grad_norm) */
+    /* CUDA_INVERSE: inverse of the number. CUDA_CLIP: the factor that brings this norm to `value`
+     * (amp_clip_grad_norm) */
     uint32_t how;
 };
 
@@ -115,8 +116,8 @@ CUDA_BOTH uint32_t cuda_axpby_group(const struct cuda_tensor *t, const struct cu
     return cuda_axpby_values(t, at, x, y, a, b);
 }
 
-/* The same, but what y brought is not reported, for it was before: where x times a is not finite, and where the sum of
- * finite ones is not. Not for fp64. */
+/* Adds without reporting y, which was reported before: reports if x times a is not finite, or if a sum of finite
+ * numbers is not. Not for fp64. */
 CUDA_BOTH uint32_t cuda_add_values(const struct cuda_tensor *t, const struct cuda_range *at, float x[CUDA_GROUP],
                                    const float y[CUDA_GROUP], float a, float b) {
     uint32_t w[CUDA_GROUP];
@@ -177,8 +178,8 @@ CUDA_BOTH int cuda_same(float a, float b) {
     return amp__f32_bits(a) == amp__f32_bits(b) || (a != a && b != b);
 }
 
-/* Span 0, FP32, keeps what is rounded to span 1 and takes the rest from there; all of it if `all`. Any NaN is any
- * other. Span 1 is of 16 bits, or holds in FP32 what the type `low` would. */
+/* Replaces elements of span 0 (FP32) that do not round to span 1 by those of span 1, or all elements if `all`. NaNs
+ * count as equal. Span 1 has 16 bits, or FP32 with values of the type `low`. */
 CUDA_BOTH void cuda_reconcile_values(const struct cuda_tensor *t, const struct cuda_range *at, float exact[CUDA_GROUP],
                                      const float shown[CUDA_GROUP], int all, uint32_t low) {
     float rounded[CUDA_GROUP];
@@ -196,7 +197,7 @@ CUDA_BOTH void cuda_reconcile_group(const struct cuda_tensor *t, const struct cu
     cuda_reconcile_values(t, at, exact, shown, all, low);
 }
 
-/* dst := src rounded through the 16-bit type `low`; both FP32. Reports what was finite and is not. */
+/* Rounds src to the 16-bit type `low` into dst, both FP32. Returns nonzero if a finite element overflows. */
 CUDA_BOTH uint32_t cuda_round_values(const struct cuda_tensor *t, const struct cuda_range *at,
                                      const float v[CUDA_GROUP], uint32_t low) {
     uint32_t nonfinite = 0;
@@ -231,10 +232,10 @@ CUDA_BOTH double cuda_add_square(double sum, double x) {
 #endif
 }
 
-/* The same for a float that is not negative, or a NaN. GPUs convert to double slowly, some of them 64 times so; but a
- * float's bits, moved to where a double has them, are a double 2^896 times as small, zero and subnormal floats too.
- * With 2 * 896 more in the exponent it is 2^896 times as large, and infinity and NaN are what they were. The product of
- * both is the square; but a subnormal's is too large, by up to 2^-252. */
+/* Adds the square of a float that is not negative, or NaN, by its bits. GPUs convert to double slowly, some at 1/64 of
+ * the rate. But the bits of a float, moved to their position in a double, are a double 2^896 times as small, for zeros
+ * and subnormal floats too. With 2 * 896 more in the exponent it is 2^896 times as large, and infinity and NaN stay.
+ * The product of both is the square, except that it is too large for a subnormal, by up to 2^-252. */
 CUDA_BOTH double cuda_add_square_by_bits(double sum, float x) {
     const uint64_t bits = (uint64_t)amp__f32_bits(x) << 29;
     const double small = amp__f64_from_bits(bits), large = amp__f64_from_bits(bits | (UINT64_C(1792) << 52));
@@ -251,7 +252,7 @@ CUDA_BOTH double cuda_squares(const float x[CUDA_GROUP]) {
     CUDA_UNROLL
     for (int i = 0; i < CUDA_GROUP; i++) sum = cuda_add_square_by_bits(sum, x[i]);
     const uint32_t high = (uint32_t)(amp__f64_bits(sum) >> 32);
-    if (high - 1 < 0x35000000u) { /* above 0 and below 2^-174: here what is wrong with subnormals would count */
+    if (high - 1 < 0x35000000u) { /* above 0 and below 2^-174, where the error for subnormals would count */
         sum = 0.0;
         CUDA_UNROLL
         for (int i = 0; i < CUDA_GROUP; i++) sum = cuda_add_square(sum, (double)x[i]);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What CUDA said of this machine, in libamp's words. Without CUDA's headers, so that every case has its
- * test anywhere. */
+/* CUDA's answers about this machine, as messages of libamp. Without CUDA headers, so that every case is tested
+ * anywhere. */
 #ifndef AMP_KERNELS_CUDA_MACHINE_H
 #define AMP_KERNELS_CUDA_MACHINE_H
 
 #include "amp_kernels.h"
 
-enum cuda_answer { /* of the runtime, asked for its devices */
+enum cuda_answer { /* answer of the runtime about its devices */
     CUDA_ANSWERED,
     CUDA_SAW_NO_DEVICE,
     CUDA_DRIVER_TOO_OLD, /* its answer without a driver too */
@@ -20,7 +20,7 @@ struct cuda_machine {
     const char *error; /* CUDA's own words, of CUDA_FAILED */
 };
 
-/* AMP_OK with the version in text; AMP_ERR_NO_DEVICE or AMP_ERR_BACKEND with what is missing and what to do. */
+/* Returns AMP_OK with the version in text, or AMP_ERR_NO_DEVICE or AMP_ERR_BACKEND with the fault and the remedy. */
 amp_status cuda_judge(const struct cuda_machine *machine, char *text, size_t size);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory of a list of calls: tables of plans, and scratch. It grows and stays. What a captured call uses is
- * never written or freed again before the list is closed: a graph may be replayed at any time.
+ * Device memory of a list: tables of plans, and scratch memory. It grows and never shrinks. Memory of a captured call
+ * is not written or freed before the list is closed, since a graph may be replayed at any time.
  */
 #ifndef AMP_KERNELS_CUDA_MEMORY_H
 #define AMP_KERNELS_CUDA_MEMORY_H
@@ -31,9 +31,9 @@ enum { CUDA_STAGES = 8 }; /* so many tables may be under way before one has to b
 
 struct cuda_memory {
     bool pools;       /* the device allocates in a stream's order */
-    cudaStream_t own; /* for what is written while the caller's stream is being captured */
+    cudaStream_t own; /* stream for writes while the stream of the caller is being captured */
     struct cuda_stage stages[CUDA_STAGES];
-    unsigned next; /* the stage whose copy is the oldest */
+    unsigned next; /* index of the stage with the oldest copy */
     struct cuda_retired *retired;
 };
 
@@ -42,8 +42,8 @@ cudaError_t cuda_memory_open(struct cuda_memory *m, int device);
 /* Rooms first, by cuda_room_close. */
 void cuda_memory_close(struct cuda_memory *m);
 
-/* Makes room for `bytes`, in the order of `stream`; `renew`: of which nobody may know yet, since it will be written.
- * What was in it is lost if its address changes, and *fresh is set then. */
+/* Makes room for `bytes`, in the order of `stream`. `renew`: the room must not be in use by earlier calls, since it
+ * will be written. If its address changes, the contents are lost and *fresh is set. */
 cudaError_t cuda_room_fit(struct cuda_memory *m, struct cuda_room *room, size_t bytes, bool renew, bool capturing,
                           cudaStream_t stream, bool *fresh);
 void cuda_room_close(struct cuda_room *room);

@@ -47,7 +47,7 @@ static void end_comm(struct comm *comm) {
     free(comm);
 }
 
-/* What is sent goes first where both streams have something to run: others wait for it. */
+/* Makes a stream with high priority, since other ranks wait for its messages. */
 static amp_status start_comm(struct comm *comm, int *ranks) {
     int least = 0, greatest = 0;
     char text[1000];

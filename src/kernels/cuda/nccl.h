@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators of the host's: what libamp's table of a backend calls comm_open, comm_close and comm_run. */
+/* Communicators of the host: comm_open, comm_close and comm_run of the backend table. */
 #ifndef AMP_KERNELS_CUDA_NCCL_H
 #define AMP_KERNELS_CUDA_NCCL_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which NCCL: a communicator is of use to the library alone that made it. So it is what AMP_NCCL names, and nothing
- * else if that is set; else the one that the process has loaded. None is loaded here that was not there.
+ * The search for NCCL. A communicator works only with the library that made it, so it is the file in AMP_NCCL if that
+ * is set, or else the library already loaded by the process. None is loaded otherwise.
  */
 #include "kernels/cuda/nccl_library.h"
 #include "kernels/cuda/library.h"

@@ -29,8 +29,8 @@ struct nccl_library {
     void *handle; /* so that it stays while its functions may be called */
 };
 
-/* NULL, or what is wrong and what to do, written to `text`. Looked for at every call: the host may load it late. Closed
- * in either case. */
+/* Opens NCCL. Returns NULL, or writes the fault and the remedy to `text`. Searches at every call, since the host may
+ * load it late. The caller closes it in either case. */
 const char *cuda_nccl_open(struct nccl_library *library, char *text, size_t size);
 void cuda_nccl_close(struct nccl_library *library);
 

@@ -54,7 +54,7 @@ static bool asks_norms(const amp_optim *rule) {
     return rule->kind == AMP_OPTIM_NOVOGRAD || rule->kind == AMP_OPTIM_LARC;
 }
 
-/* One launch: the host counts the steps, and no norm of a tensor's own is asked for. */
+/* True for one launch: the host counts the steps, and no norm of a single tensor is needed. */
 static bool has_known_numbers(const struct step *s) {
     const amp_optim *rule = s->call->rule;
     return !s->call->tensors->steps && (int)rules[rule->kind] < CUDA_KNOWN_RULES && !asks_norms(rule);
@@ -95,7 +95,7 @@ static amp_status sum_norms(const struct step *s, const struct cuda_table *table
         cuda_launch_norms(table, sums, tensor_sums, norms, norm, (void *)s->scratch, s->run->stream));
 }
 
-/* Those that the rule asks for: what the caller gave is taken, others are measured. */
+/* Finds the norms that the rule needs: those of the caller, or computed ones. */
 static amp_status find_norms(struct step *s, bool needs_grads) {
     const amp_optim_tensors *t = s->call->tensors;
     const amp_optim *rule = s->call->rule;
@@ -118,7 +118,7 @@ static amp_status launch_known(const struct step *s) {
                                          s->run->stream));
 }
 
-/* 16-bit parameters that have no master are what is written beside one: span CUDA_LOW. */
+/* Launches the step. 16-bit parameters without masters are written as copies are: span CUDA_LOW. */
 static amp_status launch_step(const struct step *s) {
     const amp_optim *rule = s->call->rule;
     struct cuda_update *updates = s->prepare.updates;
@@ -130,7 +130,7 @@ static amp_status launch_step(const struct step *s) {
     return cuda_explain(cuda_launch_update(rules[rule->kind], &s->all, updates, s->run->stream));
 }
 
-/* A remainder stands where its parameter has no 16-bit copy. */
+/* Returns spans for the remainders, at the position of the 16-bit copies. */
 static amp_span *remainders_of(const amp_optim_tensors *t) {
     amp_span *const low = malloc(t->n * sizeof *low);
     for (size_t i = 0; low && i < t->n; i++) {

@@ -41,7 +41,7 @@ CUDA_BOTH uint32_t cuda_pack_rows(const struct cuda_pack *p, uint64_t group, uin
     return left <= lane ? 0 : (uint32_t)(left - lane + AMP__PACK_LANES - 1) / AMP__PACK_LANES;
 }
 
-/* What a lane, or a group, has seen. */
+/* Results of a lane, or of a group. */
 struct cuda_pack_seen {
     float min, max; /* infinite: an element is */
     uint32_t nan;
@@ -157,7 +157,7 @@ CUDA_BOTH uint32_t cuda_pack_mask(const float x[AMP__PACK_ROWS], float max, uint
     return mask;
 }
 
-/* Word w of a group whose lanes' masks these are. */
+/* Returns word w of a group from the masks of its lanes. */
 CUDA_BOTH uint32_t cuda_pack_gather(const uint32_t masks[AMP__PACK_LANES], uint32_t w) {
     uint32_t word = 0;
     CUDA_UNROLL

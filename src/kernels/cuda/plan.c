@@ -97,7 +97,7 @@ static bool same_tensor(const struct cuda_plan *plan, const struct cuda_table *t
     return true;
 }
 
-/* The next tensor from i on whose size, type or address is another one; or how many there are. */
+/* Returns the next tensor from i on with a changed size, type or address, or n. */
 static size_t next_change(const struct cuda_plan *plan, const amp_span *const lists[], size_t i) {
     const struct cuda_table table = cuda_plan_table(plan, plan->table);
     while (i < plan->n_tensors && same_tensor(plan, &table, lists, i)) i++;
@@ -138,13 +138,13 @@ static void write_tensor(const struct cuda_plan *plan, const amp_span *const lis
 
 /* ---- a new one ---- */
 
-/* Chunks of one tensor of `size` elements behind whose head chunks of `length` begin. */
+/* Returns the number of chunks of `length` for a tensor of `size` elements, beside the head. */
 static uint64_t count_chunks(uint64_t size, unsigned head, uint32_t length) {
     if (!size) return 0;
     return size <= head ? 1 : (size - head + length - 1) / length;
 }
 
-/* The total saturates: what is beyond it has too many chunks anyway. */
+/* Chooses the chunk length. The total saturates, since beyond it there are too many chunks anyway. */
 static uint32_t choose_length(const amp_span *list, uint32_t n_spans, size_t n) {
     uint64_t total = 0;
     uint32_t length = CUDA_CHUNK_MIN;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plan of a launch: from lists of tensors to the table of table.h. Host memory and integers alone, so that all of
- * it is tested without a GPU. How tensors are cut depends on their sizes, types and addresses modulo 16, on nothing
- * else: what is summed chunk by chunk has the same bits on every device and in every run.
+ * The plan of a launch: from lists of tensors to the table of table.h. Only host memory and integers, so that all of it
+ * is tested without a GPU. The cut of tensors depends only on their sizes, types and addresses modulo 16, so that sums
+ * by chunks have the same bits on every device and in every run.
  */
 #ifndef AMP_KERNELS_CUDA_PLAN_H
 #define AMP_KERNELS_CUDA_PLAN_H
@@ -21,7 +21,7 @@ struct cuda_plan {
     uint32_t n_spans, n_tensors, n_chunks;
 };
 
-/* What can be wrong with a call's lists; a status and its words, and which. */
+/* A fault in the lists of a call: status, message and entry. */
 struct cuda_plan_error {
     amp_status status; /* AMP_ERR_NO_MEMORY, AMP_ERR_UNSUPPORTED, AMP_ERR_INVALID_ARGUMENT */
     const char *text;
@@ -29,10 +29,10 @@ struct cuda_plan_error {
 };
 
 /*
- * Makes *plan that of these lists: lists[0..n_spans), n entries each; lists[k] NULL, or an entry's data NULL: the
- * tensor has no such span. Sizes are those of lists[0]. *changed: the table is another than before. Where nothing
- * changed, which costs one look at each entry, nothing is written; where chunks stay, what changed. false with *error:
- * the plan is as it was.
+ * Updates *plan for these lists: lists[0..n_spans), n entries each. lists[k] NULL, or data NULL in an entry: the tensor
+ * has no such span. Sizes are those of lists[0]. *changed: the table has changed. An unchanged list costs one
+ * comparison an entry and writes nothing. If the chunks are unchanged, only the changed tensors are written. false with
+ * *error: the plan is unchanged.
  */
 bool cuda_plan_update(struct cuda_plan *plan, const amp_span *const lists[], uint32_t n_spans, size_t n, bool *changed,
                       struct cuda_plan_error *error);

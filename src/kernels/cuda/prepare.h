@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a step of one tensor is computed with: from the rule, the step's number and norms, in double and rounded once,
- * as optim/step.c does it for the processor, with equal bits. On a device it is done there: whether a step is skipped,
- * and so its number, may be known nowhere else.
+ * The numbers for a step of one tensor: from the rule, the step number and norms, in double and rounded once, with the
+ * bits of optim/step.c on the processor. They are computed on the device, since only it may know whether a step is
+ * skipped, and so the step number.
  */
 #ifndef AMP_KERNELS_CUDA_PREPARE_H
 #define AMP_KERNELS_CUDA_PREPARE_H
@@ -21,7 +21,7 @@ CUDA_BOTH double cuda_power(double base, uint64_t n) {
 
 CUDA_BOTH int cuda_flag(const amp_optim *rule, uint32_t flag) { return (rule->flags & flag) != 0; }
 
-/* LAMB: what brings the norm of all gradients to the rule's limit. */
+/* Returns the factor of LAMB that brings the norm of all gradients to the limit of the rule. */
 CUDA_BOTH float cuda_limit(const amp_optim *rule, float norm) {
     if (rule->kind != AMP_OPTIM_LAMB || !(rule->max_grad_norm > 0.0) || !((double)norm > rule->max_grad_norm))
         return 1.0f;
@@ -36,7 +36,7 @@ CUDA_BOTH float cuda_larc_ratio(const amp_optim *rule, float norm_of_param, floa
     return ratio < rule->lr ? (float)(ratio / rule->lr) : 1.0f;
 }
 
-/* NovoGrad keeps a norm: what *second becomes, and what gradients are divided by. */
+/* Returns the divisor of the gradients for NovoGrad, and updates its norm *second. */
 CUDA_BOTH float cuda_novograd_denominator(const amp_optim *rule, uint64_t steps, float norm_of_grad, float *second) {
     const double norm = (double)norm_of_grad, before = (double)*second;
     if (steps == 0 && !cuda_flag(rule, AMP_OPTIM_INIT_ZERO)) *second = norm_of_grad;
@@ -53,7 +53,7 @@ CUDA_BOTH float cuda_lamb_lr(const amp_optim *rule, double squares_of_p, double 
     return wanted && of_p != 0.0 && of_u != 0.0 ? (float)(rule->lr * (of_p / of_u)) : (float)rule->lr;
 }
 
-/* What is the same for every rule, before step number steps + 1. */
+/* Returns the numbers common to all rules, before step number steps + 1. */
 CUDA_BOTH struct cuda_update cuda_common(const amp_optim *rule, uint64_t steps, float inv_scale, float factor) {
     const int corrects = cuda_flag(rule, AMP_OPTIM_BIAS_CORRECTION);
     const int averages = rule->kind == AMP_OPTIM_LAMB || rule->kind == AMP_OPTIM_NOVOGRAD
@@ -76,7 +76,8 @@ CUDA_BOTH struct cuda_update cuda_common(const amp_optim *rule, uint64_t steps, 
 
 /* Norms that a rule does not look at are not read. */
 struct cuda_norms {
-    float all, grad, param; /* of all gradients (LAMB); of this one (NovoGrad, LARC); of the parameter (LARC) */
+    float all, grad, param; /* norms of all gradients (LAMB), of this gradient (NovoGrad, LARC), of the parameter
+                               (LARC) */
 };
 
 CUDA_BOTH struct cuda_update cuda_prepare(const amp_optim *rule, uint64_t steps, float inv_scale, float factor,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A product: planned, given an algorithm and memory, started on the caller's stream, and finished there. Nothing waits,
- * but for measuring. The caller's current device stays what it was.
+ * A product: it is planned, given an algorithm and memory, started on the stream of the caller and finished there. Only
+ * measuring waits. The current device of the caller stays unchanged.
  */
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/blas_device.h"
@@ -40,7 +40,7 @@ struct product {
 
 static uint64_t scratch_bytes(const struct blas_plan *plan) { return (plan->scratch + 255) / 256 * 256; }
 
-/* What cuBLASLt may use at most. NVIDIA's advice is 32 MiB from Hopper on and 4 MiB before. */
+/* Returns the largest workspace for cuBLASLt: NVIDIA advises 32 MiB from Hopper on and 4 MiB before. */
 static uint64_t workspace_limit(const struct product *p) {
     const uint64_t scratch = scratch_bytes(&p->plan);
     if (p->e->workspace) return p->e->workspace_size > scratch ? p->e->workspace_size - scratch : 0;
@@ -149,8 +149,8 @@ static amp_status run_planned(struct product *p) {
     return status;
 }
 
-/* cuBLASLt may refuse what its own heuristics proposed. It has started nothing then: again without its epilogue, now
- * and for this shape from now on. */
+/* Starts the product. cuBLASLt may refuse an algorithm of its own heuristics, without starting anything: then it is
+ * tried without its epilogue, now and for this shape in future. */
 static amp_status start_product(struct product *p) {
     TRY(plan_product(p));
     amp_status status = run_planned(p);
@@ -272,7 +272,7 @@ static void say_parts(struct words *w, uint32_t parts, const char *who) {
     if (said) add_words(w, " by %s", who);
 }
 
-/* What tensor cores like: 16 bytes. */
+/* Advises on the 16-byte alignment that tensor cores prefer. */
 static void say_advice(struct words *w, const struct product *p) {
     const amp_matmul_args *g = p->g;
     const int64_t unit = g->a_dtype == AMP_FLOAT32 ? 4 : 8;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Split masters (amp_optim.h), a group at a time. They are two spans, one behind the other: the parameter in bf16, and
- * its remainder, whose type is one of 16 bits. FP32 masters beside 16-bit parameters are never two 16-bit spans.
+ * Split masters (amp_optim.h), one group at a time. They are two adjacent spans: the parameter in bf16, and its
+ * remainder with a 16-bit type. FP32 masters beside 16-bit parameters never are two 16-bit spans.
  */
 #ifndef AMP_KERNELS_CUDA_SPLIT_H
 #define AMP_KERNELS_CUDA_SPLIT_H
@@ -121,7 +121,8 @@ CUDA_BOTH void cuda_split_group(const struct cuda_tensor *t, const struct cuda_r
     }
 }
 
-/* A tensor whose sum of squares is added as that of FP32 at the same place is: in groups of two distant halves. */
+/* Returns a tensor with the grouping of an FP32 one at the same place, groups of two distant halves, for equal sums of
+ * squares. */
 CUDA_BOTH struct cuda_tensor cuda_as_fp32(struct cuda_tensor t) {
     if (cuda_is_split(&t, 0)) t.shape |= UINT32_C(1) << 27;
     return t;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What amp_statistics counts, a group at a time: a block counts in rows, and its threads keep the rest. */
+/* The counts of amp_statistics, one group at a time: a block counts in rows, and its threads hold the rest. */
 #ifndef AMP_KERNELS_CUDA_STATISTICS_H
 #define AMP_KERNELS_CUDA_STATISTICS_H
 
@@ -21,7 +21,7 @@ enum {
     CUDA_ROWS
 };
 
-/* What a thread, or a chunk, has seen. Extremes: bits of doubles that are not negative, which order as they do. */
+/* Results of a thread, or of a chunk. Extremes are bits of nonnegative doubles, which have the order of the doubles. */
 struct cuda_seen {
     double sum, squares;
     uint64_t largest, least; /* 0 and UINT64_MAX: nothing finite but 0 */
@@ -82,7 +82,7 @@ CUDA_BOTH void cuda_statistics_group(const struct cuda_tensor *t, const struct c
     }
 }
 
-/* What a block counted in one row. */
+/* Adds the count of a block in one row. */
 CUDA_BOTH void cuda_add_row(amp_statistics *s, uint32_t row, uint32_t count) {
     if (count == 0) return;
     if (row < CUDA_ROW_ZERO) {
@@ -104,7 +104,7 @@ CUDA_BOTH void cuda_add_row(amp_statistics *s, uint32_t row, uint32_t count) {
     }
 }
 
-/* What all of a tensor's chunks have seen. */
+/* Adds the results of all chunks of a tensor. */
 CUDA_BOTH void cuda_add_seen(amp_statistics *s, const struct cuda_seen *seen, uint64_t elements) {
     s->elements = s->elements + elements;
     s->sum = s->sum + seen->sum;
@@ -120,7 +120,7 @@ CUDA_BOTH void cuda_add_seen(amp_statistics *s, const struct cuda_seen *seen, ui
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* src; seen: one a chunk, written; statistics: one a tensor, added to. Two launches. */
+/* Counts src. seen: one a chunk, written. statistics: one a tensor, added to. Two launches. */
 cudaError_t cuda_launch_statistics(const struct cuda_table *table, struct cuda_seen *seen, amp_statistics *statistics,
                                    cudaStream_t stream);
 #ifdef __cplusplus

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a kernel reads of lists of tensors: a table in the device's memory that plan.c wrote. For C and for nvcc.
+ * The table of lists for a kernel, in device memory, written by plan.c. For C and for nvcc.
  *
- * A call's lists are its spans: tensor i of a call is entry i of each list. Tensors are cut into chunks, one a block of
- * threads; no chunk holds elements of two tensors, and a tensor's chunks stand in order, one after the other.
+ * The lists of a call are its spans: tensor i of a call is entry i of each list. Tensors are cut into chunks, one a
+ * block of threads. A chunk has elements of one tensor only, and the chunks of a tensor are adjacent and in order.
  *
- * A thread moves CUDA_GROUP elements at a time. Where a tensor's addresses allow it, its elements from `head` on lie on
- * 16-byte boundaries in the spans that are `wide`, and are moved 16 bytes at a time; the head before them, what is left
+ * A thread moves CUDA_GROUP elements at a time. If the addresses of a tensor allow it, its elements from `head` on are
+ * on 16-byte boundaries in the spans that are `wide`, and are moved 16 bytes at a time. The head before them, the rest
  * at the end, and other spans are moved element by element.
  */
 #ifndef AMP_KERNELS_CUDA_TABLE_H
@@ -31,9 +31,8 @@ struct cuda_chunk {
     uint32_t tensor;
 };
 
-/* A tensor's shape word: for span k, bits 4k to 4k + 2 the amp_dtype (0: this tensor has no such span), bit 4k + 3
- * wide; bits 24 to 26 the head; bit 27: some span's elements have more than 16 bits; bit 28: all spans are wide, and
- * none of 64 bits. */
+/* The shape of a tensor. Span k: bits 4k to 4k + 2 the amp_dtype (0: no such span), bit 4k + 3 wide. Bits 24 to 26: the
+ * head. Bit 27: a span has elements of more than 16 bits. Bit 28: all spans are wide, and none has 64 bits. */
 #define CUDA_TYPE(shape, k) ((shape) >> (4 * (k)) & 7u)
 #define CUDA_WIDE(shape, k) ((shape) >> (4 * (k) + 3) & 1u)
 #define CUDA_HEAD(shape) ((shape) >> 24 & 7u)

@@ -39,7 +39,7 @@ enum cuda_rule {
 #undef CUDA_RULE_OF_KERNEL
 #undef CUDA_RULE_COUNT
 
-/* What a step of one tensor is computed with; names as in struct amp__update. */
+/* The numbers for a step of one tensor, with the names of struct amp__update. */
 struct cuda_update {
     float inv_scale, factor;
     float lr, weight_decay, beta1, rest1, beta2, rest2, eps, correction1, correction2;

@@ -15,10 +15,10 @@
 
 #define CUDA_BOTH AMP__CONVERT
 
-/* Before loops whose index picks a register or a span: an array that is indexed at run time lies in memory. */
+/* For loops with an index that selects a register or a span: an array indexed at run time would be in memory. */
 #ifdef __CUDA_ARCH__
 #define CUDA_UNROLL _Pragma("unroll")
-#define CUDA_ROLLED _Pragma("unroll 1") /* what comes later takes the same registers */
+#define CUDA_ROLLED _Pragma("unroll 1") /* later iterations use the same registers */
 #else
 #define CUDA_UNROLL
 #define CUDA_ROLLED
@@ -124,8 +124,8 @@ CUDA_BOTH void cuda_narrow(uint32_t *w, const float *v, uint32_t type, int n) {
     }
 }
 
-/* Not 0 if an element is infinite or NaN. An exponent of ones, and no other, carries into the sign when one is added to
- * it; what leaves the lower element of two does so only where that one is found. */
+/* Returns nonzero if an element is infinite or NaN. Adding one to an exponent carries into the sign only if it is all
+ * ones. The carry out of the lower of two elements comes only with a carry of its own. */
 CUDA_BOTH uint32_t cuda_nonfinite_words(const uint32_t w[CUDA_GROUP], uint32_t type) {
     const uint32_t one = type == AMP_FLOAT16 ? 0x04000400u : 0x00800080u;
     uint32_t changed = 0;
@@ -141,8 +141,8 @@ CUDA_BOTH uint32_t cuda_nonfinite_words(const uint32_t w[CUDA_GROUP], uint32_t t
 
 /* ---- memory ---- */
 
-/* 16 or 8 bytes at once, whose address is a multiple of that. In PTX's words: the compiler takes a store apart whose
- * bytes come from several values. */
+/* Loads 16 or 8 bytes at once from an address aligned to that. In PTX, since the compiler splits a store of bytes from
+ * several values. */
 CUDA_BOTH void cuda_load16(void *to, const void *from) {
 #ifdef __CUDA_ARCH__
     uint32_t w[4];

@@ -15,7 +15,7 @@
 #if DNNL_VERSION_MAJOR == 2
 
 typedef dnnl_memory_desc_t desc;            /* one of ours, to be freed */
-typedef const dnnl_memory_desc_t *desc_ref; /* somebody's */
+typedef const dnnl_memory_desc_t *desc_ref; /* descriptor owned by another object */
 typedef dnnl_matmul_desc_t matmul_op;
 
 static inline dnnl_status_t desc_strided(desc *x, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type,

@@ -28,7 +28,7 @@ static int64_t size_of(amp_dtype type) { return type == AMP_FLOAT32 ? 4 : 2; }
 
 #if defined(__x86_64__)
 
-/* oneDNN may accept a type and compute it by slow code; what the instruction set has is the better witness. */
+/* oneDNN may accept a type and compute it with slow code, so the instruction set decides. */
 static bool has_unit(amp_dtype type) {
     const unsigned isa = (unsigned)dnnl_get_effective_cpu_isa();
 #if DNNL_VERSION_MAJOR >= 3
@@ -183,7 +183,7 @@ static dnnl_status_t get_pack(const amp_matmul_args *g, const struct plan *p, co
     return status;
 }
 
-/* What is left to do after oneDNN: all of it, or only the rounding to d's type. */
+/* Finishes rows after oneDNN: the whole epilogue, or only the rounding to the type of d. */
 static void finish_rows(const amp_matmul_args *g, const struct plan *p, float *sums, int64_t i, int64_t rows, int64_t j,
                         int64_t cols) {
     if (!p->fused) {
@@ -264,7 +264,7 @@ static amp_matmul_args item_of(const amp_matmul_args *g, int64_t i) {
     return item;
 }
 
-/* A batch whose matrices follow each other row after row, over the same b, is one tall product. */
+/* Folds a batch of consecutive row blocks with a shared b into one tall product. */
 static amp_matmul_args fold(const amp_matmul_args *g) {
     amp_matmul_args one = *g;
     const bool rows_follow = g->stride_b == 0 && !g->transpose_a && g->stride_a == g->m * g->ld_a &&
@@ -356,7 +356,7 @@ static const char *name_of(amp_dtype type) {
     return type == AMP_FLOAT32 ? "fp32" : type == AMP_FLOAT16 ? "fp16" : "bf16";
 }
 
-/* The product of the first panel: *type is what it multiplies. */
+/* Returns the product of the first panel. *type: its operand type. */
 static struct product *first_product(const amp_matmul_args *g, amp_dtype type, int32_t threads, struct plan *p) {
     float *nowhere = NULL;
     *p = make_plan(g, type, threads);

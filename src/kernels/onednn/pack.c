@@ -11,7 +11,7 @@
 struct pack {
     struct pack *next;
     struct pack_name name;
-    struct product *product; /* whose description of the order it is; counted */
+    struct product *product; /* product with the descriptor of the order (counted) */
     atomic_int count;
     size_t bytes;
     uint64_t used;

@@ -5,8 +5,7 @@
 
 #include <stdio.h>
 
-/* What a plugin for another major version of oneDNN would do with our structures nobody knows; the linker should have
- * seen to it. */
+/* Refuses another major version of oneDNN, with possibly different structures. The linker should have refused it. */
 static amp_status init_onednn(const struct amp__backend_host *host, char *version, size_t size) {
     char text[160];
     const dnnl_version_t *v = dnnl_version();

@@ -28,7 +28,7 @@ dnnl_status_t product_init(void);
 
 struct product; /* counted */
 
-/* Gets the product of this shape; give it back. NULL: *status is dnnl_unimplemented, or what else went wrong. */
+/* Gets the product of this shape, to be given back. NULL: *status is dnnl_unimplemented or another error. */
 struct product *product_get(const struct shape *shape, dnnl_status_t *status);
 void product_put(struct product *product);
 
@@ -84,14 +84,14 @@ void children_init(void);
  * it. */
 bool children_enter(void);
 void children_leave(void);
-/* Between them: how many of `threads` may be used. OpenMP's own do not go with a fork, and GNU's waits for them for
- * ever: a child whose parent had some keeps to one. */
+/* Returns the number of `threads` that may be used in between. Threads of OpenMP do not survive a fork, and GNU's
+ * OpenMP waits for them for ever, so a child uses one thread if its parent had several. */
 int32_t children_threads(int32_t threads);
 
 /* ---- threads (threads.c) ---- */
 
-/* oneDNN takes as many threads as OpenMP offers to the calling thread: this many from here on, until threads_leave gets
- * what threads_enter returned. Where oneDNN runs without OpenMP both do nothing. */
+/* Sets the number of threads that OpenMP offers to the calling thread, which oneDNN uses, until threads_leave gets the
+ * result of threads_enter. No effect if oneDNN runs without OpenMP. */
 int32_t threads_enter(int32_t threads);
 void threads_leave(int32_t before);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The number is the calling thread's own setting in OpenMP: to change it and to put it back disturbs nobody else. */
+/* The number of threads is a setting of the calling thread in OpenMP, so changing and restoring it does not affect
+ * others. */
 #include "kernels/onednn/product.h"
 
 #include <stdatomic.h>
@@ -23,9 +24,9 @@ void threads_leave(int32_t before) {
 /* ---- children ---- */
 
 /*
- * oneDNN has locks of its own. A child that is forked while another thread multiplies may inherit one locked, and would
- * wait for it for ever. So products in flight are counted, and a child that finds some of its parent's uses oneDNN no
- * more. A page that fork empties tells a child that it is one.
+ * oneDNN has its own locks. A child forked while another thread multiplies may inherit a locked one and would wait for
+ * ever. So running products are counted, and a child that finds any from its parent does not use oneDNN. A page that
+ * fork empties identifies a child.
  */
 static atomic_int running;
 static atomic_bool given_up;

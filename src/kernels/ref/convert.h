@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Conversions of single values, from each of the four types directly to each other: rounded once, to nearest even.
- * They work on bit patterns with integer arithmetic alone, because what the processor's own conversions do depends on
- * the caller's rounding mode and flush-to-zero bits and leaves exception flags behind.
+ * Conversions of single values between the four types: rounded once, to nearest even. They use integer arithmetic on
+ * bit patterns only, because conversions of the processor depend on the rounding mode and flush-to-zero bits of the
+ * caller and leave exception flags.
  *
  * A number with M mantissa bits, without its sign, read as an integer is monotonic in its value, and one more in the
- * exponent field is 1 << M more: changing the exponent's bias is an addition, and a carry out of a rounded mantissa
- * moves to the next exponent, at the end to infinity, by itself.
+ * exponent is 1 << M more. So a change of the exponent bias is an addition, and a carry out of a rounded mantissa moves
+ * to the next exponent, at the end to infinity, by itself.
  */
 #ifndef AMP_KERNELS_REF_CONVERT_H
 #define AMP_KERNELS_REF_CONVERT_H
@@ -95,8 +95,8 @@ AMP__CONVERT uint64_t amp__narrow(uint64_t bits, struct amp__format src, struct 
         const uint64_t rounded = amp__shift_right_even(magnitude - rebias * one, drop);
         return minus | (rounded < infinity ? rounded : infinity);
     }
-    /* Subnormal in dst, whose unit is the place that the significand must be shifted to. A subnormal src is far below
-     * half of that unit, and so is everything shifted out with its leading one. */
+    /* Subnormal in dst: the significand is shifted to its unit. A subnormal src is far below half of that unit, as is a
+     * significand shifted out with its leading one. */
     const uint64_t shift = drop + rebias + 1 - (magnitude >> src.mantissa);
     if (shift > src.mantissa + 1) return minus;
     return minus | amp__shift_right_even((magnitude & (one - 1)) | one, (unsigned)shift);
@@ -158,8 +158,9 @@ AMP__CONVERT amp__f16 amp__f32_to_f16(float value) {
 /* Half of the unit of bf16: the float was halfway between two. */
 #define AMP__REST_TIE 0x8000u
 
-/* `tie`: it was rounded down, to the even one. Where somebody else wrote low, which then is not what the rest was left
- * by, the float is low: no float is rounded up to 0, where the sign would change, and none halfway to an odd number. */
+/* Returns the master. `tie`: it was rounded down, to the even number. If low was overwritten, so that rest does not
+ * belong to it, the float is low: no float is rounded up to 0, where the sign would change, and none halfway to an odd
+ * number. */
 AMP__CONVERT float amp__join(amp__bf16 low, uint16_t rest, uint32_t tie) {
     const uint32_t upper = (uint32_t)low << 16, odd = low & 1u;
     const uint32_t by_tie = (tie & ~odd ? 0x10000u : 0) + (odd ? AMP__REST_TIE : 0) - AMP__REST_TIE;
@@ -169,7 +170,7 @@ AMP__CONVERT float amp__join(amp__bf16 low, uint16_t rest, uint32_t tie) {
 
 AMP__CONVERT uint16_t amp__rest(float value) { return (uint16_t)amp__f32_bits(value); }
 
-/* Of a float whose rest is AMP__REST_TIE: was it rounded down? */
+/* Returns 1 if a float with rest AMP__REST_TIE was rounded down. */
 AMP__CONVERT uint32_t amp__tie(float value) { return ~amp__f32_bits(value) >> 16 & 1; }
 
 /* ---- the others; between the 16-bit types by way of float, which holds both exactly ---- */

@@ -55,7 +55,7 @@ amp__sum_squares_fn *const amp__ref_sum_squares[AMP__TYPES] = {
 
 /* ---- non-finite elements ---- */
 
-/* One in the exponent, added to a magnitude whose exponent is all ones, carries into the sign's place. */
+/* One added to an exponent of all ones carries into the sign. */
 static inline uint32_t nonfinite_f32(float x) { return (amp__f32_bits(x) & 0x7fffffffu) + 0x00800000u; }
 static inline uint16_t nonfinite_f16(amp__f16 x) { return (uint16_t)((x & 0x7fffu) + 0x0400u); }
 static inline uint16_t nonfinite_bf16(amp__bf16 x) { return (uint16_t)((x & 0x7fffu) + 0x0080u); }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dst = src * scale. A block at a time is converted to the type of the computation, multiplied, converted to dst and
- * looked at there: what counts as non-finite is what dst holds. Source: Apex multi_tensor_scale, whose kernel looks at
- * the source instead and so misses what overflows in the product or in dst.
+ * dst = src * scale, by blocks: converted to the type of the computation, multiplied, converted to dst and checked
+ * there, since an element counts as non-finite in dst. Source: Apex multi_tensor_scale, which checks the source instead
+ * and so misses overflows of the product or of dst.
  */
 #include "kernels/ref/ref.h"
 
-/* The last block is computed whole: behind its end lie zeros or the block before, whose results go nowhere. */
+/* The last block is computed whole. Results beyond its end, from zeros or the block before, are dropped. */
 #define SCALE_IN(type, dtype)                                                                                          \
     static void scale_in_##type(char *dst, amp_dtype to, const char *src, amp_dtype from, size_t n, type scale,        \
                                 uint32_t *nonfinite) {                                                                 \

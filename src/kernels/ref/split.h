@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element i of a split master (kernels.h, AMP__SPLIT): what is rare for vectors is made of these too. */
+/* Element i of a split master (kernels.h, AMP__SPLIT). Vector code uses it for rare cases. */
 #ifndef AMP_KERNELS_REF_SPLIT_H
 #define AMP_KERNELS_REF_SPLIT_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What amp_statistics counts, element by element: as doubles, which hold every value of every type. */
+/* The counts of amp_statistics, element by element, as doubles, which have every value of every type. */
 #include "kernels/ref/convert.h"
 #include "kernels/ref/ref.h"
 

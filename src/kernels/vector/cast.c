@@ -3,7 +3,7 @@
  * reference's memcpy, but past the caches. And zeros. */
 #include "kernels/vector/vector.h"
 
-/* What is to be rounded; of bf16 to f32, where nothing else does it, NaNs become quiet. */
+/* The value to round. From bf16 to f32 NaNs become quiet, if no other step does it. */
 #define AS_IT_IS(x) (x)
 
 #define LOOK_AT_NOTHING(x)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dst = src from -limit to limit. v: what it is computed in, vd for f64 sources, else vf. */
+/* dst = src clamped to [-limit, limit]. v: vector of the computation, vd for f64 sources, else vf. */
 #include "kernels/vector/vector.h"
 
 #define MAKE_vf(x) vf_min(high, vf_max(low, x))

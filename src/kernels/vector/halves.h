@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What instruction sets whose registers hold four floats have in common (x86/sse2.h, arm/neon.h): eight lanes are two
- * registers of floats, or four of doubles. Before it: quad and pair, the registers' types.
+ * Common parts of instruction sets with four floats a register (x86/sse2.h, arm/neon.h): eight lanes are two registers
+ * of floats, or four of doubles. Defined before: quad and pair, the types of registers.
  */
 #ifndef AMP_KERNELS_VECTOR_HALVES_H
 #define AMP_KERNELS_VECTOR_HALVES_H

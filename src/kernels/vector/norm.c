@@ -94,7 +94,7 @@ amp__nonfinite_fn *const AMP__TABLE(nonfinite)[AMP__TYPES] = {
         sum##j = add_square_##type(sum##j, x);                                                                         \
     }
 
-/* v: what the products are vectors of. `twice`, a constant: the factor is not 1. */
+/* v: vector type of the products. `twice`, a constant: the factor is not 1. */
 #define CHECK(type, v, square)                                                                                         \
     typedef v vec_##type;                                                                                              \
     static inline v scaled_##type(const amp__##type *src, v by_scale, v by_factor, bool twice) {                       \

@@ -194,7 +194,7 @@ static uint32_t pack_batch(const struct amp__pack *p, const char *src, uint64_t 
     return seen;
 }
 
-/* The last group: filled up with its last element, whose codes are taken away again. */
+/* The last group, filled up with its last element. The codes of the filling are removed. */
 static uint32_t pack_tail(const struct amp__pack *p, const char *src, size_t n, uint64_t group) {
     const size_t width = types[p->type].width;
     uint32_t *codes = amp__pack_codes(p->packed, p->bits, group);

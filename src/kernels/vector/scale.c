@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dst = src * scale, and whether that left dst's type. v: what it is computed in, vd for f64 sources, else vf. */
+/* dst = src * scale, with a check of dst. v: vector of the computation, vd for f64 sources, else vf. */
 #include "kernels/vector/vector.h"
 
 #define MAKE_vf(x) vf_mul(x, factor)

@@ -9,7 +9,7 @@
 #include "kernels/ref/split.h"
 #include "kernels/vector/vector.h"
 
-/* Apart, so that loops are laid out for what is usual. */
+/* Out of line, so that loops are laid out for the common case. */
 #define RARE static __attribute__((noinline))
 
 /* A vector may lie across two words. */

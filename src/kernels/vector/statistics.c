@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What amp_statistics counts, of floats. Most chunks span few binades: then each binade is compared with the exponents
- * of all elements, as bytes, which takes a fraction of an instruction each. In the others vectors find the row of each
- * element in a table of counts, and the increment is done for each alone; neighbours have tables of their own, for
- * equal rows would wait for each other's store. Loops over integers are written plainly: compilers make vectors of
- * them.
+ * The counts of amp_statistics for floats. Most chunks span few binades: there each binade is compared with the
+ * exponents of all elements, as bytes, in a fraction of an instruction each. Otherwise vectors find the row of each
+ * element in a table of counts, and counters are increased one by one. Neighbours have separate tables, since equal
+ * rows would wait for each other's store. Loops over integers are plain C, which compilers vectorize.
  */
 #include "kernels/vector/vector.h"
 
@@ -19,13 +18,13 @@ struct counts {
     uint32_t rows[EXPONENTS * CLASSES];
     uint16_t table[TABLES][EXPONENTS * CLASSES]; /* the same, which stays in the first cache: each has a part of a call,
                                                     which is of AMP__SUM_BLOCK elements at most */
-    uint32_t least, largest; /* magnitudes: less one, of what is not 0; of what is finite */
+    uint32_t least, largest; /* least magnitude above 0 minus one, largest finite magnitude */
 };
 
 /* ---- one chunk ---- */
 
-/* A row for each exponent and class: 0 a power of two (or zero, or infinity), 1 any other, 2 a top of bf16, 3 a top of
- * fp16 as well. What is added carries into the exponent from the class on. */
+/* Returns a row for each exponent and class: 0 a power of two (or zero, or infinity), 1 any other, 2 a top of bf16, 3 a
+ * top of fp16 as well. The addition carries into the exponent from the class on. */
 static inline uint16_t row_of(uint32_t magnitude) {
     const uint32_t below = magnitude >> MANTISSA, not_power = (magnitude + LEAST_NORMAL - 1) >> MANTISSA;
     const uint32_t bf16 = (magnitude + (LEAST_NORMAL >> 8)) >> MANTISSA;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fused optimizers, as struct amp__update's comment writes them: a vector of each stream is read, computed and
- * written before the next. What a call cannot change (types, moments, switches) is asked for each vector, where a
- * branch that always goes one way costs less than the memory; what matters is compiled apart (sweep_fast).
+ * The fused optimizers, in the operations of struct amp__update: a vector of each stream is read, computed and written
+ * before the next. Properties that are constant in a call (types, moments, switches) are tested for each vector, since
+ * a branch that always goes one way costs less than the memory. Important combinations are compiled separately
+ * (sweep_fast).
  */
 #include "kernels/vector/split.h"
 
@@ -14,7 +15,7 @@ struct numbers {
     vf correction1, correction2, ratio, denominator;
 };
 
-/* what is read and written: constants wherever a rule is compiled for certain types; */
+/* streams to read and write, as constants if a rule is compiled for certain types */
 struct streams {
     amp_dtype grad, low; /* low AMP_DTYPE_DEFAULT: none */
     bool param, rest; /* param not: low is the parameter, or with a rest half of it */
@@ -190,7 +191,8 @@ INLINE void sweep(rule_fn *rule, part_fn *part, const struct amp__update *given,
     if (streams) fence();
 }
 
-/* FP32 alone; gradient and copy in one 16-bit type beside a master; a bf16 gradient and a split master; else any. */
+/* Runs compiled combinations: FP32 alone, gradient and copy in one 16-bit type beside a master, a bf16 gradient and a
+ * split master. Others run the general code. */
 INLINE void sweep_fast(rule_fn *rule, part_fn *part, const struct amp__update *u, int moments, size_t begin,
                        size_t end) {
     const struct streams any = streams_of(u, moments, false);
@@ -221,7 +223,7 @@ static AMP__UPDATE(update_lamb_apply) { sweep(lamb, lamb_part, u, streams_of(u, 
 
 enum { SUMS = AMP__SUM_LANES / LANES };
 
-/* One vector; its squares go to sums of their place. Behind the end lies what may not be counted. */
+/* Computes one vector, with squares added in their order. Elements beyond the end must not be counted. */
 INLINE void lamb_vector(const struct amp__update *u, const struct numbers *c, struct streams s, size_t at, size_t n,
                         vd sums[2]) {
     struct elements x;

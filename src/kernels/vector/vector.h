@@ -53,8 +53,8 @@
 #include "kernels/isa.h"
 #include "kernels/ref/convert.h"
 
-/* Four vectors make a round: enough to keep the processor busy. Streams go by two: more read too far ahead of what they
- * write (bench/README.md). */
+/* Four vectors make a round, enough to keep the processor busy. Streams go by two, since more would read too far ahead
+ * of their writes (bench/README.md). */
 enum { ROUND = 4 * LANES, PAIR = 2 * LANES };
 
 /* ---- doubles in and out of the other types ---- */

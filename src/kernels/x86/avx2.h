@@ -135,8 +135,8 @@ static inline vd widen(vf x) {
 
 static inline vf join(__m128 low, __m128 high) { return _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1); }
 
-/* To the float on the side of zero, and odd if that is not exact: what a second rounding to fewer bits, by at least
- * two, makes of it is what one rounding would have made. From the nearest float, one back if it is the further one. */
+/* Converts to the float towards zero, made odd if inexact, so that a second rounding to at least two bits fewer gives
+ * the result of one rounding. Computed from the nearest float, one back if that is the further one. */
 static inline __m128 narrow_odd(__m256d x) {
     const __m128 nearest = _mm256_cvtpd_ps(x);
     const __m256d back = _mm256_cvtps_pd(nearest), minus = _mm256_set1_pd(-0.0);
