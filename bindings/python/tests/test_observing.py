@@ -141,6 +141,14 @@ def test_a_pass_in_the_mode_for_evaluation_is_not_seen():
     assert ("head: linear", "output") in by_name(model, "outputs")
 
 
+@pytest.mark.parametrize("end", [amp.observe_stop, amp.shutdown])
+def test_a_forward_that_came_to_nothing_is_over_with_the_observing(end):
+    model, _ = training("O1", every=1)
+    model(torch.randn(16, 8))  # and no scale_loss
+    end(model)
+    assert torch._C._len_torch_function_stack() == 0
+
+
 def test_an_evaluation_after_a_forward_that_came_to_nothing():
     model, optimizer = training("O1", every=1)
     model(torch.randn(16, 8))  # and no scale_loss

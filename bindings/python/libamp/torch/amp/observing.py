@@ -384,6 +384,7 @@ def start(session: Session) -> None:
         item = ref()
         if item is not None:
             names.update({id(module): name or type(module).__name__ for name, module in item.named_modules()})
+    session.end_observing()
     session.observer = Watch(session, names)
 
 
@@ -426,7 +427,7 @@ def observe_stop(of: Any = None) -> None:
     """Ends it, and forgets what was seen."""
     session = _session_of(of, "observe_stop")
     session.context.observe_stop()
-    session.observer = None
+    session.end_observing()
 
 
 def observations(of: Any = None) -> list[Observation]:

@@ -224,6 +224,12 @@ class Session:
         if self._traced_by == os.getpid():
             self._finalizer()
 
+    def end_observing(self) -> None:
+        """Calls of torch's are not seen any more."""
+        observer, self.observer = self.observer, None
+        if observer is not None:
+            observer.leave()
+
     def shutdown(self) -> None:
         """Functions, models and optimizers as they were before initialize. What fails does not keep the rest from
         being undone; the first error is raised at the end."""
@@ -241,6 +247,7 @@ class Session:
             if self.restoring is not None:
                 self.restoring.refused()
             raise errors[-1]
+        self.end_observing()
         if self._uninstall is not None:
             self._attempt(functools.partial(self._uninstall, self.context, False), errors)
         self._finalizer.detach()
