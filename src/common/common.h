@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every room of libamp shares: errors, allocation, dtypes. Depends on nothing but libc.
- * Errors: AMP_RETURN_IF states a check and its message in one line; AMP_TRY forwards. A failing function leaves its
- * message in the thread's buffer (amp_last_error) and changes nothing.
+ * Common parts of libamp: errors, allocation, dtypes. Depends on libc only. AMP_RETURN_IF has a check and its message
+ * in one statement, AMP_TRY passes an error on. A function that fails leaves its message in the buffer of the thread
+ * (amp_last_error) and changes nothing.
  */
 #ifndef AMP_COMMON_H
 #define AMP_COMMON_H
@@ -16,8 +16,8 @@
 #endif
 
 #define AMP_PRINTF(at, first) __attribute__((format(printf, at, first)))
-/* function(&variable) runs when the variable's scope is left, by an exception of a C++ host too (-fexceptions). Nobody
- * else need look at the variable. */
+/* Calls function(&variable) at the end of the scope of the variable, also for an exception of a C++ host
+ * (-fexceptions). The variable may otherwise be unused. */
 #define AMP_CLEANUP(function) __attribute__((unused, cleanup(function)))
 #define AMP_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define AMP__ONE_MORE(...) +1 /* enum { N = 0 A_LIST(AMP__ONE_MORE) }: how many lines a list X(...) has */
@@ -28,7 +28,8 @@
 amp_status amp__fail(amp_status status, const char *format, ...) AMP_PRINTF(2, 3);
 /* The system's text for an errno, in `buffer` or static. */
 const char *amp__system_text(int error, char *buffer, size_t size);
-/* Puts "prefix" before the thread's message; keeps `status`. For callers who know where it happened. */
+/* Puts "prefix" before the message of the thread and returns `status`, for callers that know the context of an
+ * error. */
 amp_status amp__fail_prefix(amp_status status, const char *format, ...) AMP_PRINTF(2, 3);
 amp_status amp__fail_memory(void);
 
@@ -97,18 +98,20 @@ static inline void *amp__view_data(const amp_tensor_view *view) {
 /* ---- caller-filled structures (abi.c) ---- */
 
 /*
- * Copies a caller's structure of `given` bytes (its struct_size) into ours of `ours` bytes; what it does not have yet
- * is zero. `oldest` is the size in the first release. A larger one is accepted if what we do not know is zero.
+ * Copies a structure of the caller, of `given` bytes (its struct_size), into one of `ours` bytes, with zeros for
+ * missing members. `oldest`: its size in the first release. A larger structure is accepted if its unknown members are
+ * zero.
  */
 amp_status amp__copy_struct(void *dst, size_t ours, size_t oldest, const void *src, uint32_t given, const char *what);
-/* Is `given` a possible size of a structure whose first release had `oldest` bytes? */
+/* Checks that `given` is a possible size of a structure with `oldest` bytes in the first release. */
 amp_status amp__check_struct(uint32_t given, size_t oldest, const char *what);
 /* The same, outwards: fills the caller's structure up to the smaller size, keeping its struct_size. */
 amp_status amp__fill_struct(void *dst, uint32_t given, size_t oldest, const void *src, size_t ours, const char *what);
 
 /* ---- switches of the environment (switch.c) ---- */
 
-/* 1: "1", "true", "yes", "on"; 0: "0", "false", "no", "off", "", NULL; -1: anything else. In capitals or not. */
+/* Parses a switch in upper or lower case. 1: "1", "true", "yes", "on". 0: "0", "false", "no", "off", "", NULL. -1:
+ * other texts. */
 int amp__switch_parse(const char *text);
 
 /* ---- names (text.c) ---- */

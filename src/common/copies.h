@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 struct amp__copies {
-    char own[512], other[512]; /* files; "the program itself" for what is linked into it */
+    char own[512], other[512]; /* files, or "the program itself" if linked into it */
 };
 
 /* Each copy carries an ELF note, which is visible whatever its symbols are and however it was loaded (not in another

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/fork.h"
 
-/* The mutex of the list is locked first and unlocked last: neither the list nor what is on it changes in between. */
+/* The mutex of the list is locked first and unlocked last, so that list and entries do not change in between. */
 static struct {
     pthread_once_t once; /* which a child repeats, if it was interrupted in the parent */
     bool handled, child;

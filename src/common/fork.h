@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mutexes that a forked child finds free, and what they guard whole: fork waits until no other thread holds one. For
- * all of libamp's, since a child has nobody to unlock what a thread of its parent held. They guard short stretches
- * without the host's code, and nobody holds two.
+ * Mutexes that are free in a forked child, with consistent data: fork waits until no other thread holds one. All
+ * mutexes of libamp are listed, since in a child no thread can unlock a mutex held by a thread of its parent. They
+ * guard short sections without code of the host, and no thread holds two.
  */
 #ifndef AMP_FORK_H
 #define AMP_FORK_H
@@ -20,10 +20,10 @@ struct amp__forkable {
 
 /* From here on until remove. Twice is once. AMP_ERR_NO_MEMORY. */
 amp_status amp__fork_add(struct amp__forkable *forkable, pthread_mutex_t *mutex);
-/* No-op for what is not there. */
+/* No effect if it is not in the list. */
 void amp__fork_remove(struct amp__forkable *forkable);
-/* Was this process forked since the first add? Then what the locks of others guarded may lie half done: the loader's
- * lists, if a thread of the parent was in dlopen. */
+/* Returns true if this process was forked since the first add. Data under locks of other code may then be half changed:
+ * the lists of the loader, if a thread of the parent was in dlopen. */
 bool amp__fork_is_child(void);
 
 #endif

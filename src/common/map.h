@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What initialize looks up again and again: a hash table from 64-bit keys, and a sort of them, both linear. */
+/* Repeated look-ups of initialize: a hash table with 64-bit keys, and a sort of them, both linear. */
 #ifndef AMP_MAP_H
 #define AMP_MAP_H
 
@@ -16,7 +16,7 @@ struct amp__map {
 
 /* NULL: none. */
 void *amp__map_get(const struct amp__map *map, uint64_t key);
-/* Replaces what the key had; value not NULL. */
+/* Replaces the value of the key. value is not NULL. */
 amp_status amp__map_put(struct amp__map *map, uint64_t key, void *value);
 void amp__map_free(struct amp__map *map);
 

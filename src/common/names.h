@@ -11,14 +11,14 @@
 struct amp__names {
     struct amp__keyed *entries;
     size_t n, capacity;
-    _Atomic(bool) sorted; /* also read by who fills it on another thread */
+    _Atomic(bool) sorted; /* also read by the thread that fills it */
 };
 
-/* `tag` tells kinds of texts apart. Several values of one text stay in the order that they were added in. */
+/* Adds a text. `tag`: its kind. Values with the same text stay in the order of adding. */
 amp_status amp__names_add(struct amp__names *names, int tag, const char *text, void *value);
 /* Once, after the last add and before the first find. */
 amp_status amp__names_sort(struct amp__names *names);
-/* The first of *n entries whose text is this one, or has its hash: the caller compares. */
+/* Finds the first of *n entries with this text or its hash. The caller compares the texts. */
 const struct amp__keyed *amp__names_find(const struct amp__names *names, int tag, const char *text, size_t *n);
 void amp__names_free(struct amp__names *names);
 

@@ -25,8 +25,8 @@ static bool store_spare(struct amp__spares *spares, void *memory) {
     return false;
 }
 
-/* A block is out of its place while it is looked at, so that nobody else takes it. One that is twice as large as what
- * is wanted waits for who needs it. */
+/* Takes a block out of the list while it is checked, so that no other thread takes it. A block of twice the needed size
+ * or more stays for a larger need. */
 void *amp__spare_take(struct amp__spares *spares, size_t bytes) {
     for (size_t i = 0; i < AMP__SPARES && bytes >= AMP__SPARE_LEAST; i++) {
         void *block = atomic_exchange(&spares->blocks[i], NULL);

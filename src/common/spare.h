@@ -23,7 +23,7 @@ struct amp__spares {
 void *amp__spare_take(struct amp__spares *spares, size_t bytes);
 /* Given back to the spares that it was taken from, or to NULL: freed. memory may be NULL. */
 void amp__spare_give(struct amp__spares *spares, void *memory);
-/* Frees what is kept. */
+/* Frees the blocks. */
 void amp__spares_clear(struct amp__spares *spares);
 
 #endif

@@ -6,9 +6,9 @@ static _Thread_local struct amp__thread state;
 struct amp__thread *amp__thread_state(void) { return &state; }
 
 /*
- * The anchor may lie in frames of others by now: what stands there is only looked at. A frame that is not below it is
- * none that the wrapper called. (An anchor that is not in its frame is AddressSanitizer's: it can keep locals
- * elsewhere.)
+ * Returns true if the frame of a mark is gone. The anchor may be in the frame of another function now, so it is only
+ * read. A frame that is not below it was not called by the wrapper. (AddressSanitizer can move the anchor out of its
+ * frame.)
  */
 __attribute__((noinline, no_sanitize("address", "thread"))) static bool is_gone(const struct amp__mark *mark,
                                                                                const void *frame) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What libamp keeps per thread: the last error, the scope (whose policy holds), and the marks that wrapped calls leave
- * while they run. All in one thread-local object without a destructor, so that dlopen and thread exit stay simple.
+ * Data of a thread: the last error, the scope (the context with the current policy), and the marks of running wrapped
+ * calls. All in one thread-local object without a destructor, so that dlopen and thread exit stay simple.
  */
 #ifndef AMP_THREAD_H
 #define AMP_THREAD_H
@@ -12,7 +12,7 @@
 #define AMP__ERROR_SIZE 1024
 #define AMP__MARKS 64 /* wrapped forwards and steps nested on one thread; deeper calls pass through */
 
-/* Whose policy holds. set: a scope was entered; context NULL then means none (disabled). */
+/* The current scope. set: a scope was entered. context NULL with `set`: no policy (disabled). */
 struct amp__scope_state {
     amp_context *context;
     bool set;
@@ -27,18 +27,18 @@ typedef struct amp__anchor {
 } amp__anchor;
 
 /*
- * A wrapper that is running on this thread, by the address of its frame. Marks are how a longjmp out of the host is
- * noticed: the stack grows down, so a mark below the present frame belongs to a frame that is gone, and the scope it
- * saved is what must hold again. Where the next call comes from deeper in the stack the address says nothing, but the
- * anchor does: later frames have written over it (unless they left it out as a whole, in a large array that they did
- * not use; then the mark stays until a call from further up).
+ * A wrapper running on this thread, by the address of its frame. Marks detect a longjmp out of the host: the stack
+ * grows down, so a mark below the present frame belongs to a frame that is gone, and the scope that it saved must be
+ * restored. If the next call comes from deeper in the stack, the address does not help but the anchor does, since later
+ * frames have overwritten it (unless a large unused array skipped it, when the mark stays until a call from further
+ * up).
  */
 struct amp__mark {
     uintptr_t frame;
     const amp__anchor *anchor;
     uintptr_t number;
     struct amp__scope_state saved;
-    const void *owner; /* the context whose wrapper it is; it must not end meanwhile */
+    const void *owner; /* context of the wrapper, which must not end meanwhile */
     struct amp__traps traps;       /* masked for the op that runs in the frame; put back if it was jumped over */
     void (*abandoned)(void *user); /* called if the frame was jumped over; may be NULL */
     void *user;
@@ -63,7 +63,7 @@ static inline void amp__thread_recover(struct amp__thread *thread, const void *f
     if (thread->n_marks) amp__thread_drop_gone(thread, frame);
 }
 
-/* Drops the marks above the first `n_marks`, whose frames an exception leaves, and goes back to `scope`. */
+/* Drops the marks above the first `n_marks` when an exception leaves their frames, and restores `scope`. */
 void amp__thread_unwind(struct amp__thread *thread, uint32_t n_marks, struct amp__scope_state scope);
 
 /* Enters `scope` under a mark; false if the marks are exhausted (nothing changed). frame and anchor are
@@ -77,7 +77,7 @@ static inline bool amp__mark_push(struct amp__thread *thread, const void *frame,
     mark->number = (uintptr_t)&thread->marks ^ ++thread->last_number << 16; /* no common word */
 #pragma GCC unroll 16 /* the end of a loop of so many would be mispredicted at each call */
     for (size_t i = 0; i < AMP_COUNT(anchor->words); i++) anchor->words[i] = mark->number;
-    __asm__ volatile("" : : "r"(anchor) : "memory"); /* nobody reads them but is_gone, later */
+    __asm__ volatile("" : : "r"(anchor) : "memory"); /* read later by is_gone only */
     mark->saved = thread->scope;
     mark->owner = NULL;
     mark->traps.masked = false;
@@ -89,7 +89,7 @@ static inline bool amp__mark_push(struct amp__thread *thread, const void *frame,
 static inline struct amp__mark *amp__mark_top(struct amp__thread *thread) {
     return &thread->marks[thread->n_marks - 1];
 }
-/* Whose wrapper the mark on top is. */
+/* Sets the context of the top mark. */
 static inline void amp__mark_own(struct amp__thread *thread, const void *owner) {
     amp__mark_top(thread)->owner = owner;
 }

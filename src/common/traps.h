@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Floating-point traps. Some C trainers switch them on; an fp16 infinity, which the scaler expects now and then, would
- * kill them. While an op runs on substituted values, and while a bracket is open, they are masked on that thread. What
- * is put back is the whole environment as it was, flags included. Costs two register reads where no trap is on.
+ * Floating-point traps. Some C trainers switch them on, and an fp16 infinity, which the scaler expects now and then,
+ * would kill them. They are masked on the thread while an op runs on substituted values and while a bracket is open.
+ * Then the whole environment is restored, with its flags. Costs two register reads if no trap is on.
  */
 #ifndef AMP_TRAPS_H
 #define AMP_TRAPS_H

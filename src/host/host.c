@@ -49,7 +49,7 @@ struct amp__hooks amp__hooks_enter(void) {
     return hooks;
 }
 
-/* Keeps the host's status; the message says what libamp was doing. */
+/* Returns the status of the host with a message about the hook. */
 amp_status amp__hook_failed(amp_status status, const char *hook, const char *name) {
     return amp__fail(status < 0 ? status : AMP_ERR_HOST_FAILED, "the host's hook %s failed%s%s (status %d)", hook,
                      name ? " on " : "", name ? name : "", (int)status);
@@ -132,7 +132,7 @@ amp_status amp__host_find(const amp_host *host, void *tensor, const char *name, 
     return amp__host_judge(&view, name, out);
 }
 
-/* What lies on a device is handled by those who know that it may. */
+/* Refuses elements on a device, for callers that cannot handle them. */
 static amp_status judge_here(const amp_tensor_view *view, const char *name, struct amp__elements *out) {
     struct amp__elements now;
     AMP_TRY(amp__host_judge(view, name, &now));
@@ -236,7 +236,7 @@ amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, doubl
     return status == AMP_OK ? AMP_OK : amp__hook_failed(status, "reduce", NULL);
 }
 
-/* What amp_nccl_reduce says of a failure is worth more than its status. */
+/* Keeps the message of amp_nccl_reduce, which is more useful than its status. */
 amp_status amp__host_reduce_on_device(const amp_host *host, void *stream, float *values, size_t n) {
     AMP_CLEANUP(leave_hook) const bool was_inside = enter_hook();
     (void)amp__fail(AMP_OK, "%s", "");

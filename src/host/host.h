@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The host's hooks behind one door: every call into the host goes through here, so that a failure always says which
- * hook failed on what, and what comes back is validated before anybody uses it.
+ * The hooks of the host. Every call into the host goes through here, so that an error always names the hook and its
+ * object, and results are validated before use.
  */
 #ifndef AMP_HOST_H
 #define AMP_HOST_H
@@ -9,10 +9,10 @@
 #include "amp_kernels.h"
 #include "common/common.h"
 
-/* Copies the caller's structure; `what` names it in messages ("model 0"). */
+/* Copies the structure of the caller. `what`: its name in messages ("model 0"). */
 amp_status amp__host_copy(amp_host *host, const amp_host *given, const char *what);
 
-/* AMP_ERR_MISSING_HOOK "<who> needs the hook <hook>: <advice>" unless present. */
+/* Fails with AMP_ERR_MISSING_HOOK "<who> needs the hook <hook>: <advice>" unless present. */
 amp_status amp__host_need(bool present, const char *hook, const char *who, const char *advice);
 
 /* A tensor's elements, checked. dtype from the view. */
@@ -25,22 +25,23 @@ struct amp__elements {
     const int64_t *shape;   /* the host's: until the next call of a hook */
     const int64_t *strides; /* the same; NULL: one compact block */
 };
-/* The same in two steps: what the host says, */
+/* Reads a view from the host. First half of amp__host_find. */
 amp_status amp__host_view(const amp_host *host, void *tensor, const char *name, amp_tensor_view *view);
-/* and what to make of it. */
+/* Checks a view and converts it. Second half of amp__host_find. */
 amp_status amp__host_judge(const amp_tensor_view *view, const char *name, struct amp__elements *out);
-/* What nearly all views are: a compact, aligned block of 16- or 32-bit floats in the CPU's memory, not empty. False: it
- * takes a judge. */
+/* Returns true for the commonest views: a compact, aligned, non-empty block of 16- or 32-bit floats in CPU memory.
+ * False: use amp__host_judge. */
 bool amp__view_is_plain(const amp_tensor_view *view, amp_span *span);
-/* Fails on what no level can train: sparse, complex, fp8, devices but CUDA's, elements that overlap. */
+/* Finds the elements of a tensor. Fails for tensors that no level can train: sparse, complex, fp8, on devices without a
+ * backend, with overlapping elements. */
 amp_status amp__host_find(const amp_host *host, void *tensor, const char *name, struct amp__elements *out);
-/* Fails on what lies on a device too, */
+/* Finds the elements of a tensor in CPU memory. Also fails for tensors on a device. */
 amp_status amp__host_layout(const amp_host *host, void *tensor, const char *name, struct amp__elements *out);
-/* and on blocks with gaps. */
+/* Finds the elements of a compact tensor in CPU memory. */
 amp_status amp__host_elements(const amp_host *host, void *tensor, const char *name, struct amp__elements *out);
 
 amp_dtype amp__host_viewed_dtype(const amp_host *host, void *tensor);
-/* AMP_DTYPE_OTHER where nothing can be learnt. */
+/* Returns the logical type, or AMP_DTYPE_OTHER if it is unknown. */
 static inline amp_dtype amp__host_dtype(const amp_host *host, void *tensor) {
     return host->dtype ? host->dtype(host->self, tensor) : amp__host_viewed_dtype(host, tensor);
 }
@@ -55,7 +56,7 @@ struct amp__hooks {
 struct amp__hooks amp__hooks_enter(void);
 static inline void amp__hooks_leave(const struct amp__hooks *hooks) { *hooks->inside = hooks->was_inside; }
 amp_status amp__hook_failed(amp_status status, const char *hook, const char *name);
-/* The hook grad in such a row; what it fails with is the caller's to word. */
+/* Calls the hook grad in such a sequence. The caller makes the message of an error. */
 static inline amp_status amp__hooks_grad(const struct amp__hooks *hooks, const amp_host *host, void *tensor,
                                          void **grad) {
     (void)hooks;
@@ -87,7 +88,8 @@ static inline bool amp__host_owns_memory(const amp_host *host) { return host->al
 /* ---- strides.c: elements that are no compact block, transposed, sliced, in padded rows, backwards ---- */
 /* They are gathered into a compact block in row-major order, worked on there, and scattered back. */
 
-/* Can no two elements be one? Exact for what views make of a tensor; refuses some other layouts that interleave. */
+/* Returns true if no two elements can overlap. Exact for views that a slicing of a tensor can make. Returns false for
+ * some other layouts that interleave. */
 bool amp__strides_apart(int32_t ndim, const int64_t *shape, const int64_t *strides);
 /* Do some strides run backwards? */
 bool amp__strides_negative(const struct amp__elements *at);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- properties of the processor --------------------------------------------------------------------------------- */
+/* ---- properties of the processor ---- */
 
 /* A set counts only if all of its parts are there, and if the operating system saves the registers that it uses. */
 uint32_t amp__cpu_decode(const struct amp__cpuid *id) {

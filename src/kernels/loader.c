@@ -45,7 +45,7 @@ static struct backend backends[AMP__BACKENDS] = {
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 static struct amp__forkable loading_forkable;
 
-/* ---- functions for plugins --------------------------------------------------------------------------------------- */
+/* ---- functions for plugins ---- */
 
 static amp_status host_fail(amp_status status, const char *text) { return amp__fail(status, "%s", text); }
 

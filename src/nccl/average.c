@@ -73,7 +73,7 @@ AMP_API amp_status amp_nccl_average_ready(amp_nccl_average *average, size_t inde
     return amp__fail(average->failed, "amp_nccl_average_ready: %s", average->why);
 }
 
-/* Zeros in the place of what was not announced, multiplied where they lie; the first of them, or n. */
+/* Writes zeros for gradients that were not announced. Returns the first of them, or n. */
 static size_t fill_up(amp_nccl_average *average) {
     size_t first = average->n;
     for (size_t i = average->n; i--;) {

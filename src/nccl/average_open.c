@@ -86,7 +86,7 @@ static amp_status memory_run(const amp_nccl *nccl, struct amp__memory_call *call
     return nccl->backend->memory_run(nccl->memory, call);
 }
 
-/* A number for what must be equal on all ranks, that a float holds. */
+/* Returns a hash of the values that must be equal on all ranks, exact in a float. */
 static float digest(const amp_nccl_average *average, const amp_nccl_options *options) {
     const uint64_t of_all[] = { average->n, options->bucket_bytes, (uint64_t)(options->average == AMP_OFF) };
     uint64_t sum = amp__sum64(0, of_all, sizeof of_all);
@@ -140,7 +140,7 @@ static amp_status allocate_average(amp_nccl_average *average, const amp_span *gr
     return AMP_OK;
 }
 
-/* What lies between gradients is added up with them, and stays 0. */
+/* Starts an average. Padding between gradients is summed too, and stays 0. */
 static amp_status start_average(amp_nccl_average *average, const amp_span *grads, const amp_nccl_options *options) {
     const amp_device device = { AMP__DEVICE_CUDA, average->nccl->comm.id };
     AMP_TRY(allocate_average(average, grads, options));

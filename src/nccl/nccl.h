@@ -47,7 +47,7 @@ struct amp_nccl_average {
     amp_span *grads;        /* where they were announced */
     bool *announced;
     size_t next;            /* the bucket that is sent next */
-    amp_status failed;      /* the first error, */
+    amp_status failed;      /* first error of the pass */
     char why[1024];         /* and its words */
 };
 

@@ -48,7 +48,8 @@ enum field { PATCH_OPS, KEEP_BATCHNORM_FP32, MASTER_WEIGHTS, CAST_MODEL_TYPE, N_
 
 enum levels_of_rule { CASTING, OTHERS, ALL };
 
-/* What a level refuses: a field may take only values with a bit in `allowed`. Values are small for all four fields. */
+/* Allowed values at a level: a field may take only values with a bit in `allowed`. Values are small for all four
+ * fields. */
 static const struct rule {
     enum levels_of_rule levels; /* that cast ops, that do not, all */
     enum field field;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a level means, as data, and which overrides it allows. */
+/* The properties of a level as data, and its allowed overrides. */
 #ifndef AMP_LEVELS_H
 #define AMP_LEVELS_H
 
@@ -12,7 +12,7 @@ struct amp__properties {
     bool keep_batchnorm_fp32;
     bool master_weights;
     bool split_masters; /* kept as a bfloat16 parameter and a remainder of 16 bits */
-    bool own_masters; /* and all of them are the host's own FP32 blocks: nothing stands apart */
+    bool own_masters; /* all masters are FP32 blocks of the host itself, without copies */
     bool cache;
     bool emulate; /* the host knows FP32 only: values are rounded through the low type and stay FP32 */
     amp_switch gate; /* as amp_config has it */
@@ -29,7 +29,7 @@ struct amp__properties {
     float unused_init_scale; /* amp_config.init_scale where the loss scale is static; 0: not set */
 };
 
-/* A row of AMP_LEVEL_MAP: what a level does by default. Levels are asked for what they do, not for their names. */
+/* A row of AMP_LEVEL_MAP: the defaults of a level. Code tests these properties, not the names of levels. */
 struct amp__level {
     const char *name; /* "O1" */
     amp_dtype low, cast_model_type;
@@ -67,8 +67,8 @@ static inline bool amp__emulates_model(const struct amp__properties *properties)
     return properties->emulate && amp__retypes(properties);
 }
 
-/* Scale 1 that never changes, no masters apart, and nobody wants a look: gradients are what FP32 training has, nothing
- * needs doing. */
+/* Returns true for a constant scale of 1 without separate masters and without a check: gradients are those of FP32
+ * training, and a bracket has no work. */
 static inline bool amp__scaling_is_trivial(const struct amp__properties *properties) {
     return !amp__scaler_skips(&properties->scaler) && (!properties->master_weights || properties->own_masters);
 }

@@ -43,7 +43,7 @@ static const char *const torch_names[] = {
 };
 #undef AMP_LIST_OP
 
-/* What hosts without PyTorch call an op of the lists. */
+/* Names of listed ops in hosts without PyTorch. */
 static const struct {
     const char *name, *listed;
 } synonyms[] = { { "gemm", "matmul" }, { "sgemm", "matmul" } };

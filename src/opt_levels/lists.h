@@ -24,7 +24,7 @@ const char *amp__lists_name(int32_t lists); /* "apex" */
 /* Does the set cast fp64 tensors down too? Apex does, torch does not. */
 bool amp__lists_cast_fp64(int32_t lists);
 const char *amp__class_name(amp_class op_class); /* "lower" */
-/* What to use instead of a banned op, or a general answer. */
+/* Returns the replacement for a banned op, or general advice. */
 const char *amp__banned_advice(const char *base_name);
 /* The i-th entry of a set; false behind the last. */
 bool amp__list_op(int32_t lists, size_t i, amp_list_op *op);

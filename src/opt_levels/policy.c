@@ -7,7 +7,7 @@
 #include "opt_levels/policy.h"
 #include "opt_levels/lists.h"
 
-/* The type of what the op updates in place; DEFAULT if it updates nothing floating. */
+/* Returns the type of the operand that the op updates in place, or DEFAULT if there is no floating one. */
 static amp_dtype in_place_type(const struct amp__operand *operands, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (operands[i].read_write && amp__is_floating(operands[i].dtype)) return operands[i].dtype;

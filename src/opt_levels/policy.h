@@ -5,7 +5,7 @@
 
 #include "opt_levels/levels.h"
 
-/* What kind of argument a dtype came from. */
+/* An argument by its type and kind. */
 struct amp__operand {
     amp_dtype dtype;
     bool in_list;    /* from a Tensor[] argument */
@@ -34,7 +34,7 @@ static inline void amp__operands_add(struct amp__operands *operands, struct amp_
 amp_dtype amp__operands_type(const struct amp__operands *operands);
 bool amp__operands_all_fp32(const struct amp__operands *operands);
 
-/* Which operands are cast, and into what. */
+/* The operands to cast, and their type. */
 struct amp__ruling {
     amp_dtype target;    /* AMP_DTYPE_DEFAULT: nothing is cast */
     uint8_t casts;       /* the types that are cast to it: bits 1 << amp_dtype */

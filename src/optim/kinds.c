@@ -53,7 +53,7 @@ static void adagrad(const amp_optim *rule, const struct amp__optim_tensor *tenso
     amp__optim_pass(amp__kernels_get()->adagrad, u, (size_t)tensor->param.size);
 }
 
-/* The second moment is kept as a norm, not squared: what float holds of the one it need not hold of the other. */
+/* The second moment is stored as a norm, not squared, since the square can leave the range of float. */
 static void novograd(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
     float *second = tensor->moments[1];
     const double norm = (double)amp__optim_norm_of_grad(tensor), before = (double)*second;

@@ -102,7 +102,7 @@ static float limit_of(const amp_optim *rule, const amp_optim_tensors *t) {
     return amp__optim_limit(rule, (float)sqrt(squares));
 }
 
-/* Then what it wrote first is not found in the caches anyway. */
+/* Returns true if the first results are out of the caches at the end anyway. */
 static bool exceeds_caches(const amp_optim *rule, const amp_optim_tensors *t) {
     uint64_t bytes = 0;
     if (!t->low) return false;

@@ -21,7 +21,7 @@ enum { AMP__OPTIM_KINDS = 0 AMP_OPTIM_MAP(AMP__OPTIM_COUNT) };
 
 struct amp__optim_tensor;
 
-/* What one kind of AMP_OPTIM_MAP is. */
+/* An entry of AMP_OPTIM_MAP. */
 struct amp__optim_kind {
     const char *name;
     uint32_t flags; /* that it takes */
@@ -66,17 +66,17 @@ struct amp__optim_tensor {
     float *moments[AMP__MOMENTS];
     uint64_t *steps;
     float inv_scale, factor; /* the gradient is grad * inv_scale * factor */
-    double squares;          /* its sum of squares then, or */
-    float grad_norm;         /* its L2 norm, */
+    double squares;          /* sum of squares of the gradient, if has_squares */
+    float grad_norm;         /* L2 norm of the gradient, if has_norm */
     bool has_squares, has_norm; /* if they are known: else they are computed where they are needed */
     const struct amp__powers *powers; /* of this step or of another; NULL: none */
     bool stream;             /* the step reads and writes more than the caches hold */
     void *elements, *spread; /* the caller's own */
 };
 
-/* What a step before which `steps` were applied needs. */
+/* Returns the powers for a step with `steps` steps before it. */
 struct amp__powers amp__optim_powers(const amp_optim *rule, uint64_t steps);
-/* What a step reads and writes of a tensor that has a 16-bit copy. */
+/* Returns the bytes that a step reads and writes for a tensor with a 16-bit copy. */
 uint64_t amp__optim_bytes(const amp_optim *rule, amp_dtype grad, uint64_t size);
 
 /* The sum of squares of a tensor's unscaled gradient. The functions of this section run in the default floating-point
@@ -87,7 +87,7 @@ float amp__optim_limit(const amp_optim *rule, float norm_of_all);
 /* The step. `limit` as above. */
 void amp__optim_update(const amp_optim *rule, const struct amp__optim_tensor *tensor, float limit);
 
-/* What the steps of kinds.c are made of. The norms are the tensor's known ones, or are computed here. */
+/* Functions for the steps of kinds.c. Norms are the known ones of the tensor, or are computed here. */
 float amp__optim_norm_of_grad(const struct amp__optim_tensor *tensor);
 float amp__optim_norm_of_param(const struct amp__optim_tensor *tensor);
 struct amp__powers amp__optim_powers_of(const amp_optim *rule, const struct amp__optim_tensor *tensor);
@@ -106,13 +106,13 @@ double amp__power(double base, uint64_t n);
 
 /* ---- state.c ---- */
 
-/* What an optimizer keeps of one parameter. */
+/* The state of an optimizer for one parameter. */
 struct amp__optim_state {
     float *moments[AMP__MOMENTS];
     uint64_t size; /* elements of the parameter */
     uint64_t steps; /* where `place` is set, those of the last look at the device */
     uint32_t group;
-    struct amp__place *place; /* whose memory the moments are in; NULL: the CPU's */
+    struct amp__place *place; /* place with the moments; NULL: the CPU */
 };
 
 /* Parameters on one device (bracket/fused_device.c): they are stepped there, group by group. */
@@ -122,8 +122,8 @@ struct amp__optim_on_device {
     uint32_t *which;          /* their indices, group by group */
     size_t *first;            /* group k has which[first[k]] to which[first[k + 1]] */
     uint64_t *steps;          /* on the device, in the order of which */
-    amp_span *spans;          /* room for a step: SPANS lists of n, */
-    void **remainders;        /* what split masters have beside their parameters, */
+    amp_span *spans;          /* room for a step: SPANS lists of n */
+    void **remainders;        /* remainders of split masters */
     void **elements;
     amp_device_list **lists;  /* one a group, and one for the norm of all */
 };

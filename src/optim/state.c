@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an optimizer of libamp's keeps: its groups' rules, and moments and steps of each parameter. */
+/* The state of an optimizer of libamp: the rules of its groups, and moments and steps of each parameter. */
 #include "optim/optim.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One step of one tensor: what depends on the rule, the step's number and norms is computed here in double and rounded
- * once; the rest is the kernels'. All of it in the default floating-point environment.
+ * One step of one tensor. Numbers that depend on the rule, the step number and norms are computed here in double and
+ * rounded once, the rest by the kernels. All in the default floating-point environment.
  */
 #include "kernels/kernels.h"
 #include "kernels/walk.h"
@@ -109,7 +109,7 @@ static size_t block_end(size_t at, size_t end) { return end - at < AMP__SUM_BLOC
 struct pass {
     const struct amp__update *u;
     amp__update_fn *kernel;
-    amp__update_squares_fn *squares_kernel; /* or this, */
+    amp__update_squares_fn *squares_kernel; /* or a kernel with sums of squares */
     double (*squares)[2];                   /* which gives each block's here */
 };
 

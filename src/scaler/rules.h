@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rules of the loss scale, tick by tick, in plain arithmetic: C compiles them for the host, nvcc for a device, and
- * both give the same bits. docs/guide/loss-scaling.md has each mode's rule, its defaults and its source; tests/parity
- * replays the originals.
+ * The rules of the loss scale in plain arithmetic: C compiles them for the host, nvcc for a device, with the same bits.
+ * docs/guide/loss-scaling.md has the rule of each mode, its defaults and its source, tests/parity replays the
+ * originals.
  *
- * Products and quotients are formed in double and rounded once more, to the FP32 scale: so does torch, whose scale is a
- * float and whose factors are doubles. With factors that are floats that is one rounding (a product is exact in double;
- * a quotient's 53 bits are more than 2 * 24 + 2). Nothing overflows or underflows, so nothing traps.
+ * Products and quotients are computed in double and rounded once more to the FP32 scale, as in PyTorch, with a float
+ * scale and double factors. With float factors that is one rounding (a product is exact in double, and the 53 bits of a
+ * quotient are more than 2 * 24 + 2). Nothing overflows or underflows, so nothing traps.
  */
 #ifndef AMP_SCALER_RULES_H
 #define AMP_SCALER_RULES_H
@@ -21,8 +21,8 @@
 #define AMP__RULE static inline
 #endif
 
-/* 0 < min_scale <= init_scale <= max_scale < infinity; growth > 1, backoff < 1, of floats' range, and floats where the
- * original multiplies in FP32; window and hysteresis at least 1. */
+/* 0 < min_scale <= init_scale <= max_scale < infinity. growth > 1 and backoff < 1 are in the range of float, and floats
+ * if the original multiplies in FP32. window and hysteresis are at least 1. */
 struct amp__scaler_settings {
     int32_t mode; /* AMP_SCALER_MAP */
     bool dynamic;
@@ -64,14 +64,14 @@ AMP__RULE float amp__rule_backed_off(float scale, const struct amp__scaler_setti
     return amp__rule_bounded(by, settings);
 }
 
-/* torch and jmp: a scale that would round to infinity stays what it is, below whatever ceiling. */
+/* torch and jmp: a scale that would round to infinity stays, below any max_scale. */
 AMP__RULE float amp__rule_grown_if_finite(float scale, const struct amp__scaler_settings *settings) {
     /* halfway from the largest float to 2^128 */
     const double first_infinite = 340282356779733661637539395458142568448.0;
     return (double)scale * settings->growth < first_infinite ? amp__rule_grown(scale, settings) : scale;
 }
 
-/* ---- what the modes share ---- */
+/* ---- common parts of the modes ---- */
 
 /* An overflow: is it one too many? */
 AMP__RULE bool amp__rule_exceeds_hysteresis(struct amp__scaler *state) {
@@ -161,8 +161,8 @@ AMP__RULE void amp__rule_dynamic(struct amp__scaler *state, const struct amp__sc
     }
 }
 
-/* A static scale of 1 changes nothing about the gradients, so it steps as FP32 training would, unless it is told to
- * look. Any other static scale may be what overflowed, so it skips (Apex steps on; on the list of differences). */
+/* A static scale of 1 does not change gradients, so it steps as FP32 training would, unless check_finite is on. Any
+ * other static scale may have caused the overflow, so it skips (Apex steps: see the list of differences). */
 AMP__RULE amp_action amp__rule_static(struct amp__scaler *state, const struct amp__scaler_settings *settings,
                                       bool found_inf) {
     if (found_inf && (state->scale != 1.0f || settings->check_finite)) {
@@ -184,7 +184,7 @@ AMP__RULE amp_action amp__rule_update(struct amp__scaler *state, const struct am
     return action;
 }
 
-/* What gradients of a bracket with this scale are multiplied with. */
+/* Returns the factor for gradients of a bracket with this scale. */
 AMP__RULE float amp__rule_inverse(float scale) { return (float)(1.0 / (double)scale); }
 
 /* ---- a scaler that lives on a device ---- */
@@ -195,10 +195,10 @@ AMP__RULE float amp__rule_inverse(float scale) { return (float)(1.0 / (double)sc
  * launch of amp__rule_end. So the host has no part in an iteration, and a graph that is replayed counts by itself. */
 struct amp__device_scaler {
     struct amp__scaler state;
-    /* With `found`, what the ranks tell one another at the end of a bracket, by maximum; above 0: yes */
+    /* exchanged by the ranks at the end of a bracket, by maximum, with `found`. Above 0: yes */
     float gave_up;       /* an error, or a cancel */
     float ended;         /* no cancel; yes, but for a cancel's moment */
-    /* by the kernels of the open bracket, and of those before it whose check was delayed; 0: nothing */
+    /* set by the kernels of the open bracket and of earlier ones with a delayed check; 0: all finite */
     float found;
     uint32_t first;      /* least number of a tensor that was not finite, with `found`; else AMP__NO_TENSOR */
     float inverse;       /* of the scale that the open bracket has, or the next one will */
@@ -224,7 +224,7 @@ AMP__RULE amp_action amp__rule_give_up(struct amp__device_scaler *scaler) {
     return AMP_SKIP;
 }
 
-/* What it decided, to who asks again. */
+/* Returns the action again. */
 AMP__RULE amp_action amp__rule_decided(const struct amp__device_scaler *scaler) {
     return scaler->given_up ? AMP_SKIP : scaler->action;
 }

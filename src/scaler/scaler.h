@@ -9,7 +9,7 @@
 #include "common/common.h"
 #include "scaler/rules.h"
 
-/* What AMP_SCALER_MAP says of a mode. */
+/* An entry of AMP_SCALER_MAP. */
 struct amp__scaler_mode {
     const char *name;
     float init_scale, min_scale, max_scale;
@@ -31,7 +31,8 @@ static inline bool amp__scales(const struct amp__scaler_settings *settings) {
     return settings->dynamic || settings->init_scale != 1.0f;
 }
 
-/* Is an overflow a reason to skip? A static scale of 1 cannot have caused it, but may be told to look. */
+/* Returns true if an overflow causes a skip. A static scale of 1 cannot have caused the overflow, but check_finite may
+ * be on. */
 static inline bool amp__scaler_skips(const struct amp__scaler_settings *settings) {
     return amp__scales(settings) || settings->check_finite;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arguments and returns: what stands before a name. What stands behind it: buffers.c. */
+/* Arguments and returns: the part before a name. The part behind it: buffers.c. */
 #include "schema/parser.h"
 #include "schema/structs.h"
 #include "schema/types.h"
@@ -8,7 +8,7 @@
 
 #define MAX_LIST 65535 /* Tensor[n] */
 
-/* What is known of a type while it is read. */
+/* The type while it is read. */
 struct reading {
     const char *start;
     const struct amp__type *type; /* NULL: a struct */
@@ -138,7 +138,7 @@ static uint32_t take_stars(struct amp__lexer *lexer) {
     return n;
 }
 
-/* What may not stand behind a type that is neither a Tensor nor the elements of a buffer. */
+/* Refuses suffixes of a type that is neither a Tensor nor the elements of a buffer. */
 static amp_status check_plain(const struct amp__parser *p, const struct amp__arg *arg) {
     const struct amp__token *token = &p->lexer.token;
     const bool pointer = arg->kind == AMP__POINTER || arg->kind == AMP__STRUCT_POINTER;

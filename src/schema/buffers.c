@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* '[' ( '?' | expression { ',' expression } [ ':' expression ] ) ']', the lexer behind the '['. With `expressions`,
- * writes what it reads and looks names up. */
+/* '[' ( '?' | expression { ',' expression } [ ':' expression ] ) ']', with the lexer behind the '['. With `expressions`
+ * it writes the result and looks names up. */
 static amp_status take_extents(struct amp__lexer *lexer, const struct amp__scope_of_names *names, struct amp__arg *arg,
                                struct amp__expression **expressions, struct amp__operation **operations,
                                uint32_t *n_operations) {
@@ -20,7 +20,7 @@ static amp_status take_extents(struct amp__lexer *lexer, const struct amp__scope
             return amp__lexer_fault(lexer, at, NULL, "a buffer has at most %d dimensions", AMP__MAX_DIMS);
         AMP_TRY(amp__expression_take(lexer, names, scratch, &n));
         if (expressions) {
-            /* up to what follows; the white space between is cut off where the text is copied */
+            /* up to the next token; trailing white space is cut off when the text is copied */
             *(*expressions)++ = (struct amp__expression){ at, *operations, (uint32_t)(lexer->token.at - at), n };
             memcpy(*operations, scratch, n * sizeof scratch[0]);
             *operations += n;

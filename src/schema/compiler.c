@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The compiler of extents: precedence climbing over the operators of C. extents.c runs what it makes. */
+/* The compiler of extents: precedence climbing over the operators of C. extents.c runs the result. */
 #include "schema/expression.h"
 #include "schema/schema.h"
 #include "schema/structs.h"
@@ -27,7 +27,7 @@ static amp_status emit(struct compiler *c, uint8_t code, int64_t value) {
     return AMP_OK;
 }
 
-/* The jump at `from` goes to what comes next. */
+/* Sets the target of the jump at `from` to the next operation. */
 static void land(struct compiler *c, uint32_t from) { c->operations[from].value = c->n; }
 
 /* The expression itself is the first level. */
@@ -77,7 +77,7 @@ static amp_status unknown_name(const struct compiler *c) {
     return fault(c, text.length > empty + 1 ? hint : NULL, "no argument has this name");
 }
 
-/* The lexer stands on the member's name, behind `arg` and '.' or '->'. */
+/* Takes a member of `arg`, with the lexer at its name behind '.' or '->'. */
 static amp_status take_member(struct compiler *c, uint32_t arg, bool by_pointer) {
     const struct amp__arg *owner = c->names ? &c->names->args[arg] : NULL;
     struct amp__member field = { .argument = (uint8_t)arg };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Extents of raw buffers: integer expressions over the arguments of a call, as in C. Compiled by the schema parser to a
- * postfix program, run at each call that needs it. Arithmetic is that of int64; what overflows is an error.
+ * Extents of raw buffers: integer expressions over the arguments of a call, as in C. The schema parser compiles them to
+ * a postfix program, which runs at each call that needs it. Arithmetic is int64, and an overflow is an error.
  */
 #ifndef AMP_EXPRESSION_H
 #define AMP_EXPRESSION_H
@@ -19,7 +19,7 @@ enum amp__operation_code {
     AMP__OP_NEGATE, AMP__OP_NOT, AMP__OP_BOOLEAN, /* of the top; BOOLEAN: !!x */
     AMP__OP_MULTIPLY, AMP__OP_DIVIDE, AMP__OP_REMAINDER, AMP__OP_ADD, AMP__OP_SUBTRACT,
     AMP__OP_LESS, AMP__OP_LESS_EQUAL, AMP__OP_GREATER, AMP__OP_GREATER_EQUAL, AMP__OP_EQUAL, AMP__OP_NOT_EQUAL,
-    /* `value` is the operation to go on with. What C does not evaluate is not evaluated: K && N/K is safe. */
+    /* `value` is the next operation. Operands that C does not evaluate are not evaluated, so that K && N/K is safe. */
     AMP__OP_AND,    /* zero: leave 0 and jump; else pop */
     AMP__OP_OR,     /* not zero: leave 1 and jump; else pop */
     AMP__OP_BRANCH, /* pop; zero: jump */
@@ -50,7 +50,7 @@ struct amp__expression {
     uint32_t length, n;
 };
 
-/* What an expression may name: arguments, the kind of each says whether it is an integer, and members of structs. */
+/* The names for an expression: arguments, with their kinds to find integers, and members of structs. */
 struct amp__arg;
 struct amp__struct;
 struct amp__scope_of_names {
@@ -60,8 +60,8 @@ struct amp__scope_of_names {
     uint32_t n;
 };
 
-/* Reads one expression into `operations`, which has room for AMP__MAX_OPERATIONS, and the lexer to what follows it.
- * names NULL: names are not looked up (arguments may be named before they are declared), the length is right. */
+/* Reads one expression into `operations`, with room for AMP__MAX_OPERATIONS, and moves the lexer behind it. names NULL:
+ * names are not looked up (arguments may be used before they are declared), but the length is right. */
 amp_status amp__expression_take(struct amp__lexer *lexer, const struct amp__scope_of_names *names,
                                 struct amp__operation *operations, uint32_t *n);
 

@@ -82,7 +82,7 @@ bool amp__lexer_take(struct amp__lexer *lexer, const char *text) {
 #define WINDOW 96    /* bytes of the schema that a message shows */
 #define WINDOW_AT 64 /* of them at most before the fault */
 
-/* One column a byte, whatever the bytes are, so that the caret stands where it should. */
+/* One column a byte for any byte, so that the caret is at the right column. */
 static char printable(char c) { return is_space(c) ? ' ' : c < ' ' || c > '~' ? '?' : c; }
 
 amp_status amp__lexer_fault(const struct amp__lexer *lexer, const char *at, const char *hint, const char *format, ...) {

@@ -23,14 +23,14 @@ struct amp__token {
 
 /* A value: copy it to look ahead. */
 struct amp__lexer {
-    const char *op;   /* whose schema it is, for messages */
+    const char *op;   /* op of the schema, for messages */
     const char *text; /* the whole of it, NUL-terminated */
     struct amp__token token;
 };
 
 void amp__lexer_start(struct amp__lexer *lexer, const char *op, const char *text);
 void amp__lexer_advance(struct amp__lexer *lexer);
-/* Takes in what follows the present token directly, as long as it consists of word characters, ':' and '.'. */
+/* Extends the present token by the characters directly behind it that are word characters, ':' or '.'. */
 void amp__lexer_extend_name(struct amp__lexer *lexer);
 
 bool amp__token_is(const struct amp__token *token, const char *text);

@@ -12,7 +12,7 @@
 
 /* ---- arguments and return ---- */
 
-/* What may stand behind an argument in other notations. */
+/* Returns a hint for other notations behind an argument. */
 static const char *hint_behind_argument(const struct amp__token *token) {
     if (amp__token_is(token, "*")) return "write pointer for a C pointer";
     if (amp__token_is(token, "=")) return "a C function has no default arguments";
@@ -149,7 +149,7 @@ static amp_status build_extents(const struct amp__parser *p, struct amp__express
     return AMP_OK;
 }
 
-/* What the schema says of all its arguments together. */
+/* Adds up the properties of all arguments. */
 static void sum_up(struct amp__schema *schema, uint32_t i) {
     const struct amp__arg *arg = &schema->args[i];
     schema->n_tensors += arg->kind == AMP__TENSOR;
@@ -161,7 +161,7 @@ static void sum_up(struct amp__schema *schema, uint32_t i) {
     schema->takes_pointers |= arg->kind == AMP__POINTER && !(arg->flags & AMP__STATELESS);
 }
 
-/* The text goes in twice: as it is, and cut up into names. Behind every name stands a byte that no name needs. */
+/* Builds the arguments. The text is copied twice: as it is, and cut into names. The byte behind each name is free. */
 static void build_args(const struct amp__parser *p, struct amp__schema *schema, char *names) {
     const char *text = p->lexer.text;
     char *const none = names + strlen(text);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A C prototype where a schema is wanted: the same in the right form, for the message. What is handed back is a schema,
- * which the parser itself has read; of what has no form in a schema the message says where it is and what to do.
+ * A C prototype in place of a schema: the message proposes the schema for it, after the parser has read the proposal
+ * itself. For parts without a form in a schema the message has the position and the remedy.
  */
 #include "schema/parser.h"
 #include "schema/structs.h"
@@ -30,7 +30,7 @@ static bool one_of(const struct amp__token *token, const char *const *list, size
     return false;
 }
 
-/* What plays no part in how a value is passed. */
+/* Returns true for words without effect on the passing of a value. */
 static bool plays_no_part(const struct amp__token *token) {
     static const char *const list[] = { "volatile", "restrict", "__restrict", "__restrict__", "static", "extern",
                                         "inline", "__inline", "__inline__", "typedef", "register", "_Noreturn" };
@@ -38,7 +38,7 @@ static bool plays_no_part(const struct amp__token *token) {
     return one_of(token, list, AMP_COUNT(list), &index);
 }
 
-/* From '(' or '[' behind what closes it. */
+/* Moves from '(' or '[' behind the closing bracket. */
 static bool skip_brackets(struct amp__lexer *at) {
     int depth = 0;
     do {
@@ -140,7 +140,7 @@ static bool take_word(struct amp__lexer *at, struct declared *d, struct loose *l
     return true;
 }
 
-/* What begins with '(' inside a declaration. */
+/* Takes parentheses inside a declaration. */
 static bool take_parentheses(struct amp__lexer *at, struct declared *d, struct loose *loose) {
     if (is_pointed(*at)) {
         settle_declared(d, loose, false);
@@ -219,7 +219,7 @@ static const char *number_of(const struct declared *d) {
     return names[d->n[UNSIGNED] > 0][d->n[CHAR] ? 0 : d->n[SHORT] ? 1 : d->n[LONG] > 1 ? 4 : d->n[LONG] ? 3 : 2];
 }
 
-/* What stands in the prototype at `at`, parameter `which` of it from 1 on (0: the result), has no form in a schema. */
+/* Refuses a part of a prototype without a form in a schema: at `at`, in parameter `which` from 1 (0: the result). */
 static amp_status refuse_prototype(const struct amp__parser *p, const char *at, uint32_t which, const char *hint,
                                    const char *what) {
     if (!which) return amp__lexer_fault(&p->lexer, at, hint, "the result of this C prototype: %s", what);
@@ -298,7 +298,7 @@ struct prototype {
     const char *result_end;
 };
 
-/* An attribute, or what C++ says of exceptions. */
+/* Returns true for an attribute, or an exception specification of C++. */
 static bool stands_behind(const struct amp__token *token) {
     return token->kind == AMP__TOKEN_WORD && (strncmp(token->at, "__", 2) == 0 || amp__token_is(token, "noexcept") ||
                                               amp__token_is(token, "throw"));
@@ -418,7 +418,7 @@ amp_status amp__parser_fail_prototype(const struct amp__parser *p, amp_status st
     if (rewritten != AMP_OK) return rewritten;
     if (text.length >= text.capacity) hint[before - 2] = '\0'; /* it does not fit */
     amp__lexer_start(&again.lexer, p->lexer.op, hint + before);
-    if (text.length < text.capacity) AMP_TRY(amp__parser_take_schema(&again)); /* says what is wrong in the schema */
+    if (text.length < text.capacity) AMP_TRY(amp__parser_take_schema(&again)); /* reports the fault in the schema */
     return amp__lexer_fault(&p->lexer, found.name.at, has_bare_buffer(hint + before) ? hint : hint + sizeof buffers - 1,
                             "this is a C prototype");
 }

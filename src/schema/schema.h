@@ -55,8 +55,8 @@ struct amp__arg {
 /* A copy of an amp_struct. */
 struct amp__struct {
     const char *name;
-    const char *members; /* NULL: not told */
-    uint64_t size;       /* 0: not told, only ever seen behind a pointer */
+    const char *members; /* NULL: unknown */
+    uint64_t size;       /* 0: unknown, for a struct behind pointers only */
     uint32_t alignment;
 };
 
@@ -101,7 +101,7 @@ void amp__schema_release(struct amp__schema *schema);
 /* The same text over the same structs: may both describe one function? */
 bool amp__schema_same(const struct amp__schema *a, const struct amp__schema *b);
 
-/* Bytes of a value of the type: what the op is passed, so a pointer's for all kinds of pointers; 0 for void. */
+/* Returns the bytes of a value as passed to the op: for all kinds of pointers those of a pointer, for void 0. */
 size_t amp__arg_size(const struct amp__schema *schema, const struct amp__arg *arg);
 
 #endif

@@ -35,7 +35,7 @@ struct reader {
     ffi_type **types;     /* building */
     ffi_type ***pointers; /* building */
     const struct amp__token *wanted; /* a member's name; NULL: none is looked for */
-    uint64_t offset;                 /* of that member, */
+    uint64_t offset;                 /* offset of that member */
     uint8_t kind;                    /* and its type; AMP__VOID: not found, or no number */
     bool found;
     uint64_t end; /* of the member that reaches furthest */
@@ -129,7 +129,7 @@ static amp_status take_count(struct reader *r, uint64_t *count, struct amp__toke
     return AMP_OK;
 }
 
-/* ['@' number]: where the member lies, in a struct of which not all members are told */
+/* ['@' number]: offset of the member, in a struct with some members unknown */
 static amp_status take_place(struct reader *r, struct group *group) {
     struct amp__lexer *lexer = &r->lexer;
     const char *at = lexer->token.at;
@@ -159,7 +159,7 @@ static void match_wanted(struct reader *r, const struct amp__token *name, uint64
     r->kind = kind;
 }
 
-/* member { ',' member }; ';' and the last one behind are C's */
+/* member { ',' member }, also with ';' and a final separator as in C */
 static amp_status take_members(struct reader *r, struct group *group) {
     struct amp__lexer *lexer = &r->lexer;
     do {

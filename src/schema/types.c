@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The type names of the schema notation as a table, and what to say of a word that is not in it. */
+/* The type names of the schema notation as a table, and hints for unknown words. */
 #include "schema/types.h"
 
 #include <limits.h>
@@ -60,7 +60,7 @@ static const struct amp__type types[] = {
     { "void", AMP__VOID, false, 0, false },
 };
 
-/* What people write who come from C or PyTorch, and what they mean. */
+/* Common words of C and PyTorch with their type in a schema. */
 static const struct {
     const char *word, *hint;
 } foreign[] = {

@@ -17,9 +17,9 @@ struct amp__type {
 /* Reads a type's name, the longest that fits; NULL, with the lexer where it was, if there is none. */
 const struct amp__type *amp__type_take(struct amp__lexer *lexer);
 
-/* What to write for a word of other notations; NULL: it is none of those. */
+/* Returns the schema type for a word of another notation, or NULL. */
 const char *amp__type_foreign(const struct amp__token *token);
-/* The error for a token that is no type, with what was probably meant. */
+/* Fails for a token that is no type, with the likely type. */
 amp_status amp__type_unknown(const struct amp__lexer *lexer);
 
 #endif

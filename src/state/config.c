@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Configuration and scaler state as text, field by field from two tables: what is written is what is read
- * and compared. */
+/* Configuration and scaler state as text, by fields of two tables: the written fields are those that are read and
+ * compared. */
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "context/op.h"
@@ -69,7 +69,7 @@ static const char *to_text(const struct field *field, const void *base, char tex
     double number;
     switch (field->kind) {
     case FLOAT: amp__float_to_text(*(const float *)at, text); break;
-    case DOUBLE: /* gcc 12 takes what it points at for unset here */
+    case DOUBLE: /* gcc 12 takes the pointee for unset here */
         memcpy(&number, at, sizeof number);
         amp__double_to_text(number, text);
         break;
@@ -167,7 +167,7 @@ static bool same_text(const struct amp__policy *policy, const struct amp__header
     if (!theirs) return false;
     if (!strcmp(theirs, to_text(field, &policy->properties, text))) return true;
     if (field->kind != DOUBLE) return false;
-    /* a libamp whose factors were floats has written the nearest one */
+    /* a libamp with float factors has written the nearest float */
     const double *ours = (const void *)((const char *)&policy->properties + field->at);
     amp__float_to_text((float)*ours, text);
     return !strcmp(theirs, text);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files about checkpoints share: a context as the content of a file, and back. */
+/* Common parts of checkpoints: a context as the content of a file, and back. */
 #ifndef AMP_STATE_DICT_H
 #define AMP_STATE_DICT_H
 
@@ -25,11 +25,11 @@ amp_status amp__state_get_scalers(const struct amp__brackets *brackets, const st
 bool amp__state_same_mode(const struct amp__policy *policy, const struct amp__header *header);
 /* "level O2 -> O5, low fp16 -> bf16": nothing if nothing differs. */
 void amp__state_compare(const struct amp__policy *policy, const struct amp__header *header, amp__text *text);
-/* The bracket's scaler := this, within the present limits; tells the host of a changed scale. Cannot fail. */
+/* Sets the scaler of the bracket within the present bounds, and reports a changed scale to the host. Cannot fail. */
 void amp__state_set_scaler(struct amp__bracket *bracket, const struct amp__policy *policy,
                            const struct amp__state_scaler *scaler);
 
-/* ---- state_moments.c: what libamp's own optimizers keep ---- */
+/* ---- state_moments.c: moments of libamp's own optimizers ---- */
 
 /* One parameter of one of them. */
 struct amp__state_own {
@@ -58,7 +58,7 @@ struct amp__image {
         const void *data;
         uint64_t size;
         amp_dtype dtype; /* fp32, or 16 bits that are widened on the way */
-        const struct amp__place *place; /* in whose memory it is; NULL: the CPU's */
+        const struct amp__place *place; /* place with the data; NULL: the CPU */
         const void *rest;               /* of a split master: the remainder beside data; else NULL */
     } *tensors;
     size_t n_tensors;

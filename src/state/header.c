@@ -66,8 +66,8 @@ static bool read_hex(const char *digits, uint64_t *value) {
     return true;
 }
 
-/* libamp writes its checksums first, at one place: what does not begin so was not written by it, or not left as
- * it was. */
+/* libamp writes its checksums first, at a fixed position. A header that starts differently was not written by it, or
+ * was changed. */
 static amp_status check_crc(const char *block, size_t bytes, uint64_t *data_crc) {
     static const char begin[] = AMP__HEADER_BEGIN;
     uint64_t header_crc;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What reading and writing of the header share. */
+/* Common parts of reading and writing the header. */
 #ifndef AMP_STATE_HEADER_H
 #define AMP_STATE_HEADER_H
 

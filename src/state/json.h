@@ -14,8 +14,8 @@ amp_status amp__json_parse(const char *text, size_t bytes, const char *what, jso
 /* Compact text with a final NUL that is not counted; ours to free. */
 amp_status amp__json_text(const json_t *root, char **text, size_t *bytes);
 
-/* Is `text`, but for blanks at its end, what libamp would write for this? The library's reader drops bytes without a
- * word where its buffer cannot grow, so what was read is compared with what was there. */
+/* Returns true if `text`, without blanks at its end, is the text that libamp would write for this value. The reader of
+ * the library drops bytes silently if its buffer cannot grow, so the result is compared with the text. */
 bool amp__json_is(const json_t *root, const char *text, size_t bytes);
 
 /* A piece of untrusted text for a message: printable, at most 80 bytes. */

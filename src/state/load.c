@@ -43,7 +43,7 @@ static amp_status read_header(struct part *part) {
     return AMP_OK;
 }
 
-/* What is nobody's here is summed piece by piece and never held: its size is the file's word. */
+/* Checksums a tensor without a target piece by piece, without holding it, since its size comes from the file. */
 static amp_status sum_foreign(const struct amp__source *source, uint64_t at, uint64_t bytes, struct amp__crc64 *crc) {
     enum { PIECE_BYTES = 1 << 18 };
     while (bytes) {
@@ -59,7 +59,8 @@ static amp_status sum_foreign(const struct amp__source *source, uint64_t at, uin
     return AMP_OK;
 }
 
-/* The others' sizes are those of what is here. In memory they are where they are. */
+/* Allocates memory for tensors with targets. Their sizes are those of the targets. A file in memory stays where it
+ * is. */
 static amp_status hold_ours(struct load *load) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < load->n_targets; i++)
@@ -193,7 +194,7 @@ static amp_status copy_values(const struct target *target, const char *src, stru
     return AMP_OK;
 }
 
-/* The same for what is in a device's memory, by copies, which need no memory there: it cannot run out half-way. */
+/* Copies a tensor to a device, without allocating there, so that it cannot run out of memory half-way. */
 static amp_status copy_to_device(const struct target *target, const char *src, struct piece *piece) {
     struct amp__param *param = target->param;
     if (target->moment) return amp__place_in(target->place, target->moment, src, target->size * sizeof(float));
@@ -206,7 +207,7 @@ static amp_status copy_to_device(const struct target *target, const char *src, s
     return AMP_OK;
 }
 
-/* First, so that what a device refuses leaves the rest as it is. */
+/* Copies to devices first, so that an error of a device leaves the rest unchanged. */
 static amp_status copy_all_to_devices(const struct load *load) {
     struct piece *piece = load->devices->n_places ? amp__alloc(1, sizeof *piece) : NULL;
     amp_status status = piece || !load->devices->n_places ? AMP_OK : amp__fail_memory();
@@ -218,7 +219,7 @@ static amp_status copy_all_to_devices(const struct load *load) {
     return status;
 }
 
-/* After a load: devices take over what was set. Nothing but a device that is lost can make this fail. */
+/* Makes devices use the loaded values. Only a lost device can fail here. */
 static amp_status tell_devices(const struct load *load) {
     amp_context *context = load->context;
     const struct amp__optimizers *optimizers = amp__optimizers_of(context);
@@ -273,7 +274,7 @@ static void report_load(struct load *load, bool same_mode) {
 
 static amp_status apply_state(struct load *load) {
     const bool same_mode = amp__state_same_mode(load->policy, &load->parts->header);
-    AMP_TRY(amp__places_flush(load->devices)); /* what waits would undo it */
+    AMP_TRY(amp__places_flush(load->devices)); /* pending work would undo it */
     AMP_TRY(copy_all_to_devices(load));
     for (size_t i = 0; i < load->n_targets; i++)
         if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i]);

@@ -16,7 +16,7 @@ struct target {
     void *elements; /* the host's */
     float *moment;  /* NULL: the parameter itself */
     uint64_t size;  /* of the moment */
-    struct amp__place *place; /* in whose memory all that is; NULL: the CPU's */
+    struct amp__place *place; /* place with the data; NULL: the CPU */
 };
 
 /* One file of it. */
@@ -36,7 +36,7 @@ struct load {
     size_t n_parts;
     struct target *targets;
     size_t n_targets;
-    struct amp__state_own *owns; /* parameters of libamp's own optimizers, */
+    struct amp__state_own *owns; /* parameters of libamp's own optimizers */
     uint64_t *steps;             /* and their steps */
     size_t n_owns, n_foreign;    /* moments that no optimizer here keeps */
     struct amp__state_scaler *scalers;
@@ -45,9 +45,9 @@ struct load {
     void *owned_data;
 };
 
-/* Where there are several, the part's name stands before what is wrong with it. */
+/* Adds the name of the part to an error message if there are several parts. */
 amp_status amp__load_of_part(const struct load *load, size_t i, amp_status status);
-/* Which tensor is whose: every target has its tensor afterwards, and where its elements are. */
+/* Matches tensors with targets. Afterwards every target has its tensor with the position of its elements. */
 amp_status amp__load_match(struct load *load);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which tensor of a state file is whose, by name. */
+/* The match of the tensors of a state file with their targets, by name. */
 #include "context/params.h"
 #include "optim/optim.h"
 #include "state/load.h"
@@ -21,7 +21,7 @@ static int compare_name(const void *name, const void *entry) {
     return strcmp(name, ((const struct target *)entry)->name);
 }
 
-/* Names of what has no partner, for one message. */
+/* Names without a match, for one message. */
 struct names {
     amp__text text;
     char buffer[400];

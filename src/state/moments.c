@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What libamp's own optimizers keep, by the names it has in a state file: moments are tensors, steps are metadata. */
+/* The state of libamp's own optimizers by its names in a state file: moments are tensors, steps are metadata. */
 #include "context/optimizer.h"
 #include "context/params.h"
 #include "context/parts.h"

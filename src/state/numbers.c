@@ -37,7 +37,7 @@ static bool assemble(uint64_t mantissa, int exponent, const struct format *forma
     return true;
 }
 
-/* What to_text writes is the only spelling of a number, so reading ends with writing and comparing. */
+/* A number has one spelling, that of to_text, so reading ends with writing and comparing. */
 static bool from_text(const char *text, const struct format *format, uint64_t *bits) {
     uint64_t mantissa;
     int exponent;

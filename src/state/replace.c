@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A file that is replaced as a whole. Its new content is nobody else's to read before it has the old one's permissions:
- * it is written into a file without a name where the system has such, else into one that is made 0600. What killed
- * writers left is removed: the name says which process made it, and a lock that ends with it whether it lives.
+ * A file that is replaced as a whole. Its new content must not be readable for others before it has the old
+ * permissions: it is written to a file without a name if the system has such files, else to one with mode 0600. Files
+ * of killed writers are removed: the name has the process that made it, and a lock that ends with the process shows if
+ * it lives.
  */
 #include "state/state.h"
 
@@ -102,7 +103,8 @@ static amp_status follow_links(struct target *target) {
     return amp__fail_io("cannot resolve", target->path);
 }
 
-/* The name of what is written, in the file's folder: NAME.tmp-PID-..., with NAME cut where that would be too long. */
+/* Begins the name of the temporary file, in the folder of the file: NAME.tmp-PID-..., with NAME cut if that is too
+ * long. */
 static void begin_name(struct target *target) {
     const long limit = fpathconf(target->folder, _PC_NAME_MAX);
     const size_t most = (limit > SUFFIX && limit < NAME_LIMIT ? (size_t)limit : NAME_LIMIT) - SUFFIX;
@@ -133,7 +135,7 @@ static amp_status find_target(struct target *target) {
     return AMP_OK;
 }
 
-/* ---- what killed writers left ---- */
+/* ---- files of killed writers ---- */
 
 /* The number of a process, and 16 digits as next_name writes them: any other file is the user's own. 0: it is one. */
 static pid_t writer_of(const char *written) {
@@ -144,8 +146,9 @@ static pid_t writer_of(const char *written) {
     return strspn(chance, "0123456789abcdef") == 16 && !chance[16] ? (pid_t)pid : 0;
 }
 
-/* Of a process that is gone, or of one that had our number; who still writes holds the lock. Removed under that lock:
- * in another PID namespace its number says nothing, and its file may be locked by its writer the moment after. */
+/* Removes a temporary file of a process that has ended, or that had our number. A live writer holds the lock. The file
+ * is removed under that lock: in another PID namespace the number means nothing, and the writer may lock its file a
+ * moment later. */
 static void remove_stale(const struct target *target, const char *name) {
     struct stat about;
     const pid_t pid = writer_of(name + target->stem);
@@ -158,7 +161,7 @@ static void remove_stale(const struct target *target, const char *name) {
     close(fd);
 }
 
-/* First, since they may be what fills the disk. Nothing of it can fail a save. */
+/* Runs first, since such files may fill the disk. It cannot fail a save. */
 static void clean(const struct target *target) {
     const int fd = open_again(target->folder, ".", O_RDONLY | O_DIRECTORY, 0);
     DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
@@ -170,7 +173,7 @@ static void clean(const struct target *target) {
 
 /* ---- the temporary ---- */
 
-/* Another name, which nobody can have planted. */
+/* Makes another name, which cannot have been planted. */
 static void next_name(struct target *target) {
     uint64_t chance = (uintptr_t)target ^ (uintptr_t)target->file << 20;
     /* without it names can be guessed, and are tried in turn */
@@ -193,8 +196,8 @@ static mode_t mode_of(int fd) {
     return fstat(fd, &about) == 0 ? about.st_mode & 0777 : 0600;
 }
 
-/* The mode of a file that is new, which is the process's mask to say and the folder's lists: asked with an
- * empty one. */
+/* Finds the mode of a new file, which depends on the umask of the process and the ACLs of the folder, with an empty
+ * file. */
 static amp_status ask_mode(struct target *target) {
     if (target->mode || target->exists) return AMP_OK;
     const int fd = make_named(target, 0666);
@@ -207,7 +210,7 @@ static amp_status ask_mode(struct target *target) {
 
 static amp_status open_named(struct target *target) {
     struct stat about;
-    bool taken; /* by who cleans, in another PID namespace: it is removed before it was locked, or soon after */
+    bool taken; /* removed by a cleaning process in another PID namespace, before it was locked or soon after */
     AMP_TRY(ask_mode(target));
     do {
         close_temporary(target);
@@ -219,7 +222,8 @@ static amp_status open_named(struct target *target) {
     return AMP_OK;
 }
 
-/* Without a name nobody opens it, whatever its mode is in the first moment. False: there are no such files here. */
+/* Opens a file without a name, which no other process can open, whatever its first mode is. False: not supported
+ * here. */
 static bool open_nameless(struct target *target) {
 #ifdef O_TMPFILE
     target->fd = open_again(target->folder, ".", O_WRONLY | O_TMPFILE, target->exists ? 0600 : 0666);
@@ -309,7 +313,7 @@ static amp_status write_temporary(struct target *target, amp__produce_fn *produc
     return fill_target(target, produce, user, lost);
 }
 
-/* The descriptor, and with it the lock, goes after the rename. What a late write error would say, fsync has said. */
+/* Closes the descriptor, and with it the lock, after the rename. fsync has reported late write errors. */
 amp_status amp__file_replace(const char *path, amp__produce_fn *produce, void *user, amp__text *lost) {
     struct target target = { .path = path, .fd = -1, .folder = -1 };
     AMP_RETURN_IF(!*path, AMP_ERR_INVALID_ARGUMENT, "the path is empty");

@@ -107,7 +107,7 @@ static amp_status add_tensors(amp_context *context, struct amp__header *header, 
         if (is_saved(params->list[i])) status = add_tensor(params->list[i], header, image);
     for (size_t i = 0; i < n && status == AMP_OK; i++) status = add_moments(&owns[i], header, image);
     amp__state_owns_free(owns, n);
-    if (status == AMP_OK) return amp__places_flush(devices); /* what was reconciled */
+    if (status == AMP_OK) return amp__places_flush(devices); /* the reconciled values */
     amp__places_drop(devices);
     return status;
 }
@@ -126,7 +126,7 @@ static amp_status write_widened(const struct amp__image_tensor *tensor, amp__wri
     return AMP_OK;
 }
 
-/* What is in a device's memory comes through a block of ours, piece by piece. */
+/* Writes a tensor in device memory through a block of ours, piece by piece. */
 static amp_status write_from(const struct amp__image_tensor *tensor, amp__write_fn *write, void *to) {
     const size_t width = amp__dtype_size(tensor->dtype);
     void *piece = amp__alloc(PIECE, width);
@@ -142,7 +142,7 @@ static amp_status write_from(const struct amp__image_tensor *tensor, amp__write_
     return status;
 }
 
-/* Split masters, piece by piece; a piece's remainder is laid out as a whole one's. */
+/* Split masters, piece by piece. The remainder of a piece has the layout of a whole one. */
 struct joined {
     float wide[PIECE];
     uint16_t low[PIECE], rest[PIECE + PIECE / 16];

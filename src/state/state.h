@@ -95,7 +95,7 @@ amp_status amp__apex_text(const struct amp__apex_scaler *scalers, size_t n, char
 
 /* ---- file.c ---- */
 
-/* What errno says of `path`, as a status. */
+/* Returns the status for errno, with a message about `path`. */
 amp_status amp__fail_io(const char *what, const char *path);
 
 /* Where a state comes from: memory (borrowed) or an open file. */
@@ -121,10 +121,10 @@ typedef amp_status amp__write_fn(void *user, const void *data, size_t bytes);
 /* Produces the content by calling write(to, ...), once more if need be. */
 typedef amp_status amp__produce_fn(void *user, amp__write_fn *write, void *to);
 
-/* The file at `path` becomes what `produce` writes, or stays what it was: a temporary file in its folder is written,
- * synced and renamed over it, then the folder is synced. Links are followed, to files that are not there yet as well.
- * Of a file that was there the permissions (0777) are kept, owner and group where that is allowed; *lost says what
- * could not be. */
+/* Replaces the file at `path` by the output of `produce`, or leaves it unchanged: a temporary file in its folder is
+ * written, synced and renamed over it, and the folder is synced. Links are followed, also to files that do not exist
+ * yet. The permissions (0777) of a replaced file are kept, owner and group if that is allowed. *lost: what could not be
+ * kept. */
 amp_status amp__file_replace(const char *path, amp__produce_fn *produce, void *user, amp__text *lost);
 
 #endif

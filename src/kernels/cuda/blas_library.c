@@ -90,7 +90,7 @@ static void *open_library(char *why, size_t size) {
     return cuda_library_open(&search, why, size);
 }
 
-/* ---- checks of the library --------------------------------------------------------------------------------------- */
+/* ---- checks of the library ---- */
 
 /* The first function that it has not, or NULL. */
 static const char *take_functions(void *handle) {

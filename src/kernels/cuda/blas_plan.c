@@ -24,7 +24,7 @@ static void place_operands(const amp_matmul_args *g, struct blas_plan *plan) {
     plan->tf32 = g->flags & AMP_MATMUL_TF32 && g->a_dtype == AMP_FLOAT32;
 }
 
-/* ---- division of work -------------------------------------------------------------------------------------------- */
+/* ---- division of work ---- */
 
 static uint32_t parts_of(const amp_matmul_args *g, const amp_device_epilogue *e) {
     return (g->c && g->beta != 0.0f ? BLAS_C : 0u) | (g->bias ? BLAS_BIAS : 0u) |
@@ -114,7 +114,7 @@ const char *cuda_blas_plan(const amp_matmul_args *g, const amp_device_epilogue *
     return NULL;
 }
 
-/* ---- remaining work ---------------------------------------------------------------------------------------------- */
+/* ---- remaining work ---- */
 
 union writable { /* a finish only reads const arguments */
     const void *given;

@@ -91,7 +91,7 @@ static amp_status copy_out(struct block *block, const struct amp__memory_call *c
     return AMP_OK;
 }
 
-/* ---- fetches in flight ------------------------------------------------------------------------------------------- */
+/* ---- fetches in flight ---- */
 
 static amp_status fetch_start(struct amp__memory_call *call) {
     struct pinned *pinned = call->made ? call->made : calloc(1, sizeof *pinned);
