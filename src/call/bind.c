@@ -39,10 +39,11 @@ INLINED void note(struct amp__bound *bound, struct amp__bound_arg *arg, const am
     else if (*arg->handles) note_operand(bound, arg, arg->dtype = amp__host_dtype(host, *arg->handles));
 }
 
+/* `value`: where the argument is. */
 INLINED void bind_tensor(struct amp__bound_arg *out, const struct amp__call *call, const struct amp__arg *arg,
-                         uint32_t i, amp_dtype dtype) {
+                         uint32_t i, void *value, amp_dtype dtype) {
     out->name = arg->name;
-    out->handles = (void **)call->args[i];
+    out->handles = value;
     out->count = 1;
     out->dtype = dtype;
     out->flags = arg->flags;
@@ -93,17 +94,18 @@ INLINED void bind_all(struct amp__bound *bound, const struct amp__schema *schema
     const amp_host *host = source;
     const struct amp__given *given = source;
     const struct amp__arg *arg = schema->args;
+    void *const *const args = call ? call->args : NULL; /* not read again after each store of a byte */
     struct amp__bound_arg *tensor = bound->tensors, *buffer = tensor + schema->n_tensors;
     bound->call = call;
     bound->buffers = buffer;
     bound->has_buffers = false;
     for (uint32_t i = 0, n = schema->n_args; i < n; i++, arg++) {
-        if (from == TYPES || from == HOST) bound->argv[i] = call->args[i];
+        if (from == TYPES || from == HOST) bound->argv[i] = args[i];
         if (from == GIVEN) {
             if (arg->kind == AMP__TENSOR) bind_given(bound, tensor++, given, arg, takes(arg, schema, given));
         } else if (arg->kind == AMP__TENSOR) {
             if (arg->flags & (AMP__KEEP | AMP__SEED)) continue;
-            bind_tensor(tensor, call, arg, i, from == TYPES ? (amp_dtype)types[i] : AMP_DTYPE_DEFAULT);
+            bind_tensor(tensor, call, arg, i, args[i], from == TYPES ? (amp_dtype)types[i] : AMP_DTYPE_DEFAULT);
             if (from == HOST) note(bound, tensor, host, NULL);
             tensor++;
         } else if (arg->kind == AMP__BUFFER && bind_buffer(buffer, call, arg, i)) {

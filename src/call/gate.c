@@ -117,6 +117,17 @@ struct look {
     bool done;           /* and so it is now */
 };
 
+/* Most of `before` may be anything while it has no dimensions. */
+static void begin(struct look *look, const struct amp__op *op, bool gpus_alone) {
+    look->op = op;
+    look->before.ndim = 0;
+    look->product[0] = look->product[1] = look->product[2] = 0.0;
+    look->elements = look->read[0] = look->read[1] = look->written = 0.0;
+    look->elsewhere = look->on_gpu = look->done = false;
+    look->gpu = 0;
+    look->gpus_alone = gpus_alone;
+}
+
 /* m, n and k of a times b: batches of matrices, a times b transposed (linear), images and filters. What is beside the
  * dimensions that must agree may be anything: this is about time. */
 static void set_product(struct look *look, double m, double n, double k) {
@@ -143,6 +154,7 @@ static void look_at_handle(struct look *look, void *tensor) {
     look->elsewhere |= view.device.type > AMP__DEVICE_CPU;
     look->done = look->gpus_alone && view.device.type != AMP__DEVICE_CUDA;
     if (view.device.type == AMP__DEVICE_CUDA) look->on_gpu = true, look->gpu = view.device.id;
+    if (look->done && !look->on_gpu) return; /* no number matters any more */
     for (int32_t i = 0; i < view.ndim; i++) shape.size *= (double)view.shape[i];
     look->elements += shape.size;
     shape.ndim = view.ndim <= DIMS ? view.ndim : 0;
@@ -216,7 +228,8 @@ static bool holds(const struct look *look, uint64_t least) {
 
 bool amp__gate_holds(const struct amp__op *op, const struct amp__bound *bound) {
     const uint64_t least = atomic_load_explicit(&op->gate.least, memory_order_relaxed);
-    struct look look = { .op = op, .gpus_alone = bound->call && least == 0 };
+    struct look look;
+    begin(&look, op, bound->call && least == 0);
     if (least != AMP_GATE_NEVER || has_handles(op)) measure(&look, bound);
     return holds(&look, least);
 }
@@ -231,7 +244,8 @@ static void count(struct amp__op *op, const struct look *look) {
 
 /* In whatever types: a product on a GPU that is not at its best there is counted. */
 static amp_status watch_call(const struct amp__probed *call, enum amp__side side, void *room) {
-    struct look look = { .op = call->op, .gpus_alone = true };
+    struct look look;
+    begin(&look, call->op, true);
     (void)side, (void)room;
     measure(&look, call->bound);
     count(call->op, &look);
