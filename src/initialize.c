@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what the level needs of the host ---- */
+/* ---- hooks that the level needs ---- */
 
 static amp_status need_types(const amp_host *host, const char *who) {
     return amp__host_need(host->dtype || host->view, "dtype (or view)", who, "the policy asks each argument's type");
@@ -418,7 +418,7 @@ static amp_status build_context(amp_context *context, amp_model *const *models, 
     return amp__retype_all(context); /* the last thing that can fail */
 }
 
-/* An init_scale that nothing starts from: what runs in fp16 lacks it; elsewhere it is only said. */
+/* Reports an init_scale without effect: as a finding for a model in fp16, otherwise as an event. */
 static void check_start(amp_context *context) {
     const struct amp__properties *p = &context->policy.properties;
     const struct amp__level *level = amp__level_row(p->level);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* ---- whose call is it? ---- */
+/* ---- choice of the client ---- */
 
 struct candidates {
     const struct amp__client *first, *in_scope;
@@ -24,8 +24,8 @@ static const struct amp__client *by_scope(const struct candidates *candidates, c
     return candidates->n == 1 ? candidates->first : NULL;
 }
 
-/* Clients that name a self have their own calls whatever the scope, which only decides between several for one self.
- * The others go by the scope. NULL: nobody's. */
+/* Returns the client for a call. Clients with match_self take their own calls in any scope, and the scope only decides
+ * between several for one self. Others depend on the scope. NULL: no client. */
 static const struct amp__client *choose_of_several(struct amp__closure *closure,
                                                    const struct amp__scope_state *scope, void *const *args) {
     struct candidates of_self = { 0 }, others = { 0 };
@@ -58,7 +58,7 @@ static inline const struct amp__client *choose(struct amp__closure *closure, con
     return scope->inside || (scope->set && scope->context != owner) ? NULL : client;
 }
 
-/* What held on this thread when the host called. */
+/* State of the thread before a call of the host. */
 struct entry {
     struct amp__thread *thread;
     struct amp__scope_state scope;
@@ -66,7 +66,7 @@ struct entry {
     bool returned;
 };
 
-/* An exception of a C++ host passes: who catches it finds what held before the call. */
+/* Ends a call, also for an exception of a C++ host: its handler finds the state before the call. */
 static void leave_call(const struct entry *entry) {
     if (!entry->returned) amp__thread_unwind(entry->thread, entry->n_marks, entry->scope);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A closure stands in a slot for one original function and hands each call to one of its clients. Closures and clients
- * are never freed: hosts copy wrapped pointers, and a copy must stay callable for ever. An idle closure runs its
- * original. Private to this room; all but the call itself happens under the registry's mutex.
+ * A closure is in a slot for one original function and passes each call to one of its clients. Closures and clients are
+ * never freed: hosts copy wrapped pointers, and a copy must stay callable for ever. An idle closure runs its original.
+ * Private to src/intercept. Everything but the call itself happens under the mutex of the registry.
  */
 #ifndef AMP_CLOSURE_H
 #define AMP_CLOSURE_H
@@ -31,7 +31,7 @@ struct amp__client {
 
 struct amp__closure {
     uint32_t n_vector; /* of the signature's register map, for the stubs: first */
-    amp_fn code;       /* what goes into the slot: a stub, or a libffi closure */
+    amp_fn code;       /* code for the slot: a stub, or a libffi closure */
     amp_fn original;
     struct amp__schema *schema;
     struct amp__signature *signature;
@@ -40,7 +40,7 @@ struct amp__closure {
     _Atomic uint64_t strangers; /* of those, with a self that is no client's */
     /* Under the mutex only. */
     struct amp__closure *next_at, *next_by_code, *next_idle, **idle_link; /* closures.c */
-    amp_fn *slot;              /* where it stands, or stood last */
+    amp_fn *slot;              /* present or last slot */
     amp_fn saved;              /* the slot's bits before; not `original` if those were a closure of ours */
     uint32_t n_reserved;       /* clients; 0: idle */
     bool installed; /* committed, and not undone */
@@ -50,7 +50,7 @@ struct amp__closure {
 /* Holds schema on success. AMP_ERR_CLOSURE_DENIED, AMP_ERR_NO_MEMORY. */
 amp_status amp__closure_new(amp_fn original, struct amp__schema *schema, struct amp__closure **out);
 
-/* Fills a free client of the closure for `wrap`, not active yet; NULL without memory. `what` must live until
+/* Fills a free client of the closure for `wrap`, not yet active. NULL: no memory. `what` must live until
  * amp__client_release. */
 struct amp__client *amp__client_reserve(struct amp__closure *closure, const struct amp__wrap *wrap, const char *what);
 /* Calls may reach the client from here on. */

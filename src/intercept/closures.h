@@ -10,10 +10,10 @@
 
 /* A new closure, for good. Cannot fail. */
 void amp__closures_add(struct amp__closure *closure, amp_fn *slot);
-/* It stands in another slot from here on. */
+/* Moves the closure to another slot. */
 void amp__closures_move(struct amp__closure *closure, amp_fn *slot);
 
-/* The closures that stand in the slot, or stood there last: first, and next with `slot` again. */
+/* Returns the closures with this present or last slot, first and next. */
 struct amp__closure *amp__closures_at(const amp_fn *slot, const struct amp__closure *after);
 /* The closure with this code, or NULL. */
 struct amp__closure *amp__closures_by_code(amp_fn code);

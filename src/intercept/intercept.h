@@ -67,7 +67,7 @@ static inline void *amp__call_pointer(const struct amp__call *call, uint32_t arg
 }
 /* Any integer kind; uint64 above INT64_MAX: INT64_MAX. */
 int64_t amp__call_integer(const struct amp__call *call, uint32_t arg);
-/* How many handles a list argument has; what is negative is none. */
+/* Returns the number of handles in a list argument, 0 if it is negative. */
 size_t amp__call_list_length(const struct amp__call *call, uint32_t arg);
 int64_t amp__integer_at(uint8_t kind, const void *address);
 /* Where the argument's value lies, amp__arg_size bytes of it: for a struct by value its bytes. The op's own copy, not
@@ -80,27 +80,27 @@ struct amp__extents {
     int64_t shape[AMP__MAX_DIMS];
     int64_t row_stride; /* elements from one row (last dimension) to the next */
     int64_t count;      /* elements; 0 is allowed */
-    int64_t span;       /* elements from the first to the last, with what lies between rows; 0 if count is */
+    int64_t span;       /* elements from the first to the last, with the gaps between rows; 0 if count is 0 */
 };
 
 /* Works out the extents of argument `arg`, an AMP__BUFFER without AMP__EXTENT_UNKNOWN. AMP_ERR_INVALID_ARGUMENT, naming
  * op, argument and expression: an overflow, a division by zero, a negative extent, rows that overlap. */
 amp_status amp__buffer_extents(const struct amp__call *call, uint32_t arg, struct amp__extents *out);
 
-/* What a transaction asks for. Strings are for messages. */
+/* A request for a transaction. Strings are for messages. */
 struct amp__wrap {
     const char *what; /* "op linear#2", "optimizer 0 step" */
     amp_fn *slot;
     struct amp__schema *schema; /* a closure that has to be made holds it, too */
     amp__handler handler;
     void *user;
-    const amp_context *owner; /* not NULL; whose scope it is, never looked into */
-    const void *self; /* with match_self: this client takes calls whose argument named self equals it */
+    const amp_context *owner; /* not NULL; owner of the scope, never dereferenced */
+    const void *self; /* with match_self: the client takes calls with this value of the argument named self */
     bool match_self;
     bool in_copy; /* the slot is read only: amp__table_copy gives the wrapper's pointer */
 };
 
-struct amp__patch; /* a transaction, and after commit what it installed */
+struct amp__patch; /* a transaction, and after commit its installed clients */
 
 amp_status amp__patch_new(struct amp__patch **out);
 /*
@@ -117,10 +117,10 @@ amp_status amp__patch_new(struct amp__patch **out);
 amp_status amp__patch_add(struct amp__patch *patch, const struct amp__wrap *wrap, bool *wrapped);
 void amp__patch_commit(struct amp__patch *patch);
 /*
- * Before commit: forgets it. After commit: removes its clients; a slot without clients gets back what stood there, bit
- * for bit, unless somebody else has written there since (AMP_ERR_SLOT_TAKEN) or the memory is no longer writable
- * (AMP_ERR_READ_ONLY): then it is left, and that, with the slots' `what`, is returned after everything else was undone.
- * Frees the patch. NULL is a no-op.
+ * Before commit: drops the patch. After commit: removes its clients. A slot without clients is restored bit for bit,
+ * unless other code has written to it since (AMP_ERR_SLOT_TAKEN) or its memory is not writable any more
+ * (AMP_ERR_READ_ONLY): then it stays, and the error, with the `what` of the slots, is returned after everything else is
+ * undone. Frees the patch. NULL: no effect.
  */
 amp_status amp__patch_undo(struct amp__patch *patch);
 
@@ -135,7 +135,7 @@ bool amp__patch_taken(struct amp__patch *patch, size_t wrap);
  * client here, inside an op, another self. `wrap` counts the successful adds of the patch from 0, passed-over ones
  * included (they count 0). Any thread. */
 uint64_t amp__patch_passed(const struct amp__patch *patch, size_t wrap);
-/* Those of them whose self was that of no client. */
+/* Returns the number of these calls with a self that belongs to no client. */
 uint64_t amp__patch_strangers(const struct amp__patch *patch, size_t wrap);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* May this address be read or written? Asked of the kernel, so that finding out never touches the memory. */
+/* Access rights of an address. The kernel reports them, so the memory is never touched. */
 #ifndef AMP_MAPS_H
 #define AMP_MAPS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of each file in assembly, an empty one too: what the compiler writes into all others. One object without such
- * a mark takes it from the whole library. */
+/* The end of each assembly file, even an empty one: the marks that the compiler writes into all other objects. One
+ * object without a mark removes it from the whole library. */
 #ifdef __ELF__
 #ifdef __CET__
 #include <cet.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls whose arguments all travel in registers need no libffi: code of libamp's own, one stub for each closure, keeps
- * the argument registers as an image in its frame and goes on in C; another function calls with such an image. No
- * executable memory is made, so these work where a system denies closures. x86-64 (System V) and arm64; other
- * conventions, and signatures with structs by value or arguments on the stack, take libffi. Private to this room.
+ * Calls with all arguments in registers need no libffi: a stub of libamp, one for each closure, stores the argument
+ * registers as an image in its frame and continues in C, and another function makes a call with such an image. No
+ * executable memory is made, so they work on systems that deny closures. x86-64 (System V) and arm64. Other
+ * conventions, and signatures with structs by value or stack arguments, use libffi. Private to src/intercept.
  *
  * Also read by the assembler.
  */
@@ -18,7 +18,7 @@
 #define AMP__GENERAL 0 /* no stubs */
 #endif
 #define AMP__VECTOR 8
-#define AMP__STUBS 2048 /* what comes after them gets a libffi closure */
+#define AMP__STUBS 2048 /* number of stubs; later closures use libffi */
 
 #ifndef __ASSEMBLER__
 
@@ -39,8 +39,8 @@ struct amp__register_map {
 
 void amp__register_map_find(const struct amp__schema *schema, struct amp__register_map *map);
 
-/* Calls with the image, whose arguments stay as they are, and notes the result in it. n_vector 0: vector registers are
- * not loaded. In assembly. */
+/* Calls with the image, which is not changed except for the result. n_vector 0: vector registers are not loaded. In
+ * assembly. */
 void amp__registers_call(struct amp__registers *registers, amp_fn function, uint32_t n_vector);
 
 /* A stub that hands its calls to `closure` from now on; NULL if there is none left. Under the registry's mutex. */

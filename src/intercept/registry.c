@@ -38,9 +38,9 @@ static void store_slot(amp_fn *slot, amp_fn value) { __atomic_store_n(slot, valu
 
 /* ---- finding closures ---- */
 
-/* A slot is ours while it holds what we put there (in_copy: what stood there at first). Where somebody wrapped on top,
- * what he wrote is wrapped anew: it may or may not call our closure, which passes the call on if it comes from inside a
- * wrapped one. */
+/* Returns the closure in a slot. A slot is ours while it has our pointer (in_copy: the first pointer). If other code
+ * has wrapped it again, its pointer is wrapped anew: it may or may not call our closure, which passes on a call from
+ * inside a wrapped one. */
 static struct amp__closure *find_wrapped(const struct amp__wrap *wrap, amp_fn value) {
     struct amp__closure *c = NULL;
     while ((c = amp__closures_at(wrap->slot, c)))
@@ -49,7 +49,7 @@ static struct amp__closure *find_wrapped(const struct amp__wrap *wrap, amp_fn va
     return NULL;
 }
 
-/* A copy of a wrapped pointer stands for the function behind it: calls are not wrapped twice. */
+/* Returns the function behind a copy of a wrapped pointer, so that calls are not wrapped twice. */
 static amp_fn find_original(amp_fn value) {
     const struct amp__closure *closure = amp__closures_by_code(value);
     return closure ? closure->original : value;
@@ -89,7 +89,7 @@ static amp_status check_wrap(const struct amp__wrap *wrap, const char *what) {
     return AMP_OK;
 }
 
-/* *value: what stands in the slot. */
+/* Checks a slot. *value: its present pointer. */
 static amp_status check_slot(struct amp__patch *patch, const struct amp__wrap *wrap, const char *what, amp_fn *value) {
     const enum amp__access access = amp__access_of(wrap->slot, &patch->known);
     AMP_RETURN_IF(access == AMP__ACCESS_NONE, AMP_ERR_INVALID_ARGUMENT,
@@ -225,8 +225,8 @@ static void add_unrestored(struct unrestored *unrestored, const char *what) {
     amp__text_add(&unrestored->text, "%s%s", unrestored->n++ ? ", " : "", what);
 }
 
-/* Puts back what stood in the slot, unless it holds something that is not ours, or cannot be written any more. Copies
- * stay as they are, and valid. */
+/* Restores the pointer of the slot, unless it has the pointer of other code or cannot be written any more. Copies stay
+ * valid. */
 static void restore(const struct entry *entry, struct amp__mapping *known, struct unrestored *taken,
                     struct unrestored *sealed) {
     struct amp__closure *closure = entry->closure;

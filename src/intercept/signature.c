@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signatures, and what a handler does with a call. libffi's rule for returns: an integer narrower than a register is
- * widened to a whole ffi_arg, sign or zero extended; everything else has its own size. ffi_call writes that form and a
- * closure's return slot takes it, so a result passes from the original to the caller without being looked at.
+ * Signatures, and the call functions for handlers. Return values as in libffi: an integer narrower than a register is
+ * widened to a whole ffi_arg, sign- or zero-extended, other types have their own size. ffi_call writes that form and
+ * the return slot of a closure takes it, so a result passes through unchanged.
  */
 #include "intercept/signature.h"
 #include "common/thread.h"

@@ -15,14 +15,14 @@ struct amp__signature {
     ffi_cif cif;
     ffi_cif split_cif; /* for ffi_call, with this argument as two: split.c */
     uint32_t split;    /* cif.nargs: none */
-    ffi_type *types[]; /* of the arguments; behind them what the structs and split_cif need */
+    ffi_type *types[]; /* types of the arguments, then those for structs and split_cif */
 };
 
 /* *out is freed with amp__free. */
 amp_status amp__signature_new(const struct amp__schema *schema, struct amp__signature **out);
 
-/* Of a signature whose cif is prepared; `types`: room for one type more than it has arguments, kept. False: libffi
- * refuses. */
+/* Prepares the split call of a signature with a prepared cif. `types`: room for one type more than it has arguments,
+ * kept. False: libffi refuses. */
 bool amp__split_prepare(struct amp__signature *signature, ffi_type **types);
 /* ffi_call, right. */
 void amp__split_call(const struct amp__signature *signature, amp_fn function, void *result, void *const *argv);

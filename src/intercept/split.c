@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * x86-64 passes a struct of 9 to 16 bytes in two registers, one for each half. ffi_call before libffi 3.4.7 copies
- * the whole struct to where the first half's register lies, and what lies behind the last general register is the first
- * vector register: an integer half in the last general register, with a floating half after it, spoils the first
- * floating argument. So such a struct is given to ffi_call as the two numbers that it travels as, which is the same
- * call.
+ * x86-64 passes a struct of 9 to 16 bytes in two registers, one for each half. ffi_call before libffi 3.4.7 copies the
+ * whole struct to the register of the first half, and behind the last general register is the first vector register: an
+ * integer half in the last general register followed by a floating half overwrites the first floating argument. So such
+ * a struct is passed to ffi_call as two numbers, which is the same call.
  */
 #include "intercept/signature.h"
 
@@ -26,7 +25,8 @@ static void mark_integers(const ffi_type *type, size_t at, bool integer[2]) {
     }
 }
 
-/* The argument whose halves take the last general register and a vector register but the first; nargs: none. */
+/* Returns the argument with halves in the last general register and in a vector register other than the first. nargs:
+ * none. */
 static uint32_t find_split_argument(const ffi_cif *cif) {
     uint32_t general = cif->rtype->type == FFI_TYPE_STRUCT && cif->rtype->size > 16, vector = 0;
     for (uint32_t i = 0; i < cif->nargs; i++) {
@@ -66,8 +66,8 @@ bool amp__split_prepare(struct amp__signature *signature, ffi_type **types) {
 #endif
 
 void amp__split_call(const struct amp__signature *signature, amp_fn function, void *result, void *const *argv) {
-    /* ffi_call points what it is given at copies of large structs, which end with it, and argv may be used again. The
-     * cif it only reads, but its prototype does not say so. */
+    /* ffi_call replaces pointers by pointers to copies of large structs, which end with it, and argv may be used again.
+     * It only reads the cif, although its prototype is not const. */
     void *values[AMP__MAX_ARGS + 1];
     const uint32_t n = signature->cif.nargs, at = signature->split;
     if (at == n) {

@@ -27,7 +27,7 @@ _Static_assert(offsetof(struct amp__registers, result) == 8 * (AMP__GENERAL + AM
 
 enum { STUB_BYTES = 16 };
 extern const char amp__stubs[] __attribute__((visibility("hidden")));
-/* Whose each stub is. Part of the slot registry; a stub that was never given out is never called. */
+/* The closure of each stub. Part of the slot registry. An unassigned stub is never called. */
 extern _Atomic(struct amp__closure *) amp__stub_closures[AMP__STUBS] __attribute__((visibility("hidden")));
 _Atomic(struct amp__closure *) amp__stub_closures[AMP__STUBS];
 
@@ -52,7 +52,7 @@ amp_fn amp__stub_take(struct amp__closure *closure) {
     return NULL;
 }
 void amp__registers_call(struct amp__registers *registers, amp_fn function, uint32_t n_vector) {
-    (void)registers, (void)function, (void)n_vector; /* nobody fits */
+    (void)registers, (void)function, (void)n_vector; /* no signature fits */
 }
 
 #endif

@@ -182,10 +182,10 @@ struct amp__tile {
 };
 
 /*
- * Every group of the table: X(set, type, group, number of types that index it). `set` goes through to X.
+ * Every group of the table: X(set, type, group, number of types that index it). `set` is passed to X.
  *
- * "Past the caches": the same, dst never src, for more than fits there. Stores need not read what they replace, and
- * what the caches hold stays; the caller must not want dst again soon.
+ * "Past the caches": the same with dst never src, for more data than the caches hold. Stores need not read the old
+ * contents, and the caches keep theirs. The caller must not need dst again soon.
  */
 #define AMP__KERNEL_MAP(X, set)                                                                                        \
     X(set, amp__cast_fn *, cast, 2)             /* [dst][src] */                                                       \

@@ -25,7 +25,7 @@ static inline size_t amp__width(amp_dtype dtype) {
     return (uint32_t)dtype <= AMP_FLOAT64 ? widths[dtype] : 0;
 }
 
-/* Returns elements [begin, end) of a span, whose data may be NULL if it is empty. */
+/* Returns elements [begin, end) of a span. data may be NULL for an empty one. */
 static inline amp_span amp__span_cut(const amp_span *span, size_t begin, size_t end) {
     void *data = begin ? (char *)span->data + begin * amp__width(span->dtype) : span->data;
     return (amp_span){ data, end - begin, span->dtype, 0 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a survey advises: kept once for each kind and subject. */
+/* The advice of a survey, one for each kind and subject. */
 #include "survey/advice.h"
 
 #include <stdarg.h>
@@ -34,7 +34,7 @@ static bool is_same(const struct amp__advised *known, enum amp__advice_kind kind
     return !known->advice.op && !strcmp(known->advice.name, seen->name);
 }
 
-/* Worse ones stand before better ones of their kind, kinds in the order of the list. */
+/* Inserts an advice: within a kind the worst first, kinds in the order of the list. */
 static void insert(struct amp__advice_list *list, struct amp__advised *new) {
     struct amp__advised **at = &list->first;
     const double share = new->advice.of ? (double)new->advice.elements / (double)new->advice.of : 0.0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a survey advises: a list, each kind once of each subject, the worst first. */
+/* The advice of a survey: a list with each kind once for each subject, the worst first. */
 #ifndef AMP_ADVICE_H
 #define AMP_ADVICE_H
 
@@ -15,7 +15,7 @@ enum amp__advice_kind {
 struct amp__advised {
     struct amp__advised *next;
     enum amp__advice_kind kind;
-    const char *seen; /* in `message`: what was seen, so many bytes */
+    const char *seen; /* the observation, a part of `message` of seen_length bytes */
     size_t seen_length;
     amp_advice advice; /* its texts are `message`, and the observer's */
     char message[];
@@ -27,7 +27,7 @@ struct amp__advice_list {
     amp_status status; /* of the memory that it takes */
 };
 
-/* What is said of one thing: the op or the parameter that was seen, elements of so many. */
+/* The subject of an advice: an op or a parameter, with elements concerned and observed. */
 struct amp__about {
     const struct amp__seen *seen; /* NULL: of all */
     uint32_t levels;

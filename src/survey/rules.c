@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a survey concludes from the numbers of each thing that was seen. Losses are exact, as a cast has them. */
+/* The conclusions of a survey from the observations. Losses are exactly those of a cast. */
 #include "context/parts.h"
 #include "context/policy.h"
 #include "survey/survey.h"
@@ -18,7 +18,7 @@ static amp_losses losses_at(const amp_statistics *s, float scale) {
 
 static double percent(uint64_t part, uint64_t whole) { return whole ? 100.0 * (double)part / (double)whole : 0.0; }
 
-/* ---- levels: by what they do, as bits of 1u << level ---- */
+/* ---- levels by property, as bits 1u << level ---- */
 
 typedef bool level_test(const struct amp__level *row);
 
@@ -64,7 +64,7 @@ static bool uses_fp16(const struct amp__properties *p) {
     return p->low == AMP_FLOAT16 && (p->patch_ops || amp__retypes(p));
 }
 
-/* Its elements are fp16's: by their type, or by what they were rounded through. */
+/* Returns true if its elements have the values of fp16, by their type or by rounding. */
 static bool is_in_fp16(const struct amp__seen *seen) {
     const struct amp__properties *p = &amp__policy_of(seen->op->context)->properties;
     const bool rounds = p->emulate && uses_fp16(p) && seen->op->listed != AMP_FP32;
@@ -83,7 +83,8 @@ static void look_for_nonfinite(struct amp__advice_list *list, const struct amp__
                     (unsigned long long)seen->total.elements);
 }
 
-/* -infinity is how attention is masked: what gets it, or writes it, did not make it of finite values. */
+/* Returns true for an op that reads or writes -infinity, the mask of attention: it did not make it from finite
+ * values. */
 static bool is_masked(const struct amp__seen *seen) {
     if (amp__observe_fills(seen->op)) return true;
     if (!amp__observe_takes_masks(seen->op)) return false;
@@ -99,8 +100,8 @@ static uint64_t infinite_in(const struct amp__seen *seen, const amp_statistics *
     return infinite + s->plus_infinities + (is_masked(seen) ? 0 : s->minus_infinities);
 }
 
-/* All that fp16 cannot hold is about one large negative number, the same in each iteration: a mask of -1e9. The sum
- * tells, for what fp16 holds is small beside it. */
+/* Returns true if all values beyond fp16 are one large negative number, the same in each iteration: a mask of -1e9. The
+ * sum shows it, since values within fp16 are small beside it. */
 static bool is_a_mask(const struct amp__seen *seen, uint64_t infinite) {
     const amp_statistics *s = &seen->total;
     const double masked = s->largest * (double)infinite;
@@ -153,7 +154,7 @@ static void look_for_inverse(struct amp__advice_list *list, const struct amp__se
                 (unsigned long long)seen->total.elements, seen->total.least);
 }
 
-/* What one tensor of the last iteration adds up to. */
+/* Advises on the sum over a tensor in the last iteration. */
 static void look_for_sums(struct amp__advice_list *list, const struct amp__seen *seen) {
     static const char *const sums[] = { "sum", "mean", "cumsum", "logsumexp" };
     static const char *const squares[] = { "norm", "var", "std", "mse_loss", "layer_norm", "group_norm", "rms_norm",
@@ -242,7 +243,7 @@ bool amp__survey_scale(const amp_context *context, int *exponent) {
 
 enum { SMALL_PART = 20 }; /* one in so many may be lost: fewer are noise beside the batch's own */
 
-/* O3's loss scale is 1 unless another is asked for. Where the training has that itself, nothing may be left to see. */
+/* Advises on underflow. The loss scale of O3 is 1 by default. A training with another scale may show none. */
 static void look_for_underflow(struct amp__advice_list *list, const struct amp__seen *seen,
                                const amp_context *context) {
     const struct amp__policy *policy = amp__policy_of(context);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What would become of this training at each level: the advice together, memory, a level that fits. */
+/* The result of a survey: advice, memory, and a level that fits. */
 #include "call/gate.h"
 #include "context/devices.h"
 #include "context/live.h"
@@ -107,7 +107,7 @@ static const struct amp__advised *write_kind(const struct amp__advised *first, a
     return at;
 }
 
-/* What may be kept in fewer bits still: docs/guide/memory.md. */
+/* Writes about memory that could have fewer bits: docs/guide/memory.md. */
 static void write_memory(const amp_survey_result *result, const amp_context *context, amp__text *text) {
     const struct amp__policy *policy = amp__policy_of(context);
     for (uint64_t i = 0; i < result->n_levels && !policy->properties.split_masters; i++) {

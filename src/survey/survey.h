@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A survey while it is made: by which rules (rules.c), what comes of it (survey.c). */
+/* A running survey: its rules (rules.c) and its result (survey.c). */
 #ifndef AMP_SURVEY_H
 #define AMP_SURVEY_H
 
@@ -20,7 +20,7 @@ void amp__survey_rules(struct amp__advice_list *list, const amp_context *context
 /* The exponent of the scale that is advised; false: no gradient was seen. */
 bool amp__survey_scale(const amp_context *context, int *exponent);
 
-/* tell.c: into the trace, where there is one. */
+/* Writes the result to the trace, if there is one. tell.c */
 void amp__survey_tell(amp_context *context, const amp_survey_result *result, bool at_end);
 
 #endif
