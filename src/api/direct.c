@@ -8,10 +8,8 @@
 #include "call/call.h"
 #include "call/gate.h"
 #include "call/tape.h"
-#include "common/spare.h"
+#include "context/context.h"
 #include "context/op.h"
-#include "context/parts.h"
-#include "context/policy.h"
 #include "context/probe.h"
 #include "context/report.h"
 
@@ -35,7 +33,7 @@ static amp_status find_op(amp_context *context, const char *name, struct named *
     }
     char base[AMP__OP_NAME_MAX + 1];
     amp__op_base_name(name, base);
-    const struct amp__properties *properties = &amp__policy_of(context)->properties;
+    const struct amp__properties *properties = &context->policy.properties;
     const amp_class listed =
         properties->patch_ops ? amp__list_class(properties->lists, properties->low, base) : AMP_BY_LIST;
     *out = (struct named){ NULL, listed == AMP_BY_LIST ? AMP_LEAVE : listed };
@@ -75,10 +73,10 @@ static amp_status check_types(const struct amp__bound *bound, const struct amp__
 /* gated: may the gate hold such a call back? */
 static amp_status rule_on_call(const amp_context *context, const char *op, const struct named *named,
                                const struct amp__operands *operands, struct amp__ruling *ruling, bool *gated) {
-    const struct amp__policy *policy = amp__policy_of(context);
+    const struct amp__policy *policy = &context->policy;
     *ruling = amp__ruling_on(&policy->properties, named->op_class, operands->distinct, operands->n);
     *gated = policy->properties.gate == AMP_ON && named->op &&
-             amp__may_be_gated(named->op, ruling->target, operands);
+             amp__may_be_gated(named->op, policy->properties.low, ruling->target, operands);
     return amp__ruling_error(*ruling, op);
 }
 
@@ -116,7 +114,7 @@ AMP_API amp_status amp_class_target(amp_context *context, const char *op, amp_cl
                   "amp_class_target: %d is no class of an op", (int)op_class);
     AMP_RETURN_IF(into && !amp__is_floating(into), AMP_ERR_INVALID_ARGUMENT,
                   "amp_class_target: into is %d, which is no floating type", (int)into);
-    const struct named named = { NULL, amp__policy_of(context)->properties.patch_ops ? op_class : AMP_LEAVE };
+    const struct named named = { NULL, context->policy.properties.patch_ops ? op_class : AMP_LEAVE };
     struct amp__bound bound;
     struct amp__ruling ruling;
     bool gated;
@@ -161,7 +159,7 @@ struct direct {
 static bool obeys(const amp_context *context, const struct amp__thread *thread, const struct amp__op *op) {
     if (thread->scope.inside) return false;
     if (thread->scope.set && thread->scope.context != context) return false;
-    return (op && op->is_backward) || amp__ops_obey(context, thread);
+    return (op && op->is_backward) || amp__ops_obey(&context->policy, &context->progress, thread);
 }
 
 static void put_back(struct direct *direct) {
@@ -325,7 +323,7 @@ AMP_API amp_status amp_tape_done(amp_context *context) {
 
 AMP_API amp_status amp_cache_clear(amp_context *context) {
     AMP_RETURN_IF(!context, AMP_ERR_INVALID_ARGUMENT, "amp_cache_clear: context is NULL");
-    amp__cache_drop(amp__cache_of(context), false);
-    amp__spares_clear(amp__spares_of(context));
+    amp__cache_drop(&context->cache, false);
+    amp__spares_clear(&context->spares);
     return AMP_OK;
 }

@@ -15,6 +15,7 @@
 #include "context/policy.h"
 #include "context/progress.h"
 #include "context/report.h"
+#include "context/wiring.h"
 #include "raw/raw.h"
 
 #include <stdio.h>

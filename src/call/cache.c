@@ -26,12 +26,6 @@ static void push(amp__cache_cell *list, struct amp__cache_entry *entry) {
     while (!atomic_compare_exchange_weak(list, &entry->next, entry)) continue;
 }
 
-void amp__ledger_add(struct amp__ledger *ledger, uint64_t bytes) {
-    const uint64_t now = atomic_fetch_add_explicit(&ledger->now, bytes, memory_order_relaxed) + bytes;
-    uint64_t most = atomic_load_explicit(&ledger->most, memory_order_relaxed);
-    while (now > most && !atomic_compare_exchange_weak(&ledger->most, &most, now)) continue;
-}
-
 static void release(struct amp__cache *cache, struct amp__cache_entry *entry) {
     amp__ledger_take(&cache->ledger, entry->bytes);
     if (entry->release) entry->release(entry->user, entry->handle);

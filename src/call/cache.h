@@ -12,18 +12,9 @@
 #define AMP_CACHE_H
 
 #include "common/common.h"
+#include "common/ledger.h"
 
 #include <stdatomic.h>
-
-/* Bytes of casts and of calls' copies that are alive, of those made while a training is observed; and the most there
- * were at once. */
-struct amp__ledger {
-    _Atomic(uint64_t) now, most;
-};
-void amp__ledger_add(struct amp__ledger *ledger, uint64_t bytes);
-static inline void amp__ledger_take(struct amp__ledger *ledger, uint64_t bytes) {
-    if (bytes) atomic_fetch_sub_explicit(&ledger->now, bytes, memory_order_relaxed);
-}
 
 /* The forms of a parameter: a handle of a floating type, by the type's number from 1; or raw elements, which are no
  * handle; or, with verify, a sum of its elements at the time of the first cast. */
@@ -44,7 +35,7 @@ typedef _Atomic(struct amp__cache_entry *) amp__cache_cell;
 struct amp__cache {
     amp__cache_cell *cells;
     size_t n;
-    struct amp__ledger ledger;
+    struct amp__ledger ledger; /* of casts and of calls' copies that were made while a training is observed */
     amp__cache_cell retired;
     _Atomic(uint32_t) users;
     _Atomic(size_t) kept, recorded; /* entries in cells, and those of them that a tape recorded; or a few more */

@@ -6,9 +6,13 @@
 #ifndef AMP_CALL_CALL_H
 #define AMP_CALL_CALL_H
 
+#include "call/cache.h"
 #include "common/thread.h"
 #include "context/bound.h"
-#include "context/context.h"
+#include "context/op.h"
+#include "context/policy.h"
+#include "context/progress.h"
+#include "master/param.h"
 #include "opt_levels/policy.h"
 
 struct amp__block {
@@ -110,11 +114,12 @@ void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low
 /* Do ops of this context obey their class on this thread now? No, where backward runs and no scope is entered: the
  * casts are on the tape. An emulated 16-bit model is the other way round: what runs in forward and in backward is
  * rounded, what runs outside is not the model; and where no forward is described, everything is. */
-static inline bool amp__ops_obey(const amp_context *context, const struct amp__thread *thread) {
+static inline bool amp__ops_obey(const struct amp__policy *policy, const struct amp__progress *progress,
+                                 const struct amp__thread *thread) {
     if (thread->scope.set) return true;
-    if (amp__emulates_model(&context->policy.properties))
-        return !context->policy.has_forward || atomic_load_explicit(&context->progress.open, memory_order_relaxed) != 0;
-    return atomic_load_explicit(&context->progress.backward, memory_order_relaxed) == 0;
+    if (amp__emulates_model(&policy->properties))
+        return !policy->has_forward || atomic_load_explicit(&progress->open, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&progress->backward, memory_order_relaxed) == 0;
 }
 
 /* ---- handler.c: the policy around one call ---- */

@@ -3,8 +3,9 @@
 #include "amp_raw.h"
 #include "call/call.h"
 #include "call/gate.h"
-#include "context/context.h"
 #include "context/op.h"
+#include "context/parts.h"
+#include "context/policy.h"
 #include "context/probe.h"
 #include "kernels/matmul.h"
 #include "raw/raw.h"
@@ -35,7 +36,7 @@ static const struct row *find_row(const char *who, const char *unit, amp_dtype t
 static bool has_handles(const struct amp__op *op) { return !op->schema || op->schema->n_tensors || amp__visits(op); }
 
 static bool looks(const struct amp__op *op) {
-    const struct amp__properties *properties = &op->context->policy.properties;
+    const struct amp__properties *properties = &amp__policy_of(op->context)->properties;
     if (properties->gate == AMP_OFF || !properties->patch_ops || properties->emulate) return false;
     if (op->op_class != AMP_LOWER) return false;
     if (op->flags & AMP_OP_DIRECT) return properties->gate == AMP_ON;
@@ -45,7 +46,7 @@ static bool looks(const struct amp__op *op) {
 
 /* Only views tell where handles are. */
 static bool watches(const struct amp__op *op) {
-    const struct amp__properties *properties = &op->context->policy.properties;
+    const struct amp__properties *properties = &amp__policy_of(op->context)->properties;
     return properties->gate != AMP_OFF && properties->patch_ops && !properties->emulate && op->op_class == AMP_LOWER &&
            op->flags & AMP_OP_MATMUL && op->host && op->host->view && has_handles(op);
 }
@@ -53,13 +54,14 @@ static bool watches(const struct amp__op *op) {
 static amp_status watch_call(const struct amp__probed *call, enum amp__side side, void *room);
 
 void amp__gate_init(struct amp__op *op) {
+    const struct amp__policy *policy = amp__policy_of(op->context);
     static const struct amp__probe watch = { .enter = watch_call };
-    const amp_dtype low = op->context->policy.properties.low;
+    const amp_dtype low = policy->properties.low;
     op->gate.applies = looks(op);
     op->glance = watches(op) ? &watch : NULL;
     if (!op->gate.applies) return;
     /* by default what nobody knows of stays as the level has it; whoever asks for the gate asks for FP32 */
-    const amp_switch gate = op->context->policy.properties.gate;
+    const amp_switch gate = policy->properties.gate;
     amp__gate_set_least(op, gate == AMP_ON ? AMP_GATE_NEVER : AMP_GATE_ALWAYS, AMP__GATE_UNKNOWN);
     if (!(op->flags & AMP_OP_MATMUL)) return;
     amp__matmul_unit(low, &op->gate.who, &op->gate.unit);
@@ -68,10 +70,12 @@ void amp__gate_init(struct amp__op *op) {
 }
 
 amp_switch amp__gate_pays(const amp_context *context, amp_dtype low) {
+    const struct amp__models *models = amp__models_of(context);
+    const struct amp__policy *policy = amp__policy_of(context);
     const char *who, *unit;
-    for (size_t i = 0; i < context->models.n && low == context->policy.properties.low; i++)
-        for (size_t j = 0; j < context->models.list[i].n_ops; j++) {
-            const struct amp__op *op = &context->models.list[i].ops[j];
+    for (size_t i = 0; i < models->n && low == policy->properties.low; i++)
+        for (size_t j = 0; j < models->list[i].n_ops; j++) {
+            const struct amp__op *op = &models->list[i].ops[j];
             if (op->gate.applies && op->gate.source >= AMP__GATE_MEASURED)
                 return op->gate.least == AMP_GATE_NEVER ? AMP_OFF : AMP_ON;
         }
@@ -82,12 +86,13 @@ amp_switch amp__gate_pays(const amp_context *context, amp_dtype low) {
 
 void amp__gate_set_least(struct amp__op *op, uint64_t least, enum amp__gate_source source) {
     amp_context *context = op->context;
-    pthread_mutex_lock(&context->lock);
+    pthread_mutex_t *lock = amp__lock_of(context);
+    pthread_mutex_lock(lock);
     if ((int)source >= (int)op->gate.source) {
         op->gate.source = (uint8_t)source;
         op->gate.least = least;
     }
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_unlock(lock);
 }
 
 /* ---- a call's size ---- */
@@ -269,7 +274,7 @@ static void explain_source(const struct amp__op *op, amp__text *text) {
 /* A large product, of which nothing but its arguments exists. */
 static void explain_product(const struct amp__op *op, amp__text *text) {
     static uint16_t nothing;
-    const amp_dtype low = op->context->policy.properties.low;
+    const amp_dtype low = amp__policy_of(op->context)->properties.low;
     const amp_matmul_args large = { .struct_size = sizeof large,
                                     .a_dtype = low,
                                     .b_dtype = low,
@@ -287,7 +292,7 @@ static void explain_product(const struct amp__op *op, amp__text *text) {
 
 void amp__gate_explain(const struct amp__op *op, amp__text *text) {
     const uint64_t least = atomic_load(&op->gate.least);
-    const char *low = amp__dtype_name(op->context->policy.properties.low);
+    const char *low = amp__dtype_name(amp__policy_of(op->context)->properties.low);
     if (!op->gate.applies) {
         amp__gate_explain_device(op, text);
         return;

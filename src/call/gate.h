@@ -7,7 +7,6 @@
 #define AMP_CALL_GATE_H
 
 #include "context/bound.h"
-#include "context/context.h"
 #include "context/op.h"
 
 /* Where an op's number comes from. What is higher up is not replaced by what is lower. */
@@ -27,8 +26,9 @@ static inline bool amp__gate_is_open(const struct amp__op *op) {
     return !op->gate.applies || (!op->glance && atomic_load_explicit(&op->gate.least, memory_order_relaxed) == 0);
 }
 /* Where that is not the question, these are: */
-static inline bool amp__may_be_gated(const struct amp__op *op, amp_dtype target, const struct amp__operands *operands) {
-    return !amp__gate_is_open(op) && target == op->context->policy.properties.low && amp__operands_all_fp32(operands);
+static inline bool amp__may_be_gated(const struct amp__op *op, amp_dtype low, amp_dtype target,
+                                     const struct amp__operands *operands) {
+    return !amp__gate_is_open(op) && target == low && amp__operands_all_fp32(operands);
 }
 /* Is this call too small for the low type? Only asked where it may be gated. */
 bool amp__gate_holds(const struct amp__op *op, const struct amp__bound *bound);

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gate on GPUs: what keeps a product from tensor cores, or slows them, is counted for each op, with what to do. */
 #include "call/gate.h"
-#include "context/context.h"
 #include "context/op.h"
+#include "context/parts.h"
+#include "context/policy.h"
 #include "kernels/matmul.h"
 
 bool amp__gate_lacks_cores(const struct amp__op *op, int32_t device) {
     int32_t capability = 0;
-    return amp__device_tensor_cores(device, op->context->policy.properties.low, &capability) == 0;
+    return amp__device_tensor_cores(device, amp__policy_of(op->context)->properties.low, &capability) == 0;
 }
 
 void amp__gate_count(struct amp__op *op, const struct amp__gate_product *product) {
     int32_t capability = 0;
-    if (amp__device_tensor_cores(product->device, op->context->policy.properties.low, &capability) == 0) {
+    if (amp__device_tensor_cores(product->device, amp__policy_of(op->context)->properties.low, &capability) == 0) {
         atomic_store_explicit(&op->gate.capability, capability, memory_order_relaxed);
         atomic_fetch_add_explicit(&op->tally.no_tensor_cores, 1, memory_order_relaxed);
         return;
@@ -28,7 +29,7 @@ void amp__gate_count(struct amp__op *op, const struct amp__gate_product *product
 static void explain_cores(const struct amp__op *op, amp__text *text) {
     const uint64_t calls = atomic_load(&op->tally.no_tensor_cores);
     const int32_t capability = atomic_load(&op->gate.capability);
-    const amp_dtype low = op->context->policy.properties.low;
+    const amp_dtype low = amp__policy_of(op->context)->properties.low;
     if (!calls) return;
     amp__text_add(text, "; %llu call%s on a GPU without tensor cores for %s (compute capability %d.%d): ",
                   (unsigned long long)calls, calls == 1 ? "" : "s", amp__dtype_name(low), (int)capability / 10,

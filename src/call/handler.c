@@ -286,7 +286,7 @@ static amp_status plan_call(struct amp__op *op, const struct amp__bound *bound, 
                                operands->n);
     if (converts(d->mode) || (obeys && always_rounds(op)))
         d->ruling = amp__ruling_for(&op->context->policy.properties, op->op_class, low);
-    const bool gated = obeys && amp__may_be_gated(op, d->ruling.target, operands) && amp__gate_holds(op, bound);
+    const bool gated = obeys && amp__may_be_gated(op, low, d->ruling.target, operands) && amp__gate_holds(op, bound);
     const amp_dtype type = gated               ? AMP_FLOAT32
         : d->ruling.target                   ? d->ruling.target
                                                : present_type(op, operands);
@@ -414,7 +414,7 @@ __attribute__((no_stack_protector))
 void amp__op_handler(void *user, struct amp__call *call) {
     struct amp__op *op = user;
     struct amp__thread *thread = call->thread;
-    const bool obeys = op->is_backward || amp__ops_obey(op->context, thread);
+    const bool obeys = op->is_backward || amp__ops_obey(&op->context->policy, &op->context->progress, thread);
     const bool by_types = atomic_load_explicit(&op->types.alone, memory_order_relaxed);
     const float seed = by_types ? 1.0f : amp__seed_factor(op);
     const uint8_t mode = obeys && op->raw_mode != AMP__RAW_NONE ? op->raw_mode

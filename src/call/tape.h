@@ -3,13 +3,13 @@
 #ifndef AMP_TAPE_H
 #define AMP_TAPE_H
 
-#include "context/context.h"
+#include "host/host.h"
 
 /* A cast that a tape which does not retain its inputs still needs. */
 struct amp__taped {
     const amp_host *host;
     void *handle;
-    uint64_t made; /* context->progress.n_steps at the time */
+    uint64_t made; /* amp__progress.n_steps at the time */
     uint64_t bytes; /* in the ledger */
 };
 

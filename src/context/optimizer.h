@@ -49,7 +49,7 @@ struct amp__step_decision {
     uint32_t loss;      /* of its last bracket */
     uint64_t made;      /* by brackets */
     uint64_t taken;     /* by steps */
-    uint64_t last_step; /* context->progress.n_steps when it last stepped or skipped */
+    uint64_t last_step; /* amp__progress.n_steps when it last stepped or skipped */
 };
 
 /* Its gradients as bracket/wiring.c and bracket/stayed.c found them. */
@@ -73,7 +73,7 @@ struct amp__unseen {
     bool told;                /* there is no more to report */
     uint8_t noted;            /* enum amp__noted: when sum and steps were */
     uint64_t sum;             /* of its parameters */
-    uint64_t steps;           /* context->progress.n_steps at that time */
+    uint64_t steps;           /* amp__progress.n_steps at that time */
     uint64_t brackets;        /* begun while no step was seen */
     uint32_t changes;         /* of the sum, from one bracket to the next */
     uint32_t changes_inside;  /* of the sum, between a bracket's begin and its end */

@@ -16,6 +16,7 @@ struct amp__devices *amp__devices_of(const amp_context *context) { return &whole
 struct amp__tape *amp__tape_of(const amp_context *context) { return &whole(context)->tape; }
 struct amp__reporting *amp__reporting_of(const amp_context *context) { return &whole(context)->reporting; }
 struct amp__cache *amp__cache_of(const amp_context *context) { return &whole(context)->cache; }
+struct amp__ledger *amp__ledger_of(const amp_context *context) { return &whole(context)->cache.ledger; }
 struct amp__spares *amp__spares_of(const amp_context *context) { return &whole(context)->spares; }
 pthread_mutex_t *amp__lock_of(const amp_context *context) { return &whole(context)->lock; }
 const struct amp__models *amp__models_of(const amp_context *context) { return &context->models; }

@@ -15,6 +15,7 @@ struct amp__addresses;
 struct amp__brackets;
 struct amp__cache;
 struct amp__devices;
+struct amp__ledger;
 struct amp__models;
 struct amp__observer;
 struct amp__optimizers;
@@ -36,6 +37,7 @@ struct amp__devices *amp__devices_of(const amp_context *context);
 struct amp__tape *amp__tape_of(const amp_context *context);
 struct amp__reporting *amp__reporting_of(const amp_context *context);
 struct amp__cache *amp__cache_of(const amp_context *context);
+struct amp__ledger *amp__ledger_of(const amp_context *context); /* of the cache */
 struct amp__spares *amp__spares_of(const amp_context *context);
 pthread_mutex_t *amp__lock_of(const amp_context *context);
 struct amp__observer *amp__observer_of(const amp_context *context); /* NULL: not asked for */

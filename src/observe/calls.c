@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a call got and what it made: raw buffers, handles, handles in lists and in structs. */
 #include "amp_raw.h"
+#include "context/addresses.h"
+#include "context/devices.h"
+#include "context/params.h"
+#include "context/parts.h"
+#include "context/policy.h"
 #include "context/visit.h"
 #include "observe/observe.h"
 
@@ -11,7 +16,8 @@
 /* May libamp's cast have made this of finite values? It makes infinities of 16 bits; emulated ones lie in FP32. What
  * the host has is asked for later. */
 static bool is_of_a_cast(const struct amp__seen_call *call, amp_dtype dtype, const amp_statistics *s) {
-    return call->may_be_cast && !s->nans && (amp__is_low(dtype) || call->op->context->policy.properties.emulate);
+    const struct amp__properties *properties = &amp__policy_of(call->op->context)->properties;
+    return call->may_be_cast && !s->nans && (amp__is_low(dtype) || properties->emulate);
 }
 
 static void note_nonfinite(struct amp__seen_call *call, bool is_output, amp_dtype dtype, const amp_statistics *s,
@@ -54,9 +60,9 @@ static bool is_listed_wide(const struct amp__op *op) { return op->listed == AMP_
 /* What single numbers are does not decide. Of backward nobody knows: its casts are on the tape. */
 static void follow(struct amp__seen_call *call, bool is_output, amp_dtype dtype, const void *memory,
                    uint64_t elements) {
-    struct amp__observer *observer = call->op->context->observer;
+    struct amp__observer *observer = amp__observer_of(call->op->context);
     const bool follows = call->op->listed != AMP_LOWER && !is_listed_wide(call->op);
-    if (call->op->context->policy.properties.patch_ops) return;
+    if (amp__policy_of(call->op->context)->properties.patch_ops) return;
     pthread_mutex_lock(observer->lock);
     if (call->is_cast) call->is_wide = dtype == AMP_FLOAT32;
     else if (call->op->is_backward) call->is_wide = false;
@@ -75,7 +81,7 @@ static void follow(struct amp__seen_call *call, bool is_output, amp_dtype dtype,
 /* Counted, and in the call's memory. `name` is copied into the entry: the host's own may be of the moment. */
 static void take(struct amp__seen_call *call, const char *name, bool is_output, amp_dtype dtype,
                  const amp_statistics *statistics, const void *memory, int64_t odd) {
-    struct amp__observer *observer = call->op->context->observer;
+    struct amp__observer *observer = amp__observer_of(call->op->context);
     const uint32_t what = is_output ? AMP_SEE_OUTPUTS : AMP_SEE_INPUTS;
     if (!statistics->elements) return;
     struct amp__seen *seen = amp__observe_op(observer, call->op, name, what);
@@ -113,7 +119,7 @@ static void count_rows(const void *data, amp_dtype dtype, const struct amp__exte
 
 static bool is_here(const amp_context *context, const void *memory) {
     amp_device where;
-    return amp__places_where(&context->devices, memory, &where) == AMP_OK && where.type != AMP__DEVICE_CUDA;
+    return amp__places_where(amp__devices_of(context), memory, &where) == AMP_OK && where.type != AMP__DEVICE_CUDA;
 }
 
 static void take_buffer(struct amp__seen_call *call, const struct amp__raw_buffer *buffer, amp_dtype low,
@@ -201,7 +207,8 @@ static bool count_handle(const struct amp__op *op, void *handle, const char *nam
 static void take_later(struct amp__seen_call *call, struct amp__place *place, const amp_span *span, const char *name,
                        bool is_output, const void *handle, int64_t odd) {
     struct amp__seen *entry =
-        amp__observe_op(call->op->context->observer, call->op, name, is_output ? AMP_SEE_OUTPUTS : AMP_SEE_INPUTS);
+        amp__observe_op(amp__observer_of(call->op->context), call->op, name,
+                        is_output ? AMP_SEE_OUTPUTS : AMP_SEE_INPUTS);
     if (entry) follow(call, is_output, span->dtype, span->data, span->size);
     if (entry && amp__later_tensor(call, place, span, entry, is_output, handle) && odd)
         atomic_store_explicit(&entry->odd, odd, memory_order_relaxed);
@@ -251,7 +258,7 @@ static void take_outputs(struct amp__seen_call *seen, const struct amp__bound *b
 /* ---- numbers by value: an epsilon, a slope ---- */
 
 static void take_number(struct amp__seen_call *seen, const struct amp__arg *arg, const void *value) {
-    struct amp__observer *observer = seen->op->context->observer;
+    struct amp__observer *observer = amp__observer_of(seen->op->context);
     if (arg->kind != AMP__FLOAT && arg->kind != AMP__DOUBLE) return;
     const amp_dtype dtype = arg->kind == AMP__FLOAT ? AMP_FLOAT32 : AMP_FLOAT64;
     const amp_span span = { (void *)(uintptr_t)value, 1, dtype, 0 };
@@ -289,7 +296,7 @@ static void take_fields(struct amp__seen_call *seen, struct amp__op *op, const s
 static void note_uses(const struct amp__seen_call *seen, const struct amp__probed *call) {
     const struct amp__bound *bound = call->bound;
     const amp_context *context = seen->op->context;
-    const struct amp__addresses *addresses = &context->addresses;
+    const struct amp__addresses *addresses = amp__addresses_of(context);
     uint64_t offset;
     for (size_t i = 0; i < call->n_buffers; i++)
         amp__observe_use(seen, amp__param_at(addresses, call->buffers[i].host, &offset));
@@ -297,13 +304,13 @@ static void note_uses(const struct amp__seen_call *seen, const struct amp__probe
         const struct amp__bound_arg *arg = &bound->tensors[i];
         for (size_t j = 0; amp__may_cast(arg->flags) && j < arg->count; j++) {
             void *handle = arg->handles[j];
-            if (handle) amp__observe_use(seen, amp__param_find(&context->params, seen->op->host, handle));
+            if (handle) amp__observe_use(seen, amp__param_find(amp__params_of(context), seen->op->host, handle));
         }
     }
 }
 
 bool amp__observe_wants_op(const struct amp__op *op) {
-    const struct amp__observer *observer = op->context->observer;
+    const struct amp__observer *observer = amp__observer_of(op->context);
     return amp__observe_wants(observer, AMP_SEE_INPUTS, op->name) ||
            amp__observe_wants(observer, AMP_SEE_OUTPUTS, op->name);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a training takes in bytes: as it is, and as it would be at a level. */
 #include "amp_optim.h"
+#include "common/ledger.h"
 #include "context/live.h"
 #include "context/optimizer.h"
 #include "context/params.h"
@@ -90,14 +91,14 @@ static void count_params(const struct amp__params *params, amp_memory *out) {
 }
 
 void amp__memory_now(const amp_context *context, amp_memory *out) {
-    struct amp__cache *cache = amp__cache_of(context);
+    const struct amp__ledger *casts = amp__ledger_of(context);
     struct amp__observer *observer = amp__observer_of(context);
     const struct amp__packed *packed = &amp__progress_of(context)->packed;
     const uint64_t last = atomic_load(&packed->last_from);
     *out = (amp_memory){ .struct_size = sizeof *out, .level = amp__policy_of(context)->properties.level,
                          .packed_from = last ? last : atomic_load(&packed->from),
                          .packed = last ? atomic_load(&packed->last_to) : atomic_load(&packed->to),
-                         .casts = cache->ledger.now, .most_casts = cache->ledger.most };
+                         .casts = casts->now, .most_casts = casts->most };
     count_params(amp__params_of(context), out);
     count_moments(amp__optimizers_of(context), out);
     const struct amp__seen *first = observer ? observer->first : NULL;

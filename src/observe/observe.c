@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_observe: what is asked for, and what was seen. */
+#include "context/context.h"
 #include "context/live.h"
 #include "observe/observe.h"
 

@@ -9,11 +9,12 @@
 
 #include "amp_observe.h"
 #include "common/map.h"
-#include "context/context.h"
 #include "context/op.h"
 #include "context/probe.h"
 #include "context/ranges.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
+#include "context/progress.h"
 #include "kernels/counts.h"
 
 /* The type that a call would work in at O1, by its op's class and, where it follows its inputs, by what made these. */
@@ -156,12 +157,13 @@ struct amp__observer {
 };
 
 static inline bool amp__observing(const amp_context *context) {
-    return atomic_load_explicit(&context->progress.observing, memory_order_relaxed);
+    return atomic_load_explicit(&amp__progress_of(context)->observing, memory_order_relaxed);
 }
 
 /* Does what is called now belong to the iteration? An evaluation between brackets does not. */
 static inline bool amp__observe_trains(const amp_context *context, const amp_host *host) {
-    return atomic_load_explicit(&context->progress.open, memory_order_relaxed) || !host || amp__host_grad_enabled(host);
+    const struct amp__progress *progress = amp__progress_of(context);
+    return atomic_load_explicit(&progress->open, memory_order_relaxed) || !host || amp__host_grad_enabled(host);
 }
 
 static inline uint64_t amp__nonfinite(const amp_statistics *statistics) {

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that the host tells of itself: each name is an op here, which has no slot. */
 #include "context/live.h"
+#include "context/params.h"
+#include "context/parts.h"
+#include "context/policy.h"
 #include "context/report.h"
 #include "observe/observe.h"
 
@@ -16,15 +19,16 @@ void amp__observe_free_told(struct amp__observer *observer) {
 }
 
 static amp_class class_of(const amp_context *context, const char *name) {
+    const struct amp__policy *policy = amp__policy_of(context);
     char base[AMP__OP_NAME_MAX + 1];
     amp__op_base_name(name, base);
-    const amp_class listed = amp__list_class(context->policy.properties.lists, context->policy.properties.low, base);
+    const amp_class listed = amp__list_class(policy->properties.lists, policy->properties.low, base);
     return listed == AMP_BY_LIST ? AMP_LEAVE : listed;
 }
 
 /* Under the lock, where there is room. */
 static struct amp__op *new_op(amp_context *context, const amp_observed_call *call, const char *name) {
-    struct amp__observer *observer = context->observer;
+    struct amp__observer *observer = amp__observer_of(context);
     const size_t length = strlen(name) + 1, bytes = sizeof(struct amp__op) + length;
     if (observer->bytes + bytes > observer->options.max_bytes) return NULL;
     struct amp__op *op = amp__alloc(1, bytes);
@@ -47,7 +51,7 @@ static struct amp__op *told_op(amp_context *context, const amp_observed_call *ca
     char name[512];
     snprintf(name, sizeof name, "%s%s%s%s", call->where ? call->where : "", call->where ? ": " : "", call->op,
              call->in_backward ? " (backward)" : "");
-    struct amp__observer *observer = context->observer;
+    struct amp__observer *observer = amp__observer_of(context);
     pthread_mutex_lock(observer->lock);
     struct amp__op *op = amp__map_get_name(&observer->told, name, name_of);
     if (!op) op = new_op(context, call, name);
@@ -73,7 +77,7 @@ static amp_status check(const amp_context *context, const amp_observed_call *cal
 static const struct amp__param *made_by(const amp_context *context, const amp_observed_call *call,
                                         const amp_observed_value *value) {
     const bool may_be = call->in_backward && value->is_output && value->tensor;
-    return may_be ? amp__param_find(&context->params, amp__any_host(context), value->tensor) : NULL;
+    return may_be ? amp__param_find(amp__params_of(context), amp__any_host(context), value->tensor) : NULL;
 }
 
 /* True: the call tells of nothing else. */
@@ -88,7 +92,7 @@ static bool note_gradients(amp_context *context, const amp_observed_call *call) 
 
 static void take(struct amp__seen_call *seen, const amp_observed_value *value) {
     if (value->tensor && !value->is_output)
-        amp__observe_use(seen, amp__param_find(&seen->op->context->params, seen->op->host, value->tensor));
+        amp__observe_use(seen, amp__param_find(amp__params_of(seen->op->context), seen->op->host, value->tensor));
     if (value->tensor) amp__observe_handle(seen, value->tensor, value->name, value->is_output);
     else amp__observe_span(seen, &value->span, value->name, value->is_output);
 }

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_config.verify: is what a 16-bit implementation made what the op's FP32 function made? And what of it is known. */
 #include "context/findings.h"
+#include "context/op.h"
+#include "context/parts.h"
+#include "context/policy.h"
 #include "raw/reference.h"
 
 #include <string.h>
@@ -78,7 +81,7 @@ static enum verdict judge(const struct amp__outcome *out, amp_dtype low, double 
 }
 
 static void tell(const struct amp__op *op, const struct amp__outcome *out, double differs, double allowed) {
-    const struct amp__properties *properties = &op->context->policy.properties;
+    const struct amp__properties *properties = &amp__policy_of(op->context)->properties;
     int64_t worst = 0;
     double most = -1.0;
     for (int64_t i = 0; i < out->extents.count; i++) {
@@ -97,7 +100,8 @@ static void tell(const struct amp__op *op, const struct amp__outcome *out, doubl
 }
 
 void amp__reference_judge(const struct amp__reference *reference, struct amp__op *op) {
-    const amp_dtype low = op->context->policy.properties.low;
+    pthread_mutex_t *lock = amp__lock_of(op->context);
+    const amp_dtype low = amp__policy_of(op->context)->properties.low;
     size_t alike = 0, different = 0, nothing = 0;
     for (size_t i = 0; i < reference->n; i++) {
         double differs = 0.0, allowed = 0.0;
@@ -106,9 +110,9 @@ void amp__reference_judge(const struct amp__reference *reference, struct amp__op
         alike += verdict == ALIKE, different += verdict == DIFFERENT, nothing += verdict == NOTHING;
     }
     if (!different && (!alike || nothing || !reference->decides)) return;
-    pthread_mutex_lock(&op->context->lock);
+    pthread_mutex_lock(lock);
     op->comparisons->kinds[reference->kind].compared++;
-    pthread_mutex_unlock(&op->context->lock);
+    pthread_mutex_unlock(lock);
 }
 
 /* ---- what amp_health says ---- */
@@ -158,16 +162,17 @@ static void tell_not_compared(const struct amp__op *op, amp__text *text, bool *a
 }
 
 static bool runs_low(const struct amp__op *op) {
-    return op->op_class == AMP_LOWER || amp__retypes(&op->context->policy.properties);
+    return op->op_class == AMP_LOWER || amp__retypes(&amp__policy_of(op->context)->properties);
 }
 
 void amp__reference_health(const amp_context *context, amp__text *text) {
+    const struct amp__models *models = amp__models_of(context);
     void (*const tellers[])(const struct amp__op *, amp__text *, bool *) = { tell_compared, tell_not_compared };
     for (size_t t = 0; t < AMP_COUNT(tellers); t++) {
         bool any = false;
-        for (size_t i = 0; i < context->models.n; i++)
-            for (size_t j = 0; j < context->models.list[i].n_ops; j++) {
-                const struct amp__op *op = &context->models.list[i].ops[j];
+        for (size_t i = 0; i < models->n; i++)
+            for (size_t j = 0; j < models->list[i].n_ops; j++) {
+                const struct amp__op *op = &models->list[i].ops[j];
                 if (op->wrapped && !op->shares && amp__op_low(op) && runs_low(op)) tellers[t](op, text, &any);
             }
         if (any) amp__text_add(text, "\n");

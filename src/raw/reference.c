@@ -12,6 +12,8 @@
  * in FP32. |A||B| is what the FP32 function makes of absolute values, wherever the op keeps its transposes and strides.
  */
 #include "call/call.h"
+#include "context/devices.h"
+#include "context/parts.h"
 #include "raw/reference.h"
 
 #include <string.h>
@@ -45,7 +47,7 @@ static void mix(struct call_seen *seen, int64_t value) { seen->key = amp__sum64(
 
 static amp_status keep_memory(struct call_seen *seen, void *memory, size_t bytes) {
     amp_device where;
-    if (!memory || !bytes || amp__places_where(&seen->casting->context->devices, memory, &where) != AMP_OK ||
+    if (!memory || !bytes || amp__places_where(amp__devices_of(seen->casting->context), memory, &where) != AMP_OK ||
         where.type == AMP__DEVICE_CUDA)
         return AMP_OK;
     struct kept *kept = amp__casting_memory(seen->casting, sizeof *kept);
@@ -278,6 +280,7 @@ static void take_magnitudes(struct amp__reference *reference, const struct rehea
 static amp_status rehearse(struct amp__reference *reference, struct rehearsal *r) {
     double sizes[2];
     struct amp__op *op = r->casting->op;
+    pthread_mutex_t *lock = amp__lock_of(op->context);
     AMP_TRY(enter(r));
     if (!is_finite(r)) return AMP_OK;
     reference->decides = tells_apart(r, sizes);
@@ -287,10 +290,10 @@ static amp_status rehearse(struct amp__reference *reference, struct rehearsal *r
     AMP_TRY(take_outcomes(reference, r));
     run(r, false);
     if (!repeats(reference, r)) {
-        pthread_mutex_lock(&op->context->lock);
+        pthread_mutex_lock(lock);
         op->comparisons->why = "its FP32 function makes something else the second time: it seems to keep state, which "
                                 "these runs of verify's moved: set AMP_OP_STATEFUL";
-        pthread_mutex_unlock(&op->context->lock);
+        pthread_mutex_unlock(lock);
         reference->n = 0;
     }
     if (strays) reference->n = 0; /* told: the results are not whole */
@@ -302,14 +305,15 @@ static amp_status rehearse(struct amp__reference *reference, struct rehearsal *r
 
 amp_status amp__reference_run(struct amp__reference *reference, const struct amp__probed *call) {
     struct amp__op *op = call->op;
+    pthread_mutex_t *lock = amp__lock_of(op->context);
     struct call_seen seen = { .casting = call->casting };
     *reference = (struct amp__reference){ 0 };
     if (amp__reference_never(op)) return AMP_OK;
     AMP_TRY(see_call(&seen, call->bound));
-    pthread_mutex_lock(&op->context->lock);
+    pthread_mutex_lock(lock);
     struct amp__comparisons *known = comparisons_of(op);
     const bool wanted = known && wants(known, &seen, &reference->kind);
-    pthread_mutex_unlock(&op->context->lock);
+    pthread_mutex_unlock(lock);
     if (!known) return amp__fail_memory();
     if (!wanted) return AMP_OK;
     struct rehearsal r = { .bound = call->bound, .casting = call->casting, .kept = seen.kept,

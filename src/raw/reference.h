@@ -3,7 +3,6 @@
 #ifndef AMP_REFERENCE_H
 #define AMP_REFERENCE_H
 
-#include "context/context.h"
 #include "context/op.h"
 #include "raw/raw.h"
 

@@ -5,8 +5,12 @@
  * stopped, where zeros would be taken for weights.
  */
 #include "amp_raw.h"
-#include "context/context.h"
+#include "common/spare.h"
+#include "context/addresses.h"
 #include "context/live.h"
+#include "context/params.h"
+#include "context/parts.h"
+#include "context/policy.h"
 #include "intercept/maps.h"
 #include "raw/raw.h"
 
@@ -14,8 +18,9 @@
 #include <unistd.h>
 
 static bool has_copy(const amp_context *context, const struct amp__param *param) {
-    return amp__keeps_block(&context->policy.properties, param->host) && param->size &&
-           !amp__param_stays_fp32(&context->policy, param);
+    const struct amp__policy *policy = amp__policy_of(context);
+    return amp__keeps_block(&policy->properties, param->host) && param->size &&
+           !amp__param_stays_fp32(policy, param);
 }
 
 /* ---- copies ---- */
@@ -39,9 +44,9 @@ static void fill(const struct amp__param *param) {
     (void)status; /* it fails only on spans that are none */
 }
 
-static void drop_copies(amp_context *context, size_t from, size_t end) {
+static void drop_copies(const struct amp__addresses *addresses, size_t from, size_t end) {
     for (size_t i = from; i < end; i++) {
-        struct amp__param *param = context->addresses.ranges[i].param;
+        struct amp__param *param = addresses->ranges[i].param;
         if (param->released.data) amp__param_free(param, &param->released);
     }
 }
@@ -73,10 +78,11 @@ static bool give(struct amp__pages pages) {
 /* Each block as soon as it is copied, so that there is never more memory than there was. Blocks are often slices of
  * one: a page that two of them share goes with the second. */
 static void give_all(amp_context *context, uint64_t *bytes) {
+    struct amp__addresses *addresses = amp__addresses_of(context);
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t last = 0, kept = 0; /* the end of the block before, and of what was given of it */
-    for (size_t i = 0; i < context->addresses.n_ranges; i++) {
-        const struct amp__range *range = &context->addresses.ranges[i];
+    for (size_t i = 0; i < addresses->n_ranges; i++) {
+        const struct amp__range *range = &addresses->ranges[i];
         if (!range->param->released.data) continue;
         fill(range->param);
         const uintptr_t begin = range->begin == last ? kept : range->begin;
@@ -84,7 +90,7 @@ static void give_all(amp_context *context, uint64_t *bytes) {
         last = range->end, kept = begin;
         if (!give(pages)) continue;
         kept = pages.end;
-        context->addresses.pages[context->addresses.n_pages++] = pages;
+        addresses->pages[addresses->n_pages++] = pages;
         *bytes += pages.end - pages.begin;
     }
 }
@@ -92,24 +98,25 @@ static void give_all(amp_context *context, uint64_t *bytes) {
 /* ---- there and back ---- */
 
 amp_status amp__weights_release(amp_context *context, uint64_t *bytes) {
+    struct amp__addresses *addresses = amp__addresses_of(context);
     amp_status status = AMP_OK;
     AMP_RETURN_IF(amp__live_any(amp__ranges_meet, context), AMP_ERR_CONFLICT, "amp_weights_release: another context "
                   "has the same parameters: shut it down first");
-    context->addresses.pages = amp__alloc(context->addresses.n_ranges, sizeof *context->addresses.pages);
-    if (!context->addresses.pages) return amp__fail_memory();
-    for (size_t i = 0; i < context->addresses.n_ranges && status == AMP_OK; i++)
-        if (has_copy(context, context->addresses.ranges[i].param))
-            status = prepare(context->addresses.ranges[i].param, context->policy.properties.cast_model_type);
+    addresses->pages = amp__alloc(addresses->n_ranges, sizeof *addresses->pages);
+    if (!addresses->pages) return amp__fail_memory();
+    for (size_t i = 0; i < addresses->n_ranges && status == AMP_OK; i++)
+        if (has_copy(context, addresses->ranges[i].param))
+            status = prepare(addresses->ranges[i].param, amp__policy_of(context)->properties.cast_model_type);
     if (status == AMP_OK) {
-        context->addresses.released = true;
-        amp__cache_drop(&context->cache, false);
-        amp__spares_clear(&context->spares);
+        addresses->released = true;
+        amp__cache_drop(amp__cache_of(context), false);
+        amp__spares_clear(amp__spares_of(context));
         give_all(context, bytes);
         return AMP_OK;
     }
-    drop_copies(context, 0, context->addresses.n_ranges);
-    amp__free(context->addresses.pages);
-    context->addresses.pages = NULL;
+    drop_copies(addresses, 0, addresses->n_ranges);
+    amp__free(addresses->pages);
+    addresses->pages = NULL;
     return status;
 }
 
@@ -125,7 +132,7 @@ static void widen(const struct amp__range *range, struct amp__pages pages) {
 }
 
 amp_status amp__weights_restore(amp_context *context) {
-    struct amp__addresses *addresses = &context->addresses;
+    struct amp__addresses *addresses = amp__addresses_of(context);
     if (!addresses->released) return AMP_OK;
     for (size_t i = 0; i < addresses->n_pages; i++)
         AMP_TRY(protect(addresses->pages[i], PROT_READ | PROT_WRITE));
@@ -133,11 +140,11 @@ amp_status amp__weights_restore(amp_context *context) {
     for (size_t i = 0; i < addresses->n_pages; i++) {
         const size_t first = done;
         while (addresses->ranges[done].end <= addresses->pages[i].begin) done++;
-        drop_copies(context, first, done);
+        drop_copies(addresses, first, done);
         for (size_t j = done; j < addresses->n_ranges && addresses->ranges[j].begin < addresses->pages[i].end; j++)
             if (addresses->ranges[j].param->released.data) widen(&addresses->ranges[j], addresses->pages[i]);
     }
-    drop_copies(context, done, addresses->n_ranges);
+    drop_copies(addresses, done, addresses->n_ranges);
     amp__free(addresses->pages);
     addresses->pages = NULL;
     addresses->n_pages = 0;

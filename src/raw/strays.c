@@ -5,9 +5,12 @@
  * backward reads. What no op reads until the bracket ends, in two brackets, is a parameter's.
  */
 #include "common/map.h"
-#include "context/context.h"
+#include "context/addresses.h"
 #include "context/findings.h"
 #include "context/op.h"
+#include "context/parts.h"
+#include "context/policy.h"
+#include "context/progress.h"
 #include "raw/raw.h"
 
 #include <string.h>
@@ -56,7 +59,8 @@ static void add(struct amp__strays *strays, struct stray seen) {
 }
 
 static void note(amp_context *context, const struct amp__probed *call, size_t i) {
-    struct amp__strays *strays = context->addresses.strays;
+    struct amp__addresses *addresses = amp__addresses_of(context);
+    struct amp__strays *strays = addresses->strays;
     const struct amp__raw_buffer *buffer = &call->buffers[i];
     struct amp__op *op = call->op;
     const uintptr_t begin = (uintptr_t)buffer->host, end = begin + (uintptr_t)buffer->extents.span * sizeof(float);
@@ -64,24 +68,26 @@ static void note(amp_context *context, const struct amp__probed *call, size_t i)
     uint64_t offset;
     if (!(buffer->flags & AMP__WRITE)) mark_read(strays, begin, end, key);
     if (!op->is_backward || !(buffer->flags & (AMP__WRITE | AMP__READ_WRITE))) return;
-    if (amp__range_find(context->addresses.grads, context->addresses.n_grads, buffer->host, &offset)) {
+    if (amp__range_find(addresses->grads, addresses->n_grads, buffer->host, &offset)) {
         (void)amp__map_put(&strays->gradients, key, op);
         return;
     }
-    if (amp__param_at(&context->addresses, buffer->host, &offset)) return;
+    if (amp__param_at(addresses, buffer->host, &offset)) return;
     add(strays, (struct stray){ .begin = begin, .end = end, .key = key, .op = op,
                                 .argument = buffer->name ? buffer->name : "a buffer" });
 }
 
 void amp__strays_note(const struct amp__probed *call) {
     amp_context *context = call->op->context;
-    if (!call->n_buffers || !atomic_load(&context->progress.open)) return;
-    if (!amp__scales(&context->policy.properties.scaler)) return;
-    pthread_mutex_lock(&context->lock);
-    if (!context->addresses.strays) context->addresses.strays = amp__alloc(1, sizeof *context->addresses.strays);
-    for (size_t i = 0; i < call->n_buffers && context->addresses.strays; i++)
+    pthread_mutex_t *lock = amp__lock_of(context);
+    struct amp__addresses *addresses = amp__addresses_of(context);
+    if (!call->n_buffers || !atomic_load(&amp__progress_of(context)->open)) return;
+    if (!amp__scales(&amp__policy_of(context)->properties.scaler)) return;
+    pthread_mutex_lock(lock);
+    if (!addresses->strays) addresses->strays = amp__alloc(1, sizeof *addresses->strays);
+    for (size_t i = 0; i < call->n_buffers && addresses->strays; i++)
         if (!call->buffers[i].scratch) note(context, call, i);
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_unlock(lock);
 }
 
 /* In two brackets. */
@@ -93,19 +99,21 @@ static bool is_certain(struct amp__strays *strays, const struct stray *stray) {
 }
 
 void amp__strays_judge(amp_context *context) {
+    pthread_mutex_t *lock = amp__lock_of(context);
+    struct amp__addresses *addresses = amp__addresses_of(context);
     struct stray *first = NULL;
-    pthread_mutex_lock(&context->lock);
-    if (context->addresses.strays) {
-        context->addresses.strays->brackets++;
-        first = context->addresses.strays->first;
-        context->addresses.strays->first = NULL;
+    pthread_mutex_lock(lock);
+    if (addresses->strays) {
+        addresses->strays->brackets++;
+        first = addresses->strays->first;
+        addresses->strays->first = NULL;
     }
-    pthread_mutex_unlock(&context->lock);
+    pthread_mutex_unlock(lock);
     for (struct stray *stray = first, *next; stray; stray = next) {
         next = stray->next;
-        pthread_mutex_lock(&context->lock);
-        const bool certain = is_certain(context->addresses.strays, stray);
-        pthread_mutex_unlock(&context->lock);
+        pthread_mutex_lock(lock);
+        const bool certain = is_certain(addresses->strays, stray);
+        pthread_mutex_unlock(lock);
         if (certain)
             amp__find(context, AMP__UNDESCRIBED, stray->op->name, "op %s: %s is a gradient, and of no parameter that "
                       "a model or an optimizer has", stray->op->name, stray->argument);
@@ -114,13 +122,14 @@ void amp__strays_judge(amp_context *context) {
 }
 
 void amp__strays_free(amp_context *context) {
-    if (!context->addresses.strays) return;
-    for (struct stray *stray = context->addresses.strays->first, *next; stray; stray = next) {
+    struct amp__addresses *addresses = amp__addresses_of(context);
+    if (!addresses->strays) return;
+    for (struct stray *stray = addresses->strays->first, *next; stray; stray = next) {
         next = stray->next;
         amp__free(stray);
     }
-    amp__map_free(&context->addresses.strays->gradients);
-    amp__map_free(&context->addresses.strays->suspects);
-    amp__free(context->addresses.strays);
-    context->addresses.strays = NULL;
+    amp__map_free(&addresses->strays->gradients);
+    amp__map_free(&addresses->strays->suspects);
+    amp__free(addresses->strays);
+    addresses->strays = NULL;
 }

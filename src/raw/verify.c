@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_config.verify as a probe: on the host's side a reference (reference.c), on the op's side a watch (watch.c). */
 #include "common/traps.h"
-#include "context/context.h"
+#include "context/op.h"
+#include "context/parts.h"
+#include "context/policy.h"
 #include "raw/raw.h"
 
 struct verifying {
@@ -36,9 +38,11 @@ static void leave(const struct amp__probed *call, enum amp__side side, void *roo
 }
 
 void amp__verify_begin(amp_context *context) {
+    const struct amp__policy *policy = amp__policy_of(context);
+    const struct amp__models *models = amp__models_of(context);
     static const struct amp__probe probe = { .strict = true, .enter = enter, .leave = leave };
-    for (size_t i = 0; context->policy.verify && i < context->models.n; i++) {
-        struct amp__model *model = &context->models.list[i];
+    for (size_t i = 0; policy->verify && i < models->n; i++) {
+        struct amp__model *model = &models->list[i];
         amp__op_put_probe(&model->forward, AMP__PROBE_VERIFY, &probe);
         for (size_t j = 0; j < model->n_ops; j++) amp__op_put_probe(&model->ops[j], AMP__PROBE_VERIFY, &probe);
     }

@@ -6,9 +6,13 @@
  */
 #include "call/call.h"
 #include "common/map.h"
-#include "context/context.h"
+#include "context/addresses.h"
+#include "context/devices.h"
 #include "context/findings.h"
 #include "context/op.h"
+#include "context/params.h"
+#include "context/parts.h"
+#include "context/policy.h"
 #include "raw/raw.h"
 
 #include <math.h>
@@ -82,8 +86,9 @@ static bool lies_in(const void *address, const struct amp__elements *block) {
 /* A `float *` into a parameter that is in 16 bits by now. */
 static amp_status check_type(const struct amp__casting *casting, const struct amp__raw_buffer *buffer) {
     const amp_context *context = casting->context;
-    for (size_t i = 0; i < context->params.n; i++) {
-        struct amp__param *param = context->params.list[i];
+    struct amp__params *params = amp__params_of(context);
+    for (size_t i = 0; i < params->n; i++) {
+        struct amp__param *param = params->list[i];
         struct amp__elements now;
         if (param->on_device || param->dtype == AMP_FLOAT32 || !param->host->view) continue;
         if (amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK || !lies_in(buffer->host, &now))
@@ -119,9 +124,10 @@ static amp_status add(struct amp__watch *watch, struct amp__casting *casting, st
  * which it did not. */
 static void check_norm(const struct amp__casting *casting, const struct amp__param *param) {
     const amp_context *context = casting->context;
+    const struct amp__policy *policy = amp__policy_of(context);
     if (!param || param->module_kind == AMP_MODULE_BATCH_NORM || !amp__op_is_norm(casting->op) ||
-        !context->policy.properties.keep_batchnorm_fp32 ||
-        !(param->re_typed || amp__keeps_block(&context->policy.properties, param->host)))
+        !policy->properties.keep_batchnorm_fp32 ||
+        !(param->re_typed || amp__keeps_block(&policy->properties, param->host)))
         return;
     amp__find(casting->context, AMP__NORM_UNSAID, param->name, "op %s reads %s, which is not said to be batch norm's "
               "and was re-typed", casting->op->name, param->name);
@@ -168,7 +174,7 @@ static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *cast
     struct amp__watched item = item_of(buffer);
     uint64_t offset;
     struct amp__param *gradient_of = NULL;
-    const struct amp__param *param = amp__param_at(&casting->context->addresses, buffer->host, &offset);
+    const struct amp__param *param = amp__param_at(amp__addresses_of(casting->context), buffer->host, &offset);
     check_norm(casting, param);
     if (item.role == UPDATES || item.role == WRITES)
         AMP_TRY(amp__gradient_at(casting->context, buffer->host, true, &gradient_of, &offset));
@@ -182,14 +188,15 @@ static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *cast
 static amp_status add_handle(struct amp__watch *watch, struct amp__casting *casting, const char *name, void *handle) {
     const amp_host *host = casting->host;
     struct amp__elements now;
-    if (handle) check_norm(casting, amp__param_of_handle(&casting->context->params, handle));
+    if (handle) check_norm(casting, amp__param_of_handle(amp__params_of(casting->context), handle));
     if (!handle || !host->view || amp__host_find(host, handle, name, &now) != AMP_OK) return AMP_OK;
     amp_device where;
     if (now.strides || !now.size || amp__is_device(now.device) ||
-        amp__places_where(&casting->context->devices, now.data, &where) != AMP_OK || where.type == AMP__DEVICE_CUDA)
+        amp__places_where(amp__devices_of(casting->context), now.data, &where) != AMP_OK ||
+        where.type == AMP__DEVICE_CUDA)
         return AMP_OK;
     const amp_dtype dtype = amp__host_dtype(host, handle);
-    if (!casting->context->policy.properties.emulate && amp__is_floating(dtype) && dtype != now.dtype)
+    if (!amp__policy_of(casting->context)->properties.emulate && amp__is_floating(dtype) && dtype != now.dtype)
         amp__find(casting->context, AMP__TYPE_MISTAKEN, casting->op->name, "op %s: %s is %s by the hook dtype, and %s "
                   "by the hook view", casting->op->name, name, amp__dtype_name(dtype), amp__dtype_name(now.dtype));
     return add(watch, casting, (struct amp__watched){ .name = name, .memory = now.data, .rows = 1,
@@ -295,15 +302,16 @@ static void tell_assigned(const struct amp__op *op, const struct amp__watched *i
 /* One op may serve many parameters, and add to the gradient of one and write over another's; and add in one call and
  * not in the next. A parameter has its address for a key, and the bytes behind it for its further calls. */
 static bool is_unprobed(struct amp__op *op, const struct amp__watched *item) {
+    pthread_mutex_t *lock = amp__lock_of(op->context);
     bool noted = false;
     if (!is_probed(item)) return false;
-    pthread_mutex_lock(&op->context->lock);
+    pthread_mutex_lock(lock);
     for (uint64_t key = (uintptr_t)item->summed, end = key + PROBES; key < end; key++) {
         if (amp__map_get(&op->probed, key)) continue;
         noted = amp__map_put(&op->probed, key, item->summed) == AMP_OK;
         break;
     }
-    pthread_mutex_unlock(&op->context->lock);
+    pthread_mutex_unlock(lock);
     return noted;
 }
 
@@ -404,7 +412,7 @@ static void tell_stray(const struct amp__watched *item, struct amp__op *op, size
     if (twice)
         amp__find(op->context, AMP__FP32_INTO_LOW, op->name, "op %s: its implementation wrote FP32 into 16 bits: %s "
                   "is %zu elements of %s, and %s", op->name, item->name, item->rows * item->length,
-                  amp__dtype_name(op->context->policy.properties.low),
+                  amp__dtype_name(amp__policy_of(op->context)->properties.low),
                   amp__reference_is(reference, item->host, item->memory)
                       ? "holds the FP32 function's result in twice the bytes"
                       : "twice their bytes were written (or its extents are half of what is written)");
