@@ -365,26 +365,26 @@ typedef struct amp_config {
 /* Sets the class of every op of the model that has the name or alias `op`, and of its backward ops (backward_of). Call
  * it before amp_initialize. "name#index" selects one of several ops of that name, counted from 0. AMP_ERR_NOT_FOUND
  * lists the nearest names. AMP_ERR_CONFLICT: the op is registered with another class. Names, aliases and backward_of
- * must not change between the first registration and amp_initialize. Source: register_half_function and others of
- * Apex. */
+ * must not change between the first registration and amp_initialize. Source: Apex, register_half_function etc. */
 AMP_API AMP_MUST_CHECK amp_status amp_register(amp_model *model, const char *op, amp_class op_class);
 
 /* Prepares one model and one optimizer (either may be NULL) for a level with its defaults: casts parameters, makes
  * masters, and puts wrappers into the slots. Errors as amp_initialize_many. Source: apex.amp.initialize. */
 AMP_API AMP_MUST_CHECK amp_status amp_initialize(amp_model *model, amp_optimizer *optimizer, amp_level level);
 
-/* The same for several models and optimizers in one context, with overrides. The context is written to `amp` of each
- * model and optimizer, and to *context (may be NULL). On an error no slot, parameter or descriptor has changed. The
- * models and optimizers are kept until amp_shutdown, the two arrays are borrowed. */
+/* Prepares several models and optimizers in one context, with overrides. The context is written to `amp` of each, and
+ * to *context (may be NULL). Models and optimizers are kept until amp_shutdown, the two arrays are borrowed. On an
+ * error no slot, parameter or descriptor has changed. AMP_ERR_MISSING_HOOK, AMP_ERR_SCHEMA, AMP_ERR_CONFLICT
+ * (settings), AMP_ERR_READ_ONLY and AMP_ERR_CLOSURE_DENIED (slots). AMP_ERR_WRONG_STATE: initialized already. */
 AMP_API AMP_MUST_CHECK amp_status amp_initialize_many(amp_model *const *models, size_t n_models,
                                                       amp_optimizer *const *optimizers, size_t n_optimizers,
                                                       const amp_config *config, amp_context **context);
 
-/* Restores every slot (the last context on a slot does), gives the model FP32 parameters with the values of the
- * masters, cancels open brackets and frees the context. NULL: no effect. AMP_ERR_SLOT_TAKEN: another library replaced
- * the pointer in the named slot, which stays and passes calls through. AMP_ERR_READ_ONLY: the memory of a slot
- * became read-only. In both cases the context is freed. AMP_ERR_WRONG_STATE: a step or wrapped call of this context
- * runs on this thread; nothing has changed. */
+/* Restores the slots (one shared with other contexts when the last of them ends), gives the model FP32 parameters with
+ * the values of the masters, cancels open brackets and frees the context. NULL: no effect. AMP_ERR_SLOT_TAKEN: another
+ * library replaced the pointer in the named slot, which stays and passes calls through. AMP_ERR_READ_ONLY: the memory
+ * of a slot became read-only. In both cases the context is freed. AMP_ERR_WRONG_STATE: a step or wrapped call of this
+ * context runs on this thread; nothing has changed. */
 AMP_API amp_status amp_shutdown(amp_context *context);
 
 /* ---- The bracket around backward -------------------------------------------------------------------------------- */
@@ -442,9 +442,9 @@ typedef struct amp_step_info {
 
 #define AMP_STEP_INFO_INIT AMP_SIZED_(amp_step_info)
 
-/* A step of a host without a step slot. begin puts the masters under the handles of the parameters, unless info->action
- * is AMP_SKIP; the host updates them; end writes them back to the parameters. Call both, also to skip: after a begin
- * without an end the next step skips. */
+/* Begin and end a step of a host without a step slot. begin puts FP32 masters and their gradients under the handles of
+ * the host, unless info->action is AMP_SKIP. The host updates them, and end writes them back to the parameters. Call
+ * both, also to skip: after a begin without an end the next step skips. */
 AMP_API AMP_MUST_CHECK amp_status amp_step_begin(amp_optimizer *optimizer, amp_step_info *info);
 AMP_API AMP_MUST_CHECK amp_status amp_step_end(amp_optimizer *optimizer);
 
@@ -469,8 +469,8 @@ typedef struct amp_master {
 #define AMP_MASTER_INIT AMP_SIZED_(amp_master)
 
 /* Lists the tensors that the optimizer updates, as apex.amp.master_params: fills at most `capacity` entries (the stride
- * is struct_size of entry 0) and writes their total number to *count. Pointers are valid until the next bracket or
- * step, and writing through them is allowed. Outside brackets only. */
+ * is struct_size of entry 0; masters may be NULL for 0) and writes their total number to *count. Pointers are valid
+ * until the next bracket or step, and writing through them is allowed. Outside brackets only. */
 AMP_API AMP_MUST_CHECK amp_status amp_master_params(amp_optimizer *optimizer, amp_master *masters, size_t capacity,
                                                     size_t *count);
 

@@ -15,8 +15,9 @@ extern "C" {
 /* ---- Direct calls: the policy without interception --------------------------------------------------------------- */
 
 /* Writes the type that the policy wants for the floating arguments of an op to *target, or AMP_DTYPE_DEFAULT for no
- * cast. dtypes: the present types of the `n` arguments. `op`: an op of the context or a name of the lists; other names
- * get no cast. The result is the same on every machine unless amp_config.gate is AMP_ON. */
+ * cast. dtypes: the present types of the `n` arguments. `op`: an op of the context or a name of the lists. Other names
+ * get no cast. AMP_ERR_BANNED: an op of class AMP_BANNED with a 16-bit argument. The result is the same on every
+ * machine unless amp_config.gate is AMP_ON. */
 AMP_API AMP_MUST_CHECK amp_status amp_op_target(amp_context *context, const char *op, const amp_dtype *dtypes,
                                                 size_t n, amp_dtype *target);
 
@@ -31,7 +32,7 @@ typedef struct amp_cast_frame {
 
 /* Casts the arguments of a call that the host makes itself: replaces entries of `tensors` (NULL entries are ignored) by
  * casts to the type that the policy wants. amp_cast_done restores the handles and releases the casts. `tensors` must
- * stay valid until then. The scope of the thread applies, as in a wrapped call. */
+ * stay valid until then. The scope of the thread applies, as in a wrapped call. AMP_ERR_BANNED as amp_op_target. */
 AMP_API AMP_MUST_CHECK amp_status amp_cast_args(amp_context *context, const char *op, void **tensors, size_t n,
                                                 amp_cast_frame *frame);
 AMP_API amp_status amp_cast_done(amp_cast_frame *frame);
@@ -88,12 +89,14 @@ AMP_API amp_status amp_cache_clear(amp_context *context);
 
 /* ---- Scopes ------------------------------------------------------------------------------------------------------ */
 
-/* A change of the context of a thread. Scopes nest; each must be left exactly once, also on error paths. */
+/* A change of the context of a thread. Scopes nest, and each must be left exactly once, also on error paths. Without a
+ * scope a wrapped call uses the only context on its slot, and no context if there are several. */
 typedef struct amp_scope {
     uintptr_t v[4]; /* private to libamp */
 } amp_scope;
 
-/* From enter to leave, calls on this thread use `context`. NULL: calls get no casts (Apex: disable_casts). */
+/* Enter and leave a scope: in between, calls on this thread use `context`. NULL: calls get no casts (Apex:
+ * disable_casts). */
 AMP_API AMP_MUST_CHECK amp_status amp_scope_enter(amp_context *context, amp_scope *scope);
 AMP_API amp_status amp_scope_leave(amp_scope *scope);
 

@@ -35,8 +35,7 @@ typedef struct amp_event {
     float scale_before;  /* scale of the gradients */
     float scale_after;   /* scale of the next gradients */
     const char *message; /* borrowed, never NULL. Of skips and scale changes only the first ten of a loss, and later
-    those
-                            with a power of two as their number, have a message; else "" */
+                            those with a power of two as their number, have a message (others: "") */
     amp_context *context; /* its context */
     amp_action action;    /* AMP_STEP or AMP_SKIP */
     int32_t reserved;     /* 0 */
@@ -181,7 +180,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_check(amp_context *context);
  * for gate and emulate. */
 AMP_API AMP_MUST_CHECK amp_status amp_config_resolve(const amp_config *config, amp_config *resolved);
 
-/* The same for the configuration of a context. trace is NULL. */
+/* Writes the configuration of a context with every default filled in, except for gate and emulate. trace is NULL. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_config(amp_context *context, amp_config *config);
 
 #ifdef __cplusplus

@@ -42,9 +42,8 @@ extern "C" {
  *
  *   AMP_DEFAULT  the gate chooses between the implementations of an op: fp32, or the original without one, and that for
  *                the 16-bit type. Types do not depend on the machine: an op on handles returns the 16-bit type (its
- * FP32
- *                result is cast), an op on raw buffers writes FP32, and amp_op_target ignores the gate. Values do: the
- *                inputs of such a call are not rounded. Ops of unknown speed run in 16 bits.
+ *                FP32 result is cast), an op on raw buffers writes FP32, and amp_op_target ignores the gate. Values do:
+ *                the inputs of such a call are not rounded. Ops of unknown speed run in 16 bits.
  *   AMP_ON       the gate chooses the type, also for ops without implementations and for amp_cast_args; a call in FP32
  *                returns FP32. amp_op_target, which knows no sizes, gives AMP_DTYPE_DEFAULT for FP32 arguments of an op
  *                that never runs in 16 bits here. Ops of unknown speed run in FP32.
