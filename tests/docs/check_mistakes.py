@@ -83,7 +83,7 @@ def library_rows(root):
 
 
 def advice_rows(root):
-    return rows_of(root / "src" / "observe" / "advice.inc")
+    return rows_of(root / "src" / "survey" / "advice.inc")
 
 
 def script_table(root, name):
