@@ -2,8 +2,8 @@
 """libamp's kernels on tensors in memory: torch's, NumPy's, any with `__dlpack__`, one or a list of them, never copied.
 
 Where a function takes a list it does all of it in one call. Results have the same bits on every machine:
-docs/reference/python.md and docs/reference/numerics.md say more. `requires_grad` does not matter: tensors are memory
-here, and torch's version counters say that they were written.
+docs/reference/python-kernels.md and docs/reference/numerics.md say more. `requires_grad` does not matter: tensors are
+memory here, and torch's version counters say that they were written.
 """
 from typing import NamedTuple
 

@@ -21,7 +21,7 @@ def untold(monkeypatch):
 
 def test_the_range_of_versions_is_what_the_documentation_says():
     oldest, newest = (".".join(map(str, version)) for version in _tested_versions.TORCH)
-    said = " ".join((ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8").split())
+    said = " ".join((ROOT / "docs" / "start" / "install.md").read_text(encoding="utf-8").split())
     assert f"from {oldest} to {newest}" in said
     for version in (f"{oldest}.1", f"{newest}.0+cu132", f"{newest}.0a0+git123", "2.9.1"):
         assert not _tested_versions.outside(version)
@@ -87,6 +87,6 @@ def test_who_says_so(untold, monkeypatch, what):
 def test_headers_and_documentation_say_so():
     """Until a machine with several GPUs has run libamp, whoever reads of them is told."""
     assert not _tested_versions.SEVERAL_GPUS
-    pages = [f"docs/{page}.md" for page in ("guide/gpus", "reference/python")]
+    pages = [f"docs/{page}.md" for page in ("guide/gpus", "start/install", "reference/python-apex")]
     for name in ["include/amp_nccl.h", "include/amp_ranks.h", *pages]:
         assert "xperimental" in (ROOT / name).read_text(encoding="utf-8"), name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libamp has run with, in one place: the warnings below, docs/reference/python.md and the tests go by it."""
+"""What libamp has run with, in one place: the warnings below, docs/start/install.md and the tests go by it."""
 from __future__ import annotations
 
 import re
