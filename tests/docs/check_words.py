@@ -13,7 +13,7 @@ import sys
 GOALS = {"what": 3, "who, whose": 2, "semicolons": 5}
 LIMITS = {  # per 1,000 words: what; who, whose; semicolons. Lower them with every rewrite, down to GOALS
     "README.md": (3, 2, 5),
-    "docs": (3, 2, 5.1),
+    "docs": (2.4, 1, 3),
     "include": (1, 0.5, 5),
     "src": (7.9, 1.4, 11.1),
 }
