@@ -25,7 +25,7 @@ usage: python -m libamp.run [options] script.py args…
        python -m libamp.run [options] -c code args…
 Runs it with `import apex` answered by libamp (apex.amp, apex.optimizers, apex.parallel, …), unedited.
   --cpu          on the CPU, whatever the script says: .cuda(), device="cuda", torch.cuda, NCCL
-                 (docs/reference/python.md)
+                 (docs/start/from-apex.md)
   --bf16         O1 of the script is read as O4, O2 as O5, and O3 in bfloat16: LIBAMP_BF16=1
   --check        looks for mistakes (docs/reference/mistakes.md) until the script ends, then writes a report to
                  standard error; the status is the script's own, or 1 if that is 0 and there are findings. The script

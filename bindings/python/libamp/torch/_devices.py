@@ -14,7 +14,7 @@ import torch
 from .. import _core
 from .._environment import switch
 
-_RAN = ("cpu", "cuda")  # kinds of devices on which this was run; docs/reference/python.md, Devices
+_RAN = ("cpu", "cuda")  # kinds of devices on which this was run; docs/guide/gpus.md, Other devices
 _CUDA, _OTHER = 2, 12  # kDLCUDA, kDLExtDev
 
 
