@@ -31,7 +31,7 @@ static const amp_host *loss_host(const amp_context *context, const struct amp__b
     return context->models.n ? &context->models.list[0].host : NULL;
 }
 
-/* What ops multiply their seeds with: the scale of an open bracket whose seeds carry it. */
+/* Sets the factor for seeds of ops: the scale of an open bracket with seeds as carrier. */
 static void tell_seeds(amp_context *context) {
     context->progress.seed_scale = 1.0f;
     for (size_t i = context->policy.properties.num_losses; i--;) {
@@ -74,7 +74,7 @@ static amp_status scale_the_loss(struct amp__bracket *bracket, void *loss, void 
     return AMP_OK;
 }
 
-/* Room to remember whose check is delayed, so that end cannot fail for want of it. */
+/* Makes room to record delayed checks, so that end cannot fail for lack of memory. */
 static amp_status need_unchecked(struct amp__bracket *bracket) {
     bool **unchecked = &bracket->unchecked.by_optimizer;
     if (!*unchecked) *unchecked = amp__alloc(bracket->context->optimizers.n, sizeof **unchecked);
@@ -259,7 +259,7 @@ static void mark(const struct amp__optimizer *optimizer, bool overflowed) {
     for (size_t i = 0; i < optimizer->n_params; i++) optimizer->params[i]->gradient.overflowed = overflowed;
 }
 
-/* After an overflow that no step has followed: the parameters that nobody in the bracket will step on. */
+/* After an overflow without a step: marks the parameters that no optimizer of the bracket will step on. */
 static bool mark_overflowed(const struct amp__bracket *bracket) {
     bool any = false;
     for (size_t i = 0; i < bracket->n_optimizers; i++) any |= bracket->optimizers[i]->decision.skip;
@@ -285,7 +285,7 @@ static amp_status unscale_all(const struct amp__bracket *bracket, struct amp__gr
     return amp__grads_end(params, n, bracket->scale, skips, tainted, &context->brackets.plan, result);
 }
 
-/* With what the brackets before it found whose check was delayed. */
+/* Unscales, with the results of earlier brackets with a delayed check. */
 static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_result *result) {
     struct amp__grads_result now = { false, NULL };
     if (!amp__scaling_is_trivial(&bracket->context->policy.properties)) {
@@ -298,7 +298,7 @@ static amp_status unscale(const struct amp__bracket *bracket, struct amp__grads_
     return AMP_OK;
 }
 
-/* An error in the bracket: the error is told, and everything else is as amp__bracket_give_up has it. */
+/* Ends a bracket with an error, which is returned. The rest is done by amp__bracket_give_up. */
 static amp_status fail_bracket(struct amp__bracket *bracket, amp_scaled_loss *scaled, amp_status status, bool agreed) {
     char text[AMP__ERROR_SIZE];
     snprintf(text, sizeof text, "%s", amp_last_error());
@@ -314,7 +314,7 @@ static bool is_bracket_of(const amp_context *context, const struct amp__bracket 
     return false;
 }
 
-/* Anything may be asked: an amp_scaled_loss may be a copy, or older than the opening. */
+/* Accepts any amp_scaled_loss, also a copy, or one older than the opening. */
 static bool is_open_as(const amp_context *context, const struct amp__bracket *bracket, uintptr_t serial) {
     return is_bracket_of(context, bracket) && amp__bracket_is_open(bracket) && bracket->opening.serial == serial;
 }
@@ -371,7 +371,7 @@ static void observe(const struct amp__bracket *bracket, bool overflowed, amp_act
     amp__observe_decided(bracket->context, bracket->optimizers, bracket->n_optimizers, &decided);
 }
 
-/* An iteration without anything packed (an evaluation) leaves what the last training one had. */
+/* Keeps the numbers of the last training iteration if nothing was packed (an evaluation). */
 static void count_packed(struct amp__packed *packed) {
     const uint64_t from = atomic_exchange(&packed->from, 0), to = atomic_exchange(&packed->to, 0);
     if (!from) return;

@@ -61,7 +61,7 @@ AMP_API amp_status amp_add_params(amp_optimizer *user, const amp_param *params, 
     amp_context *context = optimizer->context;
     struct amp__params *all = amp__params_of(context);
     AMP_TRY(amp__home_refuse_capture(context, "amp_add_params", "Call it before the capture or after it"));
-    AMP_TRY(amp__home_read_all(context)); /* what devices know goes by the numbers that parameters have now */
+    AMP_TRY(amp__home_read_all(context)); /* data of devices depend on the present numbers of parameters */
     const size_t context_params = all->n, optimizer_params = optimizer->n_params;
     AMP_TRY(need_room(optimizer, n));
     if (optimizer->optim) AMP_TRY(amp__optim_grow(optimizer->optim, optimizer_params + n));

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the top row share with each other. */
+/* Common parts of the files in src/api and initialize.c. */
 #ifndef AMP_API_H
 #define AMP_API_H
 
 #include "common/common.h"
 
-/* shutdown.c: frees a context whose slots and parameters are back, or one that was never finished. */
+/* shutdown.c: frees a context with restored slots and parameters, or an unfinished one. */
 void amp__context_destroy(amp_context *context);
-/* register.c: the model's ops are registered; what was kept for looking them up goes. */
+/* register.c: ends the registration of ops, and frees its look-up tables. */
 void amp__register_over(amp_model *model);
 
 #endif

@@ -54,7 +54,7 @@ static const amp_host buffer_host = {
 
 AMP_API const amp_host *amp_buffer_host(void) { return &buffer_host; }
 
-/* ---- FP32 blocks that nobody needs ---- */
+/* ---- unused FP32 blocks ---- */
 
 static amp_status check_idle(const amp_context *context, const char *who) {
     AMP_RETURN_IF(!context || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT,

@@ -63,7 +63,7 @@ static amp_status check_type(const struct amp__given *given, amp_dtype dtype, co
     return amp__fail(AMP_ERR_INVALID_ARGUMENT, "%s[%zu] is %d, which is no type of a tensor", what, i, (int)dtype);
 }
 
-/* `what` says whose types they are. */
+/* Checks types. `what` names them. */
 static amp_status check_types(const struct amp__bound *bound, const struct amp__given *given, const char *what) {
     for (size_t i = 0; i < bound->operands.n; i++)
         AMP_TRY(check_type(given, bound->operands.distinct[i].dtype, what));
@@ -147,7 +147,7 @@ AMP_API amp_status amp_get_list_ops(int32_t lists, amp_list_op *ops, size_t capa
 
 /* ---- casting around a direct call ---- */
 
-/* What amp_cast_done needs; one block. */
+/* Data for amp_cast_done, in one block. */
 struct direct {
     struct amp__casting casting;
     void **tensors;
@@ -205,7 +205,7 @@ static amp_status cast_all(amp_context *context, const amp_host *host, struct am
     return AMP_OK;
 }
 
-/* What amp_cast_args and amp_cast_to ask first, and whom: *host. `who` is which of them. */
+/* Checks the arguments of amp_cast_args and amp_cast_to, and finds *host. `who`: the function. */
 static amp_status check_cast(const amp_context *context, const struct amp__op *op, void *const *tensors, size_t n,
                              const amp_cast_frame *frame, const char *who, const amp_host **host) {
     AMP_RETURN_IF((n && !tensors) || !frame, AMP_ERR_INVALID_ARGUMENT, "%s: an argument is NULL", who);
@@ -261,8 +261,8 @@ AMP_API amp_status amp_cast_args(amp_context *context, const char *op, void **te
     return AMP_OK;
 }
 
-/* In a frame's first word: one tensor, whose cast the cache has. The other words: where its handle lies, the handle,
- * the context. Weights are cast once an iteration and used often, so that this is the way of most calls. */
+/* Marks a frame for one tensor with its cast in the cache. Its other words: the address of the handle, the handle, the
+ * context. Weights are cast once an iteration and used often, so most calls go this way. */
 static const char from_cache;
 
 /* Whatever floats, fp64 too: the ruling was made. */

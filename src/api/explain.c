@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a context tells about itself: counters, findings, what became of ops, and a report of its health. */
+/* Reports of a context: counters, findings, ops, and its health. */
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "bracket/home.h"
@@ -232,7 +232,7 @@ static void tell_optimizer(const struct amp__optimizer *optimizer, amp__text *te
     amp__text_add(text, "\n");
 }
 
-/* Of a scale that is not 1: slips that leave no trace in what libamp is shown. */
+/* Reports mistakes with a scale other than 1 that leave no trace in the data of libamp. */
 static void tell_unseen(const amp_context *context, amp__text *text) {
     bool scales = false, by_loss = false, by_host = false;
     for (uint32_t i = 0; i < context->brackets.n; i++) {

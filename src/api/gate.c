@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_gate_set and amp_gate_measure: what the host says of its ops, and what amp_matmul gains here by its clock. */
+/* amp_gate_set and amp_gate_measure: sizes set by the host, and sizes measured with amp_matmul. */
 #include "amp_gate.h"
 #include "amp_kernels.h"
 #include "call/gate.h"
@@ -84,7 +84,7 @@ static int by_time(const void *a, const void *b) {
 
 static bool low_wins(struct measurement *m, int64_t edge) {
     uint64_t fp32[ROUNDS], low[ROUNDS];
-    in_fp32(m, edge); /* what is made once for a shape */
+    in_fp32(m, edge); /* prepared once for a shape */
     in_low(m, edge);
     for (int i = 0; i < ROUNDS; i++) {
         fp32[i] = time_of(m, in_fp32, edge);
@@ -102,7 +102,7 @@ static uint64_t least_edge(struct measurement *m) {
     return least;
 }
 
-/* How many ops it is measured for, and what they get from it. NULL: they are but counted. */
+/* Sets the measured sizes and returns the number of ops. NULL: only counts them. */
 static size_t decide_measured(amp_context *context, const uint64_t *least) {
     const struct amp__models *models = amp__models_of(context);
     size_t ops = 0;

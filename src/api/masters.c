@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the optimizer updates, for clipping and inspection: masters where there are masters, parameters elsewhere. */
+/* The tensors that the optimizer updates, for clipping and inspection: masters, or parameters without masters. */
 #include "amp_train.h"
 #include "bracket/home.h"
 #include "bracket/step.h"
@@ -91,7 +91,7 @@ static amp_status describe_master(struct amp__param *param, amp_master *out) {
     return tell_layout(param, &now, out, &out->grad_strides, 2);
 }
 
-/* Who asks for the elements may write them, and nothing else tells. */
+/* Drops casts, since a caller with the elements may write them without a version. */
 static void drop_casts(amp_context *context) {
     amp__cache_drop(amp__cache_of(context), false);
 }
@@ -156,7 +156,7 @@ AMP_API amp_status amp_clip_grad_norm(amp_optimizer *user, float max_norm, float
         AMP_TRY(amp__host_need(optimizer->host.grad != NULL, "grad", "amp_clip_grad_norm", "it clips gradients"));
     if (amp__devices_of(optimizer->context)->n_places) return amp__clip_on_device(optimizer, max_norm, norm);
     const amp_status here = total_norm(optimizer, &total);
-    if (optimizer->decision.skip) total = INFINITY; /* what an overflow leaves is not what backward made */
+    if (optimizer->decision.skip) total = INFINITY; /* gradients after an overflow are not those of backward */
     AMP_TRY(norm_of_all(optimizer, here, &total));
     const float factor = amp__clip_factor(total, max_norm);
     if (factor < 1.0f) AMP_TRY(amp__grads_scale(optimizer->params, optimizer->n_params, factor));
@@ -179,8 +179,7 @@ AMP_API amp_status amp_clip_grad_value(amp_optimizer *user, float max_value) {
     return amp__places_flush(devices);
 }
 
-/* Every parameter that has a master is what it was at initialize, so that a pass over all of them cannot fail
- * half way. */
+/* Checks that every parameter with a master is as at initialize, so that a pass over all cannot fail half-way. */
 static amp_status check_masters(const amp_context *context) {
     struct amp__params *params = amp__params_of(context);
     for (size_t i = 0; i < params->n; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_pack and amp_device_pack, and who counts what they make. */
+/* amp_pack and amp_device_pack, with the count of their bytes. */
 #include "amp_device.h"
 #include "context/live.h"
 #include "context/parts.h"

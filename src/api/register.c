@@ -116,13 +116,13 @@ void amp__register_over(amp_model *model) {
     model->registered = 0;
 }
 
-/* ---- what is meant ---- */
+/* ---- similar names ---- */
 
 /* Those that are meant, in the model's order; an op may be there twice. */
 struct meant {
     amp_op **ops;
-    size_t n, named; /* named: how many have the very name, where one was asked for by its number */
-    bool misses;     /* too many names were not there: no more guessing at what was meant */
+    size_t n, named; /* number of ops with exactly the name, for a name with an index */
+    bool misses;     /* too many unknown names: no more suggestions */
 };
 
 static amp_status add_meant(struct meant *meant, amp_op *op) {

@@ -26,7 +26,7 @@ static amp_status find_bracket(amp_context *context, uint32_t loss_id, const cha
     return AMP_OK;
 }
 
-/* The present scale. Where only a device knows it, that is asked. */
+/* Reads the present scale, from the device if only that knows it. */
 static amp_status learn_scale(struct amp__bracket *bracket, float *scale) {
     const bool open = amp__bracket_is_open(bracket);
     if (open && bracket->opening.carrier == AMP__CARRIER_NONE) bracket->opening.carrier = AMP__CARRIER_HOST;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scopes: whose policy holds on this thread. Values that save and restore, so that they nest and survive
- * error paths. */
+/* Scopes: the context with the policy on this thread. Values that save and restore, so that they nest and survive error
+ * paths. */
 #include "amp_call.h"
 #include "call/cache.h"
 #include "common/thread.h"
 #include "context/op.h"
 #include "context/parts.h"
 
-enum { SAVED = 0x5c0be, CAPTURED = 0xca97 }; /* tells a used or unset amp_scope from a good one */
+enum { SAVED = 0x5c0be, CAPTURED = 0xca97 }; /* distinguish a used or unset amp_scope from a valid one */
 enum { SET = 1, INSIDE = 2, REHEARSES = 4 };
 
 static void store_scope(amp_scope *scope, const struct amp__scope_state *state, uintptr_t kind) {

@@ -73,14 +73,14 @@ static amp_status check_idle(const amp_context *context) {
     for (size_t i = 0; i < context->optimizers.n; i++)
         AMP_RETURN_IF(amp__step_is_running(&context->optimizers.list[i]), AMP_ERR_WRONG_STATE,
                       "amp_shutdown while a step of optimizer %zu is running", i);
-    /* a device that cannot be asked is lost, and its context ends all the same */
+    /* a device that does not answer is lost, and its context ends all the same */
     const amp_status status =
         amp__home_refuse_capture(context, "amp_shutdown", "Call it when the graph's last replay is over");
     return status == AMP_ERR_WRONG_STATE ? status : AMP_OK;
 }
 
 static void cancel_brackets(amp_context *context) {
-    for (size_t i = 0; i < context->optimizers.n; i++) /* also what delayed brackets set aside */
+    for (size_t i = 0; i < context->optimizers.n; i++) /* gradients set aside by delayed brackets too */
         (void)amp__grads_cancel(context->optimizers.list[i].params, context->optimizers.list[i].n_params, true);
     for (size_t i = 0; i < context->params.n; i++) (void)amp__grads_unscale(context->params.list[i]);
     (void)amp__places_flush(&context->devices);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What amp_verify_step works with. */
+/* The parts of amp_verify_step. */
 #ifndef AMP_VERIFY_H
 #define AMP_VERIFY_H
 
@@ -9,7 +9,7 @@
 
 enum amp__pass {
     AMP__PLAIN,
-    AMP__ROUNDED,   /* PLAIN with parameters rounded to the 16-bit type: what rounding alone does to this model */
+    AMP__ROUNDED,   /* PLAIN with parameters rounded to the 16-bit type: the effect of rounding alone */
     AMP__DISTURBED, /* PLAIN with halved parameters: activations that it leaves in the host's buffers are wrong ones */
     AMP__WIRED,
     AMP__AGAIN, /* PLAIN */
@@ -25,7 +25,7 @@ struct amp__subject {
     bool has_grad[AMP__PASSES];
 };
 
-/* What the policy made of an op, while the op runs as it is. */
+/* The policy for an op, saved while the op runs without it. */
 struct amp__asleep {
     struct amp__op *op;
     amp_class op_class;
@@ -35,7 +35,7 @@ struct amp__asleep {
     struct amp__op_functions functions;
 };
 
-/* What brackets change. */
+/* The data that brackets change. */
 struct amp__kept_bracket {
     struct amp__scaler scaler;
     amp_record record;

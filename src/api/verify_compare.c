@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_verify_step's judgement: what FP32 and the wiring made of one forward and backward, held side by side. */
+/* The judgement of amp_verify_step: one forward and backward in FP32 and with the wiring, compared. */
 #include "api/verify.h"
 #include "context/findings.h"
 #include "common/thread.h"
@@ -12,7 +12,7 @@ enum { TOLD = 8 }; /* findings for so many parameters */
 
 /* Two gradients of one parameter, the first one the measure. */
 struct difference {
-    double norm, distance; /* L2, of the first and of what is between them */
+    double norm, distance; /* L2 norms of the first, and of the difference */
     double product;        /* of both */
     double rms;            /* norm over the root of the number of elements */
 };
@@ -45,17 +45,17 @@ static double largest_rms(const struct amp__verification *v) {
 
 static double share_of(const struct amp__subject *subject, const struct difference *d, double largest) {
     const double noise = largest / 16.0 * sqrt((double)subject->param->size);
-    return d->distance == 0.0 ? 0.0 : d->distance / (d->norm + noise); /* a NaN for what is not finite */
+    return d->distance == 0.0 ? 0.0 : d->distance / (d->norm + noise); /* NaN for non-finite values */
 }
 
 static bool is_within(const struct amp__subject *subject, const struct difference *d, double bound, double largest) {
     return share_of(subject, d, largest) <= bound;
 }
 
-/* How far the wiring may lead away: what rounding comes to in a shallow model, and eight times what rounding the
- * parameters alone does to the gradients of this one (deep ones double each error many times over). Never all of it,
- * which is what a gradient is off by that did not arrive, or was divided by the loss scale. In FP32 nothing is
- * rounded: the bits are the same, but where a scale that is no power of two rounds twice. */
+/* Returns the allowed distance: that of rounding in a shallow model, and eight times the effect of rounding the
+ * parameters on the gradients of this model (deep ones double each error many times). Always below 1, the distance of a
+ * gradient that did not arrive or was divided by the loss scale. In FP32 nothing is rounded: the bits are equal, unless
+ * a scale that is no power of two rounds twice. */
 static double bound_of(const struct amp__verification *v, double largest) {
     const struct amp__properties *properties = &v->properties;
     int exponent;
@@ -109,7 +109,7 @@ static void tell_result(const struct amp__verification *v, double bound, double 
     amp__event(v->context, amp__any_host(v->context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
 
-/* ---- what it is ---- */
+/* ---- likely causes ---- */
 
 static bool is_about(double ratio, double factor) { return ratio > 0.75 * factor && ratio < 1.25 * factor; }
 

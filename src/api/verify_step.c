@@ -63,7 +63,7 @@ static amp_status fetch_floats(const struct amp__param *param, const struct amp_
     return status;
 }
 
-/* ---- what is put back ---- */
+/* ---- saved and restored data ---- */
 
 static amp_status remember(struct amp__verification *v) {
     const amp_context *context = v->context;
@@ -108,7 +108,7 @@ static amp_status put_elements_back(const struct amp__verification *v, int pass)
     return AMP_OK;
 }
 
-/* What the brackets of a pass left open goes; so do the gradients. */
+/* Drops brackets left open by a pass, and gradients. */
 static amp_status clear(const struct amp__verification *v) {
     amp_context *context = v->context;
     for (size_t i = 0; i < context->optimizers.n; i++) {
@@ -171,7 +171,7 @@ static void wake_op(const struct amp__asleep *kept) {
     op->functions = kept->functions;
 }
 
-/* Wrappers stay in the slots and hand on what comes; brackets and casts do nothing. */
+/* Suspends libamp: wrappers stay in the slots and pass calls on, brackets and casts do nothing. */
 static amp_status sleep_all(struct amp__verification *v) {
     amp_context *context = v->context;
     size_t n = 0;
@@ -248,7 +248,7 @@ static amp_status look_at_plain(const struct amp__param *param, struct amp__elem
     return grad ? amp__param_layout(param, grad, param->name, now) : AMP_OK;
 }
 
-/* What the step would see. */
+/* Reads the gradient as the step would. */
 static amp_status look_at_wired(struct amp__param *param, const amp_context *context, struct amp__elements *now) {
     amp_span span;
     AMP_TRY(amp__grads_view(param, &span));
@@ -279,8 +279,8 @@ static amp_status end_pass(struct amp__verification *v, int pass, amp_status sta
     return cleared != AMP_OK ? cleared : woken != AMP_OK ? woken : back != AMP_OK ? back : state;
 }
 
-/* Every FP32 element moves up or down by what rounding to the 16-bit type can do to it, also where it was rounded
- * before; or is halved. On a device they stay. */
+/* Changes every FP32 element by the largest effect of rounding to the 16-bit type, also if it was rounded before, or
+ * halves it. On a device they stay. */
 static amp_status change_elements(const struct amp__verification *v, int pass) {
     const float unit = v->properties.low == AMP_BFLOAT16 ? 0x1p-9f : 0x1p-12f; /* half of the largest, on average */
     for (size_t i = 0; i < v->n_subjects; i++) {
@@ -437,7 +437,7 @@ AMP_API amp_status amp_verify_step(amp_context *context, amp_run run, void *self
     const amp_status status = verify(&v);
     context->progress.verifying = false;
     amp__observe_set(context, observing);
-    amp__cache_drop(&context->cache, false); /* elements were put back, and no version tells */
+    amp__cache_drop(&context->cache, false); /* elements were restored without a version */
     amp__spares_clear(&context->spares);
     return status;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A bracket: from its begin to what it decides and tells. */
+/* A bracket, from its begin to its decision and its events. */
 #ifndef AMP_BRACKET_H
 #define AMP_BRACKET_H
 
@@ -8,15 +8,15 @@
 #include "context/optimizer.h"
 #include "opt_levels/levels.h"
 
-/* What brings the loss scale into the gradients. */
+/* The carrier of the loss scale into the gradients. */
 enum amp__carrier {
-    AMP__CARRIER_NONE,  /* nothing yet, */
-    AMP__CARRIER_LOSS,  /* the loss, which libamp multiplied, */
-    AMP__CARRIER_SEEDS, /* seeds of ops, */
-    AMP__CARRIER_HOST,  /* the host, which asked for it */
+    AMP__CARRIER_NONE,  /* none yet */
+    AMP__CARRIER_LOSS,  /* the loss, multiplied by libamp */
+    AMP__CARRIER_SEEDS, /* seeds of ops */
+    AMP__CARRIER_HOST,  /* the host, by amp_seed_factor */
 };
 
-/* What the host knows of a decision that a device made. */
+/* The knowledge of the host about a decision of a device. */
 enum amp__last_decision { AMP__DECISION_KNOWN, AMP__DECISION_COPYING, AMP__DECISION_ON_DEVICE };
 struct amp__scaler_home;
 
@@ -41,9 +41,9 @@ struct amp__opening {
 
 /* Checks that earlier brackets of the loss delayed. */
 struct amp__unchecked {
-    bool *by_optimizer; /* whose check is delayed; NULL: none ever was */
+    bool *by_optimizer; /* optimizers with a delayed check; NULL: never any */
     bool found_inf;
-    const struct amp__param *first; /* whose gradient was not finite */
+    const struct amp__param *first; /* first parameter with a non-finite gradient */
 };
 
 /* Reports about a loss so far. */
@@ -56,7 +56,7 @@ struct amp__bracket_told {
 /* A scaler in the memory of a device. */
 struct amp__on_device {
     struct amp__device_scaler *scaler; /* NULL: the scaler lives on the host */
-    bool decides_alone; /* nobody on the host needs this bracket's decision: not even the scale, where it moves */
+    bool decides_alone; /* the host does not need the decision of this bracket, not even the scale */
     enum amp__last_decision last; /* the last end's */
     void *copy;                   /* of the scaler after it, in the host's memory */
     bool *waiting;                /* by optimizer: its next step waits for the decision */
@@ -103,7 +103,7 @@ static inline bool amp__bracket_is_open(const struct amp__bracket *bracket) {
     return bracket->state != AMP__BRACKET_CLOSED;
 }
 
-/* ---- decide.c: from what a bracket found to what it decides ---- */
+/* ---- decide.c: from the results of a bracket to its decision ---- */
 
 /* Ends without a decision, and without a word to other ranks. */
 static inline bool amp__bracket_puts_off(const struct amp__bracket *bracket) {
@@ -125,7 +125,7 @@ amp_status amp__bracket_cancel(struct amp__bracket *bracket);
 /* AMP_ERR_TOO_MANY_SKIPS, once for each row of skips, in words; or AMP_OK. */
 amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_here);
 
-/* ---- tell.c: what a decided bracket has to tell, by the record that it left ---- */
+/* ---- tell.c: events of a decided bracket, from its record ---- */
 
 /* overflow_here: or on another rank. */
 void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool overflow_here);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clipping by norm where gradients are on devices. If all of them are on one, the norm stays there and the factor
- * follows from it there. Otherwise each device tells its own, and the host knows the whole.
+ * Clipping by norm with gradients on devices. If all are on one, norm and factor stay there. Otherwise each device
+ * reports its part to the host, which has the total.
  */
 #include "bracket/home.h"
 #include "context/devices.h"
@@ -23,7 +23,7 @@ static amp_status list_grads(const struct amp__optimizer *optimizer, const struc
     return amp__places_flush(amp__devices_of(optimizer->context));
 }
 
-/* Of what lies on one device: *norm lies there too. */
+/* Computes the norm of gradients on one device. *norm is there too. */
 static amp_status norm_on_device(const struct amp__optimizer *optimizer, struct amp__place *place, amp_span *spans,
                                  float **norm) {
     amp_device_list **list = &place->queues[AMP__WORK_MULTIPLY].measured;

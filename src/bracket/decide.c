@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From what a bracket found to what it decides: with the checks that earlier brackets delayed, and with other ranks. */
+/* From the results of a bracket to its decision, with delayed checks of earlier brackets, and with other ranks. */
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "bracket/home.h"
@@ -13,7 +13,7 @@
 
 #include <stdio.h>
 
-/* all: also what brackets before this one delayed. */
+/* all: gradients delayed by earlier brackets too. */
 static amp_status cancel_gradients(const struct amp__bracket *bracket, bool all) {
     amp_status status = AMP_OK;
     for (size_t i = 0; i < bracket->n_optimizers; i++) {
@@ -42,7 +42,7 @@ amp_status amp__bracket_delay_check(struct amp__bracket *bracket, const struct a
     return bracket->home->keep(bracket);
 }
 
-/* What was decided holds for all the optimizers whose check waited for it. */
+/* Applies the decision to all optimizers with a check delayed to this bracket. */
 static void end_delayed_check(struct amp__bracket *bracket, bool skip) {
     const struct amp__optimizers *optimizers = amp__optimizers_of(bracket->context);
     for (size_t i = 0; bracket->unchecked.by_optimizer && i < optimizers->n; i++) {
@@ -59,12 +59,12 @@ static void end_delayed_check(struct amp__bracket *bracket, bool skip) {
 /* ---- several ranks ---- */
 
 /*
- * What the ranks tell one another at the end of a bracket, by maximum. Every rank comes here once for every bracket
- * that does not put it off, whatever happened on it: a rank that stayed away would leave the others waiting.
+ * The data that ranks exchange at the end of a bracket, by maximum. Every rank comes here once for every bracket that
+ * is not delayed, whatever its result: a missing rank would make the others wait.
  */
 struct agreement {
     bool overflow;
-    bool gave_up; /* an error, or amp_scale_loss_cancel: nobody steps, no scale moves */
+    bool gave_up; /* an error, or amp_scale_loss_cancel: no rank steps, no scale changes */
     bool ended;   /* false everywhere: all cancelled, so there was no bracket */
 };
 
@@ -75,14 +75,14 @@ static amp_status agree_here(const struct amp__bracket *bracket, struct agreemen
     return AMP_OK;
 }
 
-/* Where the scaler is: what the others say is known there, and here only to who cancels. */
+/* Exchanges the data where the scaler is. On a device the host only learns of it in a cancel. */
 static amp_status agree_there(const struct amp__bracket *bracket, struct agreement *agreement) {
     return amp__home_agree(bracket, agreement->gave_up, agreement->ended ? NULL : &agreement->ended);
 }
 
 static amp_status agree(const struct amp__bracket *bracket, struct agreement *agreement) {
     if (!amp__bracket_has_ranks(bracket)) return AMP_OK;
-    for (size_t i = 0; i < bracket->n_optimizers; i++) /* what the others have not heard of yet */
+    for (size_t i = 0; i < bracket->n_optimizers; i++) /* errors unknown to other ranks */
         agreement->gave_up |= bracket->optimizers[i]->delay.failed;
     AMP_TRY(amp__home_agrees_there(bracket) ? agree_there(bracket, agreement) : agree_here(bracket, agreement));
     for (size_t i = 0; i < bracket->n_optimizers; i++) bracket->optimizers[i]->delay.failed &= !agreement->ended;
@@ -121,7 +121,7 @@ amp_status amp__bracket_conclude(struct amp__bracket *bracket, const struct amp_
     return AMP_OK;
 }
 
-/* What the end of a delayed bracket cannot tell the other ranks is told at the end of the one that unscales. */
+/* Reports an error to other ranks. If the end of a delayed bracket cannot, the end of the one that unscales does. */
 void amp__bracket_give_up(struct amp__bracket *bracket, bool agreed) {
     struct agreement agreement = { false, true, true };
     amp__places_drop(amp__devices_of(bracket->context));
@@ -137,7 +137,7 @@ void amp__bracket_give_up(struct amp__bracket *bracket, bool agreed) {
 amp_status amp__bracket_cancel(struct amp__bracket *bracket) {
     struct agreement agreement = { false, true, false };
     const amp_status told = agree(bracket, &agreement);
-    const bool alone = agreement.ended || told != AMP_OK; /* others wanted to step: nobody does */
+    const bool alone = agreement.ended || told != AMP_OK; /* other ranks wanted to step: none does */
     const amp_status status = cancel_gradients(bracket, alone);
     if (alone) skip_all(bracket);
     if (alone) end_delayed_check(bracket, true);

@@ -32,7 +32,7 @@ amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from) {
     return amp__fused_device_attach(optimizer);
 }
 
-/* The bracket's end may leave to the step what only the step looks at. */
+/* Marks gradients that may stay scaled until the step, since only the step reads them. */
 void amp__fused_mark(amp_context *context) {
     const struct amp__params *params = amp__params_of(context);
     const struct amp__optimizers *optimizers = amp__optimizers_of(context);
@@ -46,7 +46,7 @@ void amp__fused_mark(amp_context *context) {
     }
 }
 
-/* What is not the only one's now was its only owner's before. */
+/* Unmarks gradients that another optimizer lists now. */
 void amp__fused_mark_late(const struct amp__optimizer *optimizer, size_t from) {
     for (size_t i = from; i < optimizer->n_params; i++)
         optimizer->params[i]->gradient.may_be_left = ++optimizer->params[i]->owners == 1 && optimizer->optim;
@@ -117,7 +117,8 @@ static amp_status find_tensor(const struct amp__optimizer *optimizer, size_t i, 
 
 /* ---- the update ---- */
 
-/* What tensors share: the powers of their group, from its first one, and whether the caches hold the step. */
+/* Sets shared data of tensors: the powers of their group, from its first tensor, and whether the caches hold the
+ * step. */
 static void share(struct amp__optim *optim) {
     uint64_t bytes = 0;
     for (size_t k = 0; k < optim->n_groups; k++) optim->powers[k].step = 0;
@@ -165,7 +166,7 @@ __attribute__((noinline)) static double squares_here(const struct amp__optim *op
     return squares;
 }
 
-/* Of all gradients, if a rule asks for it, but for those of a device that needs nobody for it. */
+/* Computes the norm of all gradients, if a rule needs it, except for a device that needs no other. */
 static amp_status norm_of_all(const struct amp__optimizer *optimizer, float *norm) {
     const struct amp__optim *optim = optimizer->optim;
     double squares = 0.0;
@@ -203,7 +204,7 @@ static amp_status step(const struct amp__optimizer *optimizer) {
     }
     if (status == AMP_OK) status = amp__fused_device_find(optimizer);
     if (status == AMP_OK) status = norm_of_all(optimizer, &norm);
-    if (status == AMP_OK) /* it may fail, what follows cannot */
+    if (status == AMP_OK) /* it may fail, the rest cannot */
         status = amp__fused_device_step(optimizer, amp__fused_adds_norms(optimizer) ? &norm : NULL);
     if (status == AMP_OK) update_all(optimizer, norm);
     for (size_t i = 0; i < found; i++) {

@@ -18,13 +18,13 @@ void amp__fused_mark_late(const struct amp__optimizer *optimizer, size_t from);
 
 /* After the list of parameters has changed. */
 amp_status amp__fused_device_attach(struct amp__optimizer *optimizer);
-/* What the step will work on, as far as the host can refuse it; and the step. */
+/* Find the tensors of the step, as far as the host can refuse them, and run the step. */
 amp_status amp__fused_device_find(const struct amp__optimizer *optimizer);
 amp_status amp__fused_device_step(const struct amp__optimizer *optimizer, const float *norm_of_all);
 /* LAMB's norm of all gradients where they are in several memories: is it to be added up here? Then norm_of_all is it,
  * else NULL. */
 bool amp__fused_adds_norms(const struct amp__optimizer *optimizer);
-/* Adds the squares of what devices have; waits. After find. */
+/* Adds the squares on devices, after find. Waits. */
 amp_status amp__fused_device_squares(const struct amp__optimizer *optimizer, double *squares);
 /* states[i].steps := the device's; and the way back. */
 amp_status amp__fused_device_steps(const struct amp__optimizer *optimizer, bool to_device);

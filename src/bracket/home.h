@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the scaler of a loss lives: on the host, or in a device's memory, which then decides. The bracket asks its home
- * and does not know which it is.
+ * The home of the scaler of a loss: the host, or the memory of a device, which then decides. A bracket calls its home
+ * without knowing which it is.
  *
- * On a device nobody on the host need know a decision if every optimizer of the bracket reads its flag there and the
- * loss is scaled there: the device decides alone, and the bracket costs no wait. Otherwise the end starts one copy of
- * the scaler to the host, and what needs it, a step or the next begin, waits for that.
+ * On a device the host need not know a decision if every optimizer of the bracket reads its flag there and the loss is
+ * scaled there: the device decides alone, and the bracket has no wait. Otherwise the end starts one copy of the scaler
+ * to the host, and a step or the next begin waits for it.
  */
 #ifndef AMP_HOME_H
 #define AMP_HOME_H
@@ -15,33 +15,33 @@
 struct amp__scaler_home {
     /* Before anything changes: bracket->scale, where the host must have it. */
     amp_status (*begin)(struct amp__bracket *bracket, bool with_loss);
-    /* Before gradients are looked at: what launches on devices work with. */
+    /* Before gradients are inspected: prepares the arguments of launches on devices. */
     amp_status (*arm)(const struct amp__bracket *bracket);
-    /* After it: adds what devices found, where the host must know. */
+    /* Afterwards: adds the results of devices, if the host must know them. */
     amp_status (*find)(const struct amp__bracket *bracket, struct amp__grads_result *result);
-    /* Has this rank found an overflow? For what the ranks tell one another through the host; may wait. */
+    /* Writes whether this rank found an overflow, for an exchange between ranks through the host. May wait. */
     amp_status (*overflowed)(const struct amp__bracket *bracket, bool *overflow);
-    /* The end of a bracket whose check is delayed: what was found stays for a later one. */
+    /* Ends a bracket with a delayed check: the results stay for a later one. */
     amp_status (*keep)(struct amp__bracket *bracket);
     /* The end. overflow: on any rank. */
     amp_status (*decide)(struct amp__bracket *bracket, const struct amp__grads_result *result, bool overflow,
                          amp_action *action);
-    /* What was found is forgotten: the bracket did not end. */
+    /* Drops the results: the bracket did not end. */
     void (*forget)(struct amp__bracket *bracket);
-    /* bracket->scaler and its record := what is true now. Not while a stream is being captured. */
+    /* Reads the true state into bracket->scaler and its record. Not while a stream is being captured. */
     amp_status (*read)(struct amp__bracket *bracket);
-    /* What is true := bracket->scaler. */
+    /* Writes bracket->scaler to the true state. */
     amp_status (*write)(struct amp__bracket *bracket);
 };
 extern const struct amp__scaler_home amp__home_host, amp__home_device;
 
-/* Once all parameters are known: on the device if all that optimizers update is in one's memory, else on the host. */
+/* Chooses the home once all parameters are known: a device if it has all that optimizers update, else the host. */
 amp_status amp__home_start(amp_context *context);
 /* Before amp__places_end. */
 void amp__home_end(amp_context *context);
 
-/* A graph that is being captured cannot ask the host: AMP_ERR_WRONG_STATE then, of what begins with `function` and what
- * would be needed instead. */
+/* Fails with AMP_ERR_WRONG_STATE while a graph is being captured, which cannot ask the host. The message starts with
+ * `function` and has the alternative. */
 amp_status amp__home_refuse_capture(const amp_context *context, const char *function, const char *needs);
 #define AMP__BRACKET_IN_CAPTURE                                                                                        \
     "amp_scale_loss_begin",                                                                                            \
@@ -53,13 +53,13 @@ const float *amp__home_device_scale(const struct amp__bracket *bracket);
 /* One over the scale: the open bracket's, else the present one. */
 amp_factor amp__home_inverse(const struct amp__bracket *bracket);
 
-/* Do the ranks agree where the scaler lives? Asked only where there are ranks. */
+/* Returns true if the ranks agree at the home of the scaler. Called only if there are ranks. */
 bool amp__home_agrees_there(const struct amp__bracket *bracket);
-/* This rank's word among them, with what its kernels found, in the stream's order; decide knows what came of it.
- * *anybody_ended, of a cancel (else NULL): waits for it, and where nobody did all is as before. */
+/* Exchanges the vote of this rank with the results of its kernels, in stream order, for decide. *anybody_ended, in a
+ * cancel (else NULL): waits for it, and restores everything if no rank ended. */
 amp_status amp__home_agree(const struct amp__bracket *bracket, bool gave_up, bool *anybody_ended);
 
-/* Waits for the decisions that are being copied to the host, for the optimizers whose steps wait for them. */
+/* Waits for decisions in flight to the host, for optimizers with steps that depend on them. */
 amp_status amp__home_wait(amp_context *context);
 /* All losses' scalers and records. */
 amp_status amp__home_read_all(amp_context *context);

@@ -17,7 +17,7 @@ static struct amp__place *place_of(const struct amp__bracket *bracket) {
     return amp__devices_of(bracket->context)->places[0];
 }
 
-/* ---- who must know ---- */
+/* ---- decisions that the host needs ---- */
 
 /* The decision is the same whatever is found. */
 static bool never_skips(const amp_context *context) {
@@ -46,7 +46,7 @@ static bool can_decide_alone(const struct amp__bracket *bracket, bool with_loss)
 
 static amp_status begin(struct amp__bracket *bracket, bool with_loss) {
     bracket->device.decides_alone = can_decide_alone(bracket, with_loss);
-    /* the copy of an earlier decision, which nobody waited for, must not pass for this one */
+    /* an earlier decision still in flight must not be taken for this one */
     if (bracket->device.decides_alone)
         return bracket->device.last == AMP__DECISION_COPYING ? amp__home_wait(bracket->context) : AMP_OK;
     AMP_TRY(amp__home_refuse_capture(bracket->context, AMP__BRACKET_IN_CAPTURE));
@@ -94,7 +94,7 @@ static amp_status overflowed(const struct amp__bracket *bracket, bool *overflow)
     return AMP_OK;
 }
 
-/* Names of what this end looked at, for whoever asks later which gradient was not finite. */
+/* Keeps the names of the inspected gradients, to find the first non-finite one later. */
 static amp_status keep_looked(struct amp__bracket *bracket, const struct amp__place *place) {
     const size_t n = place->n_inspected;
     if (n == bracket->device.n_looked &&
@@ -126,7 +126,7 @@ static size_t list_concerned(struct amp__bracket *bracket) {
     return n;
 }
 
-/* decides: else what was found waits for a later end. overflow: on another rank too. */
+/* decides: false leaves the results to a later end. overflow: also of another rank. */
 static amp_status end_on_device(struct amp__bracket *bracket, bool decides, bool overflow) {
     const struct amp__devices *devices = amp__devices_of(bracket->context);
     const struct amp__place *place = devices->places[0];
@@ -154,7 +154,7 @@ static amp_status decide(struct amp__bracket *bracket, const struct amp__grads_r
     return end_on_device(bracket, true, overflow);
 }
 
-/* What this rank last told the others is no more its word. */
+/* Withdraws the vote of this rank. */
 static amp_status take_back(const struct amp__bracket *bracket) {
     const struct amp__place *place = place_of(bracket);
     AMP_TRY(amp__place_zero(place, &bracket->device.scaler->gave_up, sizeof(float)));
@@ -191,7 +191,7 @@ amp_status amp__home_agree(const struct amp__bracket *bracket, bool gave_up, boo
     return *anybody_ended ? AMP_OK : take_back(bracket);
 }
 
-/* ---- what the host learns of it ---- */
+/* ---- copies to the host ---- */
 
 static void absorb(struct amp__bracket *bracket, const struct amp__device_scaler *now) {
     amp_context *context = bracket->context;
@@ -317,7 +317,7 @@ static amp_status move_to_device(size_t n_optimizers, struct amp__bracket *brack
     return write(bracket);
 }
 
-/* What the host would have to be asked for has its hook there. */
+/* Checks that the host has the hook that replaces questions to it. */
 static amp_status need_reduce(const amp_context *context) {
     const struct amp__optimizers *optimizers = amp__optimizers_of(context);
     const bool trivial = amp__scaling_is_trivial(&amp__policy_of(context)->properties);

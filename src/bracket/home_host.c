@@ -75,7 +75,7 @@ static amp_status decide(struct amp__bracket *bracket, const struct amp__grads_r
     return AMP_OK;
 }
 
-/* What it knows is what is true. */
+/* The host has the true state. */
 static amp_status overflowed(const struct amp__bracket *bracket, bool *overflow) {
     (void)bracket, (void)overflow;
     return AMP_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The brackets of a context; and may this one be opened? Everything is asked before anything changes. */
+/* The brackets of a context, and the checks before one opens, all before any change. */
 #include "amp_train.h"
 #include "bracket/bracket.h"
 #include "bracket/home.h"
@@ -75,8 +75,8 @@ static amp_status check_optimizer(const struct amp__bracket *bracket, const stru
     return AMP_OK;
 }
 
-/* Gradients that carry a scale keep it, so that backward adds like to like: this bracket's scale is theirs. (But that
- * of a device's scaler is what it is there.) */
+/* Uses the scale of gradients that are still scaled, so that backward adds to them at the same scale. (The scale of a
+ * scaler on a device is the present one.) */
 static amp_status carry(struct amp__bracket *bracket, float scale, const char *whose) {
     if (bracket->device.scaler) return AMP_OK;
     AMP_RETURN_IF(bracket->opening.carried != 0.0f && bracket->opening.carried != scale, AMP_ERR_CONFLICT,
@@ -87,7 +87,7 @@ static amp_status carry(struct amp__bracket *bracket, float scale, const char *w
     return AMP_OK;
 }
 
-/* What it shares with optimizers of other brackets: a gradient carries the scale of one loss. */
+/* Checks gradients shared with optimizers of other brackets: a gradient has the scale of one loss. */
 static amp_status check_shared(struct amp__bracket *bracket, const struct amp__optimizer *optimizer) {
     const bool alone = amp__optimizers_of(optimizer->context)->n == 1;
     for (size_t i = 0; i < optimizer->n_params && !alone; i++) {

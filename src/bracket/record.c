@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The record of a loss. Where its scaler lives on a device, that is asked. */
+/* The record of a loss, read from the device if its scaler is there. */
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "bracket/home.h"

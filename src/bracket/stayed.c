@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients that a step has used and that are the same when the next bracket begins: nobody cleared them. Backward's
- * are added to them, or the levels differ, where a backward clears or assigns its buffers itself. Looked for after the
- * first few steps alone. What is found at begin is told at the end: zero_grad may come between begin and backward.
+ * Gradients that a step has used and that are unchanged at the next begin: they were not cleared. Backward adds to
+ * them, or the buffers change if backward clears or assigns them itself. Checked after the first few steps only. A
+ * finding at begin is reported at the end, since zero_grad may come between begin and backward.
  */
 #include "bracket/wiring.h"
 #include "context/findings.h"
@@ -25,7 +25,7 @@ static bool is_zero(const unsigned char *data, size_t n, size_t width) {
     return !bits;
 }
 
-/* Never 0 where there is a gradient that is not zero. What lies on a device, or has gaps, is not read. */
+/* Returns a sum, never 0 for a nonzero gradient. Gradients on a device or with gaps are not read. */
 static uint64_t sum_of(amp_context *context, const struct amp__param *param) {
     struct amp__elements now;
     void *grad = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The optimizer's step: honours what the brackets decided, and shows the host's optimizer FP32 masters under the
- * parameters' own handles while it runs. zero_grad: the masters' gradients go with the host's.
+ * The step of an optimizer: follows the decision of the brackets, and shows FP32 masters under the handles of
+ * parameters while it runs. zero_grad clears the gradients of masters too.
  */
 #include "amp_call.h"
 #include "bracket/bracket.h"
@@ -42,8 +42,8 @@ static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
     return status == AMP_OK ? launched : status;
 }
 
-/* No step has seen what was lent. What was reconciled is launched all the same, or a change of the host's would be
- * forgotten. */
+/* Takes back lent storage that no step used. Reconciled values are launched all the same, to keep a change by the
+ * host. */
 static void undo_swap_in(struct amp__optimizer *optimizer, size_t n) {
     struct amp__devices *devices = amp__devices_of(optimizer->context);
     (void)amp__places_flush(devices);
@@ -64,9 +64,9 @@ static amp_status swap_in(struct amp__optimizer *optimizer) {
     return status;
 }
 
-/* ---- what the brackets decided ---- */
+/* ---- decisions of the brackets ---- */
 
-/* An optimizer on its own need not look at each parameter: what the others could have done to them, it has not. */
+/* Returns true if optimizers share parameters. Otherwise they need no check. */
 static bool shares(const struct amp__optimizer *optimizer) {
     return amp__optimizers_of(optimizer->context)->n > 1;
 }
@@ -102,7 +102,7 @@ amp_status amp__step_check(const struct amp__optimizer *optimizer) {
     return AMP_OK;
 }
 
-/* Told at its third step: a first one or two may come from before the loop. */
+/* Reports at the third step, since one or two may precede the loop. */
 static void check_brackets(const struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     const struct amp__policy *policy = amp__policy_of(context);
@@ -122,7 +122,8 @@ void amp__decision_used(struct amp__optimizer *optimizer) {
     optimizer->decision.skip = AMP__SKIP_NO;
     if (optimizer->state == AMP__STEP_DECIDED) amp__step_goes(optimizer, AMP__STEP_IDLE);
     optimizer->decision.last_step = ++amp__progress_of(context)->n_steps;
-    amp__cache_retire(amp__cache_of(context), false); /* the weights moved; not every host's version tells */
+    amp__cache_retire(amp__cache_of(context), false); /* the weights changed, which not every host reports by
+                                                         versions */
     amp__tape_release(context, false);
 }
 
@@ -178,7 +179,7 @@ void amp__step_handler(void *user, struct amp__call *call) {
         amp__call_return(call, op->on_skip);
         return;
     }
-    /* the optimizer's own arithmetic is nobody's business: Apex runs step with casts disabled */
+    /* ops inside a step are not cast: Apex runs step with casts disabled */
     const struct amp__scope_state none = { NULL, true, false, false };
     amp__anchor anchor;
     const bool marked = amp__mark_push(thread, __builtin_frame_address(0), &anchor, none,
@@ -223,7 +224,8 @@ amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out)
     return amp__fail(AMP_ERR_WRONG_STATE, "the optimizer's amp field names a context that it is no part of");
 }
 
-/* Several brackets may make one step, and a host may skip by itself: who sees only the last bracket wonders. */
+/* Reports a skip from an earlier bracket, which the last bracket alone does not explain. A host may also skip by
+ * itself. */
 static void tell_old_skip(struct amp__optimizer *optimizer) {
     amp_context *context = optimizer->context;
     char line[320];

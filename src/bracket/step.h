@@ -11,8 +11,8 @@
 amp_status amp__optimizer_find(amp_optimizer *user, struct amp__optimizer **out);
 /* Is a step running on its parameters, of this optimizer or of another that shares one? */
 bool amp__optimizer_is_lent(const struct amp__optimizer *optimizer);
-/* Once its own brackets are over: a parameter whose gradient the bracket of another optimizer has, or left scaled;
- * NULL: none. */
+/* After its own brackets: returns a parameter with a gradient in the bracket of another optimizer, or left scaled by
+ * it, or NULL. */
 const struct amp__param *amp__optimizer_scaled_elsewhere(const struct amp__optimizer *optimizer);
 /* The decision of the brackets holds for one call of each of the optimizer's step slots (some hosts have one per
  * layer). Called after the last of them, or when the next bracket begins. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is told of a bracket: events, by the record that it left. Every skip and every change of the scale is an event,
- * for schedulers count on them; the text for people comes less and less often.
+ * The events of a bracket, from its record. Every skip and every scale change is an event, since schedulers count them.
+ * Texts become rarer and rarer.
  */
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
@@ -16,7 +16,7 @@
 
 enum { IN_FULL = 10, MANY = 10 };
 
-/* The first lines, then those whose number is a power of two. *since: lines left out before this one. */
+/* Returns true for the first lines, then for powers of two. *since: lines left out before this one. */
 static bool worth_a_line(uint64_t n, uint64_t *since) {
     *since = 0;
     if (n <= IN_FULL) return true;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amp_unscale of tensors on a device: one launch, by the scale that lies there. Nothing waits, unless the caller wants
- * to read in the CPU's memory what was found.
+ * amp_unscale for tensors on a device: one launch, with the scale there. It waits only if found_inf is in CPU memory.
  */
 #include "bracket/bracket.h"
 #include "bracket/home.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Steps that go past the wired slot: the host copied the pointer too early. That no step came between two brackets
- * proves nothing (it accumulates, or skips by itself, or a state was loaded), nor do parameters that changed between
- * them once: the host may have loaded or averaged them itself. A second change with no step seen is told, with both
- * reasons that it may have. One change is enough if it was decided to skip and a parameter is not finite after it. An
- * update inside a bracket reads gradients that still carry the loss scale.
+ * Steps outside the wired slot: the host copied the pointer too early. A missing step between two brackets proves
+ * nothing (accumulation, a skip by the host, a loaded state), and neither do parameters that changed once: the host may
+ * have loaded or averaged them. A second change without a step is reported, with both possible reasons. One change is
+ * enough after a skip, if a parameter is not finite. An update inside a bracket reads gradients that are still scaled.
  */
 #include "amp_diagnostics.h"
 #include "bracket/step.h"
@@ -71,7 +70,7 @@ static void tell_others(const struct amp__optimizer *optimizer) {
     amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
 
-/* A slot whose calls were all for objects that no optimizer has as its self, `least` calls at least. */
+/* Returns a slot with at least `least` calls, all for objects that no optimizer has as its self. */
 static const struct amp__op *missed_self(const struct amp__optimizer *optimizer, uint64_t least) {
     for (size_t i = 0; i < optimizer->slots.n_steps; i++)
         if (amp__op_strangers(&optimizer->slots.steps[i]) >= least) return &optimizer->slots.steps[i];
@@ -103,7 +102,7 @@ static void tell_never(const struct amp__optimizer *optimizer) {
               "not stepped", number, (int)LONG);
 }
 
-/* A change that nobody would make on purpose: the update of a step that was to be skipped. */
+/* Returns true for a change that cannot be intended: the update of a step that was to be skipped. */
 static bool is_spoiled(const struct amp__optimizer *optimizer) {
     return optimizer->decision.skip && amp__wiring_nonfinite_param(optimizer->context);
 }
@@ -135,7 +134,7 @@ amp_status amp__report_unseen_steps(struct amp__optimizer *optimizer) {
     if (optimizer->decision.made == LONG) tell_never(optimizer);
     if (n >= EACH && n & (n - 1)) return AMP_OK;
     AMP_TRY(sum_of(optimizer, &sum));
-    /* steps of other optimizers change what is shared */
+    /* steps of other optimizers change shared parameters */
     const bool changed = unseen->noted && unseen->steps == progress->n_steps && unseen->sum != sum;
     unseen->changes += changed;
     unseen->noted = AMP__NOTED_AT_BEGIN;

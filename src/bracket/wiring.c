@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Slips in the wiring that a bracket can see: what is certainly wrong fails its end and changes nothing, the rest is
- * told once. A look at gradients reads them all, so it is taken in the first two brackets of an optimizer alone; zeros
- * in the first prove nothing (a layer that starts with zeros hides those before it). What no optimizer lists may be
- * thawed late, so that two brackets in a row are looked at ever more rarely.
+ * Mistakes in the wiring that a bracket can see: certain ones fail its end without a change, others are reported once.
+ * Reading all gradients is costly, so it is done only in the first two brackets of an optimizer. Zeros in the first
+ * prove nothing (a layer that starts with zeros hides those before it). An unlisted parameter may start to train late,
+ * so two brackets in a row are checked, at growing distances.
  */
 #include "bracket/wiring.h"
 #include "common/thread.h"
@@ -31,7 +31,7 @@ static bool is_zero(const char *bytes, size_t n) {
     return !n || (!*bytes && !memcmp(bytes, bytes + 1, n - 1));
 }
 
-/* Not what is in a device's memory, or has gaps: that counts as some. */
+/* Reads a gradient. One in device memory or with gaps counts as present. */
 static amp_status look(const struct amp__param *param, enum seen *seen) {
     struct amp__elements now;
     void *grad = NULL;
@@ -142,7 +142,7 @@ void amp__wiring_check_loss(const struct amp__bracket *bracket, void *loss, void
 
 /* ---- gradients that should be there ---- */
 
-/* Where a host's ops are not described nobody knows. */
+/* Unknown if the ops of the host are not described. */
 static bool computes_in_fp16(const amp_context *context) {
     const struct amp__models *models = amp__models_of(context);
     const struct amp__properties *properties = &amp__policy_of(context)->properties;
@@ -206,7 +206,7 @@ static amp_status look_at_listed(struct amp__optimizer *optimizer) {
     return AMP_OK;
 }
 
-/* Who has a gradient and changes from one bracket to the next is trained. */
+/* Marks a parameter with a gradient that changes between brackets as trained. */
 static void compare(amp_context *context, struct amp__param *param) {
     struct amp__elements now;
     if (amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK || now.strides) return;
@@ -379,7 +379,7 @@ void amp__wiring_check_ops(amp_context *context) {
     amp__text text = { names, sizeof names, 0 };
     size_t found = 0;
     if (progress->ops_checked) return;
-    for (size_t i = 0; i < optimizers->n; i++) /* another one's model may run in another bracket */
+    for (size_t i = 0; i < optimizers->n; i++) /* the model of another optimizer may run in another bracket */
         if (!optimizers->list[i].scans.brackets || saw_an_empty_batch(&optimizers->list[i])) return;
     progress->ops_checked = true;
     for (size_t i = 0; i < models->n; i++) {
@@ -394,7 +394,7 @@ void amp__wiring_check_ops(amp_context *context) {
                   text.length >= sizeof names ? "..." : "");
 }
 
-/* ---- what is not finite ---- */
+/* ---- non-finite gradients ---- */
 
 /* By the CPU, where it can read them. */
 static bool gradient_is_finite(amp_context *context, const struct amp__param *param) {
@@ -419,7 +419,7 @@ bool amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__gr
     const struct amp__properties *properties = &amp__policy_of(bracket->context)->properties;
     const struct amp__param *param = result->found_inf ? result->first_nonfinite : NULL;
     if (amp__scaler_skips(&properties->scaler)) return false;
-    if (amp__scaling_is_trivial(properties)) { /* nobody looks at gradients: every now and then somebody does */
+    if (amp__scaling_is_trivial(properties)) { /* gradients are not inspected in this case, except now and then */
         const uint64_t n = bracket->record.brackets + 1;
         if (n & (n - 1)) return false;
         param = nonfinite_gradient(bracket);

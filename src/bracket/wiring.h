@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a bracket can see of slips in the wiring. Nothing here costs anything after the second bracket. */
+/* Mistakes in the wiring that a bracket can see. No cost after the second bracket. */
 #ifndef AMP_WIRING_H
 #define AMP_WIRING_H
 
@@ -22,8 +22,8 @@ void amp__wiring_check_clearing(struct amp__optimizer *optimizer);
 void amp__wiring_note_step(struct amp__optimizer *optimizer);
 void amp__wiring_look_for_stayed(struct amp__optimizer *optimizer);
 void amp__wiring_tell_stayed(struct amp__optimizer *optimizer);
-/* At a static scale of 1, where no step is skipped: told now and then. True: gradients that are not finite will be
- * stepped on. */
+/* At a static scale of 1, when no step is skipped: reports now and then. Returns true if the step will use non-finite
+ * gradients. */
 bool amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__grads_result *result);
 /* Where skips do not end: a parameter that is itself not finite; NULL: none is. */
 const struct amp__param *amp__wiring_nonfinite_param(const amp_context *context);

@@ -64,7 +64,7 @@ INLINED bool bind_buffer(struct amp__bound_arg *out, const struct amp__call *cal
 
 /* ---- a direct call's tensors ---- */
 
-/* The next `n` of them, or what is left. */
+/* Binds the next `n` of them, or the rest. */
 INLINED void bind_given(struct amp__bound *bound, struct amp__bound_arg *out, const struct amp__given *given,
                         const struct amp__arg *arg, size_t n) {
     const size_t at = bound->n_given, left = given->n - at;
@@ -77,7 +77,7 @@ INLINED void bind_given(struct amp__bound *bound, struct amp__bound_arg *out, co
     note(bound, out, given->host, given->dtypes ? given->dtypes + at : NULL);
 }
 
-/* A list takes what the other arguments leave. */
+/* Returns the number of handles for an argument: a list takes those that the other arguments leave. */
 INLINED size_t takes(const struct amp__arg *arg, const struct amp__schema *schema, const struct amp__given *given) {
     const size_t others = schema->n_tensors - 1u;
     return !(arg->flags & AMP__LIST) ? 1 : given->n > others ? given->n - others : 0;
@@ -87,7 +87,7 @@ INLINED size_t takes(const struct amp__arg *arg, const struct amp__schema *schem
 
 enum from { NOWHERE, TYPES, HOST, GIVEN }; /* where types come from */
 
-/* Each caller has a copy of its own, without what it does not need. */
+/* Each caller has its own copy, without the unused parts. */
 INLINED void bind_all(struct amp__bound *bound, const struct amp__schema *schema, const struct amp__call *call,
                       enum from from, const void *source) {
     const uint8_t *types = source;

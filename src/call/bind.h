@@ -15,12 +15,12 @@ void amp__bind_untyped(struct amp__bound *bound, const struct amp__call *call);
 /* A direct call's tensors; or NULL, where there are only their types. */
 struct amp__given {
     void **tensors;
-    const amp_dtype *dtypes; /* NULL: `host` is asked */
+    const amp_dtype *dtypes; /* NULL: read from `host` */
     const amp_host *host;
     size_t n;
 };
-/* A schema, which may be NULL, says what they are: a list takes what the other arguments leave. What it does not say is
- * an input, and with `lists` in a list. */
+/* Binds handles by a schema, which may be NULL: a list takes those that the other arguments leave. Others are inputs,
+ * with `lists` in a list. */
 void amp__bind_given(struct amp__bound *bound, const struct amp__schema *schema, bool lists,
                      const struct amp__given *given);
 

@@ -39,7 +39,7 @@ static void retire(struct amp__cache *cache, struct amp__cache_entry *entry) {
     if (recorded) atomic_fetch_sub(&cache->recorded, 1);
 }
 
-/* Counted first: who finds no count finds no entry. */
+/* Counted first, so that without a count there is no entry. */
 void amp__cache_put(struct amp__cache *cache, size_t key, struct amp__cache_entry *entry) {
     atomic_fetch_add(&cache->kept, 1);
     if (entry->recorded) atomic_fetch_add(&cache->recorded, 1);

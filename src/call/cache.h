@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Casts kept for reuse: one cell per key (a parameter in one form). A lookup takes no lock and allocates
- * nothing. An entry serves as long as the version it was made from is the present one and, if it was made without a
- * tape, only where no tape is wanted.
+ * Casts for reuse: one cell per key (a parameter in one form). A lookup takes no lock and allocates nothing. An entry
+ * is valid while the version of its source is the present one and, if it was made without a tape, only where no tape is
+ * needed.
  *
- * Entries die in two steps. Retiring takes an entry out of its cell, so that nobody finds it any more; it is released
- * when no call that might have found it is still running (`users` is 0). Callers bracket every
- * lookup, and the use of what it returned, with amp__cache_enter and amp__cache_leave.
+ * Entries end in two steps. Retiring takes an entry out of its cell, so that no lookup finds it any more. It is
+ * released when no call that might have found it is still running (`users` is 0). Callers put every lookup, and the use
+ * of its result, between amp__cache_enter and amp__cache_leave.
  */
 #ifndef AMP_CACHE_H
 #define AMP_CACHE_H
@@ -22,7 +22,7 @@ enum { AMP__FORM_NARROWED = AMP_FLOAT64 + 1, AMP__FORM_ROUNDED, AMP__FORM_SUM, A
 
 struct amp__cache_entry {
     void *handle;
-    void (*release)(void *user, void *handle); /* NULL: borrowed, somebody else ends it after the entry is retired */
+    void (*release)(void *user, void *handle); /* NULL: borrowed, released by its owner after the entry is retired */
     void *user;
     uint64_t version;
     uint64_t bytes; /* in the ledger */
@@ -42,7 +42,7 @@ struct amp__cache {
 };
 
 amp_status amp__cache_init(struct amp__cache *cache, size_t n_keys);
-/* More keys. While nobody looks anything up. */
+/* Adds keys. No lookup may run. */
 amp_status amp__cache_grow(struct amp__cache *cache, size_t n_keys);
 void amp__cache_destroy(struct amp__cache *cache); /* releases everything */
 
@@ -54,7 +54,7 @@ static inline void *amp__cache_find(struct amp__cache *cache, size_t key, uint64
     const struct amp__cache_entry *entry = atomic_load_explicit(&cache->cells[key], memory_order_acquire);
     return entry && entry->version == version && (entry->recorded || !recording) ? entry->handle : NULL;
 }
-/* Keeps a fresh cast: the cache owns `entry` from here on. What was in the cell is retired. */
+/* Stores a new cast: the cache owns `entry` from here on. Retires the old one. */
 void amp__cache_put(struct amp__cache *cache, size_t key, struct amp__cache_entry *entry);
 
 /* Retires every entry, or only those recorded on a tape. */

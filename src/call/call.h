@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Casting for the time of one call. Temporaries live in one heap block that a mark on the thread knows, so that a
- * longjmp out of the host's op leaks nothing; calls whose casts all come from the cache allocate nothing.
+ * Casts for the time of one call. Temporaries are in one heap block that a mark on the thread knows, so that a longjmp
+ * out of the op leaks nothing. Calls with all casts in the cache allocate nothing.
  */
 #ifndef AMP_CALL_CALL_H
 #define AMP_CALL_CALL_H
@@ -60,15 +60,16 @@ static inline amp_status amp__casting_operand(struct amp__casting *casting, cons
         ? amp__casting_cast(casting, operand->dtype, ruling->target, handle)
         : AMP_OK;
 }
-/* The host's own cast, counted. `taped`: with a place on the tape, for what becomes of it. */
+/* Casts with the hook of the host, and counts it. `taped`: with a place on the tape, for its result. */
 amp_status amp__cast(amp_context *context, const amp_host *host, struct amp__op *op, void *tensor, amp_dtype to,
                      bool taped, void **out);
-/* For what is kept in the cache and is no handle, found and filled by parameter and form (AMP__FORM_...). */
+/* Returns true if the cache may have data of a parameter that are no handles, found by parameter and form
+ * (AMP__FORM_...). */
 bool amp__casting_may_keep(const struct amp__casting *casting, const struct amp__param *param);
 void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, int form, uint64_t *version);
 /* Verify: AMP-M78 where a cast that is kept is older than the parameter's elements. */
 void amp__casting_compare(struct amp__casting *casting, const struct amp__param *param);
-/* The same for what no tape knows, with a version of the caller's own. */
+/* Finds such data without a tape, with a version of the caller. */
 void *amp__casting_find_version(struct amp__casting *casting, const struct amp__param *param, int form,
                                 uint64_t version);
 void amp__casting_keep(struct amp__casting *casting, const struct amp__param *param, int form,
@@ -85,7 +86,7 @@ void *amp__cached_enter_one(amp_context *context, const amp_host *host, const st
                             amp_dtype to);
 /* `bytes` of memory, 64-byte aligned, until the call's end; NULL when out of memory. */
 void *amp__casting_memory(struct amp__casting *casting, size_t bytes);
-/* What stood in a field of the host's before it was replaced; what stands there, if it was not. */
+/* Returns the original pointer of a field of the host, or the present one if it was not replaced. */
 float *amp__casting_original(const struct amp__casting *casting, float **field);
 /* Replaces a pointer of the host's until the call's end, however it ends. */
 amp_status amp__casting_patch(struct amp__casting *casting, float **field, void *value);
@@ -96,24 +97,24 @@ void amp__casting_end(struct amp__casting *casting);
 /* The same without the op having seen them: all are released. */
 void amp__casting_abandon(struct amp__casting *casting);
 
-/* ---- outputs.c: what an op returns or writes ---- */
+/* ---- outputs.c: results of an op ---- */
 
 /* The handles that an op makes, returned or in out-parameters: enter has it write into slots of the call's, leave hands
  * them on in the type `wanted`. Casts take the places of the op's own, which are released or left to the tape. */
 amp_status amp__outputs_enter(struct amp__casting *casting, struct amp__bound *bound, void **pointers);
 amp_status amp__outputs_leave(struct amp__op *op, const struct amp__bound *bound, amp_dtype wanted);
-/* Emulate: the same through the low type, and what the op wrote under its handles is rounded. */
+/* Emulate: casts results through the low type, and rounds elements that the op wrote under its handles. */
 amp_status amp__outputs_round(struct amp__op *op, const struct amp__bound *bound, amp_dtype low);
-/* One handle whose elements the op wrote. */
+/* Rounds a handle that the op wrote. */
 void amp__round_handle(struct amp__op *op, void *tensor, amp_dtype low);
 struct amp__counts;
 void amp__op_add_counts(struct amp__op *op, const struct amp__counts *counts);
-/* Adds to the op's counters what `cast` lost of `source`, where both are FP32 elements that can be seen. */
+/* Adds the losses of `cast` against `source` to the counters of the op, if both are readable FP32. */
 void amp__count_cast(struct amp__op *op, void *source, void *cast, amp_dtype low);
 
-/* Do ops of this context obey their class on this thread now? No, where backward runs and no scope is entered: the
- * casts are on the tape. An emulated 16-bit model is the other way round: what runs in forward and in backward is
- * rounded, what runs outside is not the model; and where no forward is described, everything is. */
+/* Returns true if ops of this context follow their class on this thread now. False in backward without a scope, since
+ * the casts are on the tape. In an emulated 16-bit model ops of forward and backward are rounded, others are not part
+ * of the model; without a described forward all are rounded. */
 static inline bool amp__ops_obey(const struct amp__policy *policy, const struct amp__progress *progress,
                                  const struct amp__thread *thread) {
     if (thread->scope.set) return true;
@@ -124,7 +125,7 @@ static inline bool amp__ops_obey(const struct amp__policy *policy, const struct 
 
 /* ---- handler.c: the policy around one call ---- */
 
-/* Fills op->types, once all else about the op stands. */
+/* Fills op->types, after everything else of the op is set. */
 void amp__op_tabulate(struct amp__op *op);
 void amp__op_handler(void *user, struct amp__call *call);
 void amp__forward_handler(void *user, struct amp__call *call);

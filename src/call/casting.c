@@ -84,7 +84,7 @@ static void unreserve(amp_context *const *reserved) {
     if (*reserved) amp__tape_unreserve(*reserved, 1);
 }
 
-/* One look at the first cast of each op: is it what was asked for? */
+/* Checks the type of the first cast of each op. */
 static amp_status check_type(struct amp__op *op, const amp_host *host, amp_dtype to, void **out) {
     atomic_store_explicit(&op->cast_seen, true, memory_order_relaxed);
     const bool tells_type = host->dtype || (host->view && !op->context->policy.properties.emulate);
@@ -107,7 +107,7 @@ amp_status amp__cast(amp_context *context, const amp_host *host, struct amp__op 
     return AMP_OK;
 }
 
-/* What a new cast of this host's takes, for the ledger. */
+/* Returns the bytes of a new cast, for the ledger. */
 static uint64_t note_cast(amp_context *context, const amp_host *host, void *cast) {
     struct amp__elements made;
     if (!atomic_load_explicit(&context->progress.observing, memory_order_relaxed) || !host->view ||
@@ -122,7 +122,8 @@ static void free_entry(struct amp__cache_entry *const *entry) { amp__free(*entry
 
 static void cached_release(void *host, void *handle) { amp__host_release(host, handle); }
 
-/* Without versions nothing tells that a weight changed, so a cast is kept only where a scope's end clears it. */
+/* Returns true if the cast may be cached. Without versions a change of a weight is unknown, so only if the end of a
+ * scope clears it. */
 static inline bool may_keep(const amp_context *context, const amp_host *host, const struct amp__thread *thread) {
     return context->policy.properties.cache && (host->version || thread->scope.set);
 }
@@ -187,7 +188,7 @@ static void free_sum(void *user, void *sum) {
     amp__free(sum);
 }
 
-/* What lives as long as a cast that is made now; without memory nothing is compared. */
+/* Stores a sum for as long as a cast made now. Without memory nothing is compared. */
 static void keep_sum(struct amp__casting *casting, const struct amp__param *param, uint64_t version, uint64_t sum) {
     struct amp__cache_entry *entry = amp__alloc(1, sizeof *entry);
     uint64_t *kept = entry ? amp__alloc(1, sizeof *kept) : NULL;
@@ -348,7 +349,7 @@ void amp__casting_end(struct amp__casting *casting) {
     if (temporaries && temporaries->taped) {
         for (size_t i = 0; i < temporaries->n; i++) {
             amp__tape_add(casting->context, casting->host, temporaries->handles[i], temporaries->bytes);
-            temporaries->bytes = 0; /* the first stands for all: they go together */
+            temporaries->bytes = 0; /* the first has the bytes of all, which are released together */
         }
         temporaries->n = 0;
     }

@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- what is known ---- */
+/* ---- known speeds ---- */
 
 static const struct row {
     const char *who, *unit;
@@ -44,7 +44,7 @@ static bool looks(const struct amp__op *op) {
     return properties->gate == AMP_ON && has_handles(op);
 }
 
-/* Only views tell where handles are. */
+/* Returns true if the op has views, which alone tell the device of handles. */
 static bool watches(const struct amp__op *op) {
     const struct amp__properties *properties = &amp__policy_of(op->context)->properties;
     return properties->gate != AMP_OFF && properties->patch_ops && !properties->emulate && op->op_class == AMP_LOWER &&
@@ -60,7 +60,7 @@ void amp__gate_init(struct amp__op *op) {
     op->gate.applies = looks(op);
     op->glance = watches(op) ? &watch : NULL;
     if (!op->gate.applies) return;
-    /* by default what nobody knows of stays as the level has it; whoever asks for the gate asks for FP32 */
+    /* by default ops of unknown speed follow the level; with AMP_ON they run in FP32 */
     const amp_switch gate = policy->properties.gate;
     amp__gate_set_least(op, gate == AMP_ON ? AMP_GATE_NEVER : AMP_GATE_ALWAYS, AMP__GATE_UNKNOWN);
     if (!(op->flags & AMP_OP_MATMUL)) return;
@@ -116,9 +116,9 @@ struct look {
     double elements;     /* floating ones, of all arguments */
     double read[2], written; /* raw buffers: the two largest that are read, the largest that is written */
     bool elsewhere;      /* not on a CPU */
-    bool on_gpu;         /* on an NVIDIA one, */
+    bool on_gpu;         /* on an NVIDIA GPU */
     int32_t gpu;         /* number so much */
-    bool gpus_alone;     /* what is on a CPU does not matter: after its first handle nothing is looked at, */
+    bool gpus_alone;     /* CPUs do not matter: nothing is inspected after the first handle */
     bool done;           /* and so it is now */
 };
 
@@ -133,8 +133,8 @@ static void begin(struct look *look, const struct amp__op *op, bool gpus_alone) 
     look->gpus_alone = gpus_alone;
 }
 
-/* m, n and k of a times b: batches of matrices, a times b transposed (linear), images and filters. What is beside the
- * dimensions that must agree may be anything: this is about time. */
+/* Sets m, n and k of a times b: batches of matrices, a times b transposed (linear), images and filters. Other
+ * dimensions may be anything, since this is about time. */
 static void set_product(struct look *look, double m, double n, double k) {
     look->product[0] = m, look->product[1] = n, look->product[2] = k;
 }

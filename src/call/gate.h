@@ -9,10 +9,10 @@
 #include "context/bound.h"
 #include "context/op.h"
 
-/* Where an op's number comes from. What is higher up is not replaced by what is lower. */
+/* The source of the number of an op. A later source replaces an earlier one, not vice versa. */
 enum amp__gate_source { AMP__GATE_UNKNOWN, AMP__GATE_TABLE, AMP__GATE_MEASURED, AMP__GATE_SET };
 
-/* Does the gate look at the op, and what is known of it? Once its class and raw mode are. May load a backend. */
+/* Initializes the gate of an op, and its known speed, after its class and raw mode. May load a backend. */
 void amp__gate_init(struct amp__op *op);
 /* A new number, unless a better source has given one. */
 void amp__gate_set_least(struct amp__op *op, uint64_t least, enum amp__gate_source source);
@@ -30,7 +30,7 @@ static inline bool amp__may_be_gated(const struct amp__op *op, amp_dtype low, am
                                      const struct amp__operands *operands) {
     return !amp__gate_is_open(op) && target == low && amp__operands_all_fp32(operands);
 }
-/* Is this call too small for the low type? Only asked where it may be gated. */
+/* Returns true if this call is too small for the low type. Only for gated ops. */
 bool amp__gate_holds(const struct amp__op *op, const struct amp__bound *bound);
 
 /* ---- gate_device.c ---- */
@@ -43,7 +43,7 @@ struct amp__gate_product {
 void amp__gate_count(struct amp__op *op, const struct amp__gate_product *product);
 /* Has this GPU no tensor cores for the op's 16-bit type? No, where that is not known. */
 bool amp__gate_lacks_cores(const struct amp__op *op, int32_t device);
-/* What was counted, and what to do, for amp_explain. */
+/* Writes the counts and advice for amp_explain. */
 void amp__gate_explain_device(const struct amp__op *op, amp__text *text);
 
 /* "; gate: ..." for amp_explain; nothing where the gate does not look. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gate on GPUs: what keeps a product from tensor cores, or slows them, is counted for each op, with what to do. */
+/* The gate on GPUs: obstacles to tensor cores, or slow shapes, are counted for each op, with advice. */
 #include "call/gate.h"
 #include "context/op.h"
 #include "context/parts.h"

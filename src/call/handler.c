@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens in a wrapped op and in a wrapped forward: the operands are gathered, the policy rules what
- * becomes of them (struct plan), enter puts casts in their places, the function runs, leave hands on what it made.
- * Where the set of the operands' types is enough, and the cache has all casts, a shorter way does the same.
+ * A wrapped op, and a wrapped forward: the operands are gathered, the policy rules on them (struct plan), enter puts
+ * casts in their places, the function runs, leave passes its results on. If the types of the operands are enough and
+ * the cache has all casts, a shorter way does the same.
  */
 #include "amp_raw.h"
 #include "call/bind.h"
@@ -22,7 +22,7 @@ static void count(_Atomic(uint64_t) *counter) { atomic_fetch_add_explicit(counte
 
 /* ---- the plan of a call, by the ruling ---- */
 
-/* On a host that knows FP32 only, what comes out of 16-bit values is rounded. */
+/* Returns true on a host with FP32 only, where results of 16-bit values are rounded. */
 static bool rounds_outputs(const struct amp__op *op, amp_dtype type) {
     return op->context->policy.properties.emulate && amp__is_low(type);
 }
@@ -33,7 +33,7 @@ struct plan {
     size_t tensors;                /* handles that could be cast, at least as many as there are */
     amp_fn function;               /* that shall run */
     amp_dtype handed_on;           /* the type that the op's handles get after it; DEFAULT: as they come */
-    bool rounds;                   /* emulate: what it writes is rounded to the target */
+    bool rounds;                   /* emulate: results are rounded to the target */
     bool forward;                  /* a model's, not an op's */
     uint8_t mode;                  /* enum amp__raw_mode */
     float seed;
@@ -74,7 +74,7 @@ struct substitution {
     struct amp__raw raw;
     struct probing *probing; /* NULL: no probe is on the op */
     void *handles[AMP__MAX_ARGS]; /* those that bound->argv points at */
-    void ***written; /* fields of structs whose handles the op writes; of the call's memory */
+    void ***written; /* fields of structs with handles that the op writes; memory of the call */
     size_t n_written;
 };
 
@@ -106,7 +106,7 @@ static amp_status substitute_argument(struct substitution *s, struct amp__bound 
     return AMP_OK;
 }
 
-/* A handle in a struct: what is read is cast where it stands, what is written is remembered. */
+/* Handles a handle in a struct: one that is read is cast in place, one that is written is recorded. */
 static amp_status substitute_field(void *self, const amp_field *field) {
     struct substitution *s = self;
     void *handle = *field->tensor;
@@ -145,13 +145,13 @@ static amp_status enter(struct substitution *s, struct amp__op *op, struct amp__
     return d->rounds || d->handed_on ? amp__outputs_enter(&s->casting, bound, s->handles) : AMP_OK;
 }
 
-/* Are raw buffers shown in another form? What visit emits is known then; a graph's call that infers shapes, for one,
- * comes through the same pointer, and has nothing that an implementation could compute with. */
+/* Returns true if raw buffers are replaced. Only then are the buffers of visit known: a call that infers shapes has the
+ * same pointer but no data for an implementation. */
 static bool converts(uint8_t mode) { return mode == AMP__RAW_REPLACE || mode == AMP__RAW_EMULATE; }
 
-/* ---- the call, and what it made ---- */
+/* ---- the call and its results ---- */
 
-/* In emulation FP32 elements stand for the low type. */
+/* In emulation FP32 elements represent the low type. */
 static amp_fn implementation(const struct amp__op *op, const struct amp__call *call, amp_dtype type) {
     if (type == AMP_FLOAT16 && op->functions.fp16) return op->functions.fp16;
     if (type == AMP_BFLOAT16 && op->functions.bf16) return op->functions.bf16;
@@ -170,8 +170,8 @@ static void fail_call(struct amp__op *op, const struct amp__call *call, amp_stat
     amp__call_return(call, op->on_failure);
 }
 
-/* The casts failed: the original may run only on arguments that all have one type, as without libamp, and not on what
- * a strict probe refused, or on weights that are not there. */
+/* Runs the original after a failed cast, only on arguments of one type, as without libamp, and not after a refusal by a
+ * strict probe or with released weights. */
 static void run_uncast(struct amp__op *op, const struct amp__bound *bound, amp_status status) {
     const struct amp__call *call = bound->call;
     const struct amp__operands *operands = &bound->operands;
@@ -184,7 +184,8 @@ static void run_uncast(struct amp__op *op, const struct amp__bound *bound, amp_s
     amp__call_run(call, call->original, call->args);
 }
 
-/* On substituted values an infinity is nothing unusual. The mark on top is this call's: it knows what to put back. */
+/* Runs with traps masked, since an infinity is normal on substituted values. The top mark is that of this call and
+ * restores them. */
 static void run_untrapped(const struct amp__call *call, amp_fn function, void *const *argv) {
     struct amp__thread *thread = call->thread;
     struct amp__traps traps;
@@ -247,8 +248,7 @@ static amp_status run_planned(struct amp__op *op, struct amp__bound *bound, cons
     return AMP_OK;
 }
 
-/* The gate found 16 bits slower: FP32 on the arguments as they are. Where it was not asked for, no type depends on it:
- * handles return the low type all the same. */
+/* Runs in FP32 after the gate found 16 bits slower. By default handles still return the low type. */
 static void hold_back(struct amp__op *op, const struct amp__call *call, struct plan *d) {
     const struct amp__properties *properties = &op->context->policy.properties;
     const bool narrows = properties->gate != AMP_ON && (d->tensors || call->schema->ret.kind == AMP__TENSOR);
@@ -259,7 +259,7 @@ static void hold_back(struct amp__op *op, const struct amp__call *call, struct p
     d->mode = d->seed == 1.0f ? AMP__RAW_NONE : AMP__RAW_SEED;
 }
 
-/* Where handles have no logical type, nothing says what is rounded already. */
+/* Without logical types rounded handles are unknown. */
 static bool always_rounds(const struct amp__op *op) {
     return op->context->policy.properties.emulate && op->op_class == AMP_LOWER && !op->host->dtype &&
            (op->schema->n_tensors || amp__looks_for_handles(op));
@@ -270,14 +270,14 @@ static void note_type(struct amp__op *op, amp_dtype type) {
         atomic_store_explicit(&op->tally.last_target, type, memory_order_relaxed);
 }
 
-/* The type of a call whose operands need no other. Raw buffers alone are FP32. */
+/* Returns the type of a call without casts. Raw buffers alone are FP32. */
 static amp_dtype present_type(const struct amp__op *op, const struct amp__operands *operands) {
     const amp_dtype type = amp__operands_type(operands);
     if (type != AMP_DTYPE_DEFAULT || !op->functions.fp32 || !amp__raw_takes(op)) return type;
     return amp__operands_all_fp32(operands) ? AMP_FLOAT32 : type;
 }
 
-/* What is to be done in this call. */
+/* Plans this call. */
 static amp_status plan_call(struct amp__op *op, const struct amp__bound *bound, bool obeys, struct plan *d) {
     const struct amp__call *call = bound->call;
     const struct amp__operands *operands = &bound->operands;
@@ -383,8 +383,8 @@ static __attribute__((noinline)) bool run_cached(struct amp__op *op, const struc
     return true;
 }
 
-/* False: that takes more than the types. Not inlined into the handler, which would save what it needs afterwards around
- * each of the host's hooks. */
+/* Runs a call by its types alone. False: that is not enough. Not inlined into the handler, which would save its
+ * registers around each hook. */
 static __attribute__((noinline)) bool run_by_types(struct amp__op *op, struct amp__call *call) {
     uint8_t types[AMP__MAX_ARGS];
     const size_t set = amp__bind_types(op, call, types);
@@ -437,8 +437,8 @@ void amp__op_handler(void *user, struct amp__call *call) {
 
 /* ---- forward ---- */
 
-/* Apex casts a model's floating inputs, and its results to the type the user asked for; fp64 stays, as on the model's
- * own tensors. */
+/* Runs forward with casts as in Apex: floating inputs to the type of the model, results to the type chosen by the user.
+ * fp64 stays, as in the tensors of the model. */
 static void run_forward(struct amp__op *op, const struct amp__call *call) {
     static const uint8_t unknown[AMP__MAX_ARGS]; /* types */
     const struct amp__properties *properties = &op->context->policy.properties;

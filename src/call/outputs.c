@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an op returned or wrote, brought to the type that the policy wants. */
+/* The results of an op, cast to the type that the policy wants. */
 #include "call/call.h"
 #include "call/tape.h"
 #include "context/context.h"
@@ -12,7 +12,7 @@
 
 /* ---- handles that the op made: returned, or written into out-parameters ---- */
 
-/* A result whose cast is not made yet. Where the hook throws, nobody else will ever have it. */
+/* A result before its cast. If the hook throws, it is released here. */
 struct uncast {
     const amp_host *host;
     void *owned;
@@ -56,7 +56,7 @@ amp_status amp__outputs_enter(struct amp__casting *casting, struct amp__bound *b
     return AMP_OK;
 }
 
-/* Every handle reaches the caller, cast or not; the first failure is the one told. */
+/* Casts all results. Every handle reaches the caller, cast or not, and the first error is returned. */
 amp_status amp__outputs_leave(struct amp__op *op, const struct amp__bound *bound, amp_dtype wanted) {
     const struct amp__call *call = bound->call;
     amp_status status = AMP_OK;

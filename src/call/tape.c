@@ -69,7 +69,7 @@ static void close_gap(amp_context *context) {
 
 /* Takes a batch out under the lock and releases it outside, since `release` is the host's. */
 void amp__tape_release(amp_context *context, bool everything) {
-    amp__cache_drop(&context->cache, true); /* recorded entries may borrow what goes now */
+    amp__cache_drop(&context->cache, true); /* recorded entries may borrow those that are released now */
     const uint64_t passed = oldest_step(context);
     struct amp__taped batch[32];
     size_t n;

@@ -18,7 +18,7 @@ struct amp__taped {
 amp_status amp__tape_reserve(amp_context *context);
 void amp__tape_unreserve(amp_context *context, size_t n);
 void amp__tape_add(amp_context *context, const amp_host *host, void *handle, uint64_t bytes);
-/* Releases what no tape needs any more: everything, or what every optimizer has stepped past. */
+/* Releases casts that no tape needs any more: all, or those before the last step of every optimizer. */
 void amp__tape_release(amp_context *context, bool everything);
 static inline bool amp__tape_retains(const amp_host *host) {
     return (host->flags & AMP_HOST_TAPE_RETAINS_INPUTS) != 0;

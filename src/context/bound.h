@@ -18,7 +18,7 @@ struct amp__bound_arg {
         void *buffer;   /* elements of a raw buffer */
     };
     size_t count;     /* handles; 0 for a NULL list or out-parameter */
-    amp_dtype dtype;  /* of the buffer's elements or the only handle; AMP_DTYPE_DEFAULT: each handle is asked */
+    amp_dtype dtype;  /* type of the elements, or of the only handle; AMP_DTYPE_DEFAULT: read for each handle */
     uint16_t flags;   /* AMP__LIST, AMP__READ_WRITE, ... of the schema */
     uint8_t index;    /* among the call's arguments */
 };
@@ -28,7 +28,7 @@ struct amp__bound {
     uint32_t n_tensors, n_buffers;
     struct amp__bound_arg *buffers; /* raw buffers that are not NULL; in the same array as the Tensors */
     size_t n_given;                 /* tensors of a direct call */
-    struct amp__operands operands;  /* whose types the host was asked for */
+    struct amp__operands operands;  /* operands with types read from the host */
     bool has_buffers;               /* the op computes with a raw buffer */
     void *argv[AMP__MAX_ARGS];      /* all arguments as the op gets them: at first the caller's */
     struct amp__bound_arg tensors[AMP__MAX_ARGS + 1]; /* of a wrapped call: without keep and seed */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the caller's descriptors to a context: what initialize.c puts together. All of it before anything is visible. */
+/* From the descriptors of the caller to a context, for initialize.c, before anything is visible. */
 #ifndef AMP_BUILD_H
 #define AMP_BUILD_H
 
@@ -9,7 +9,7 @@
 #include "context/parts.h"
 #include "context/policy.h"
 
-/* What the caller's schemas may name; his memory, during initialize only. */
+/* The structs for schemas of the caller, in the memory of the caller, during initialize only. */
 struct amp__struct_table {
     const amp_struct *structs;
     size_t n;
@@ -31,7 +31,7 @@ void amp__op_clear(struct amp__op *op); /* what a built op owns */
 amp_status amp__ops_classify(amp_context *context, struct amp__op *ops, const amp_op *descriptors, size_t n);
 /* Must the slot hold a wrapper at this level? */
 bool amp__op_needs_wrapper(const struct amp__op *op);
-/* O1 and O4 on a host that knows FP32 only, but tells logical types: whatever meets 16-bit tensors returns one. */
+/* O1 and O4 on a host with FP32 only but logical types: an op with 16-bit arguments returns 16 bits. */
 static inline bool amp__op_may_round(const struct amp__op *op) {
     const struct amp__properties *properties = &amp__policy_of(op->context)->properties;
     return properties->emulate && properties->patch_ops && op->host->dtype && op->schema && op->schema->n_tensors;
@@ -43,7 +43,7 @@ static inline bool amp__class_casts(amp_class op_class) {
 
 /* ---- named.c ---- */
 
-/* AMP-M76: a model's parameters, those from this index on, that a checkpoint could not tell apart. */
+/* AMP-M76: parameters of a model, from this index on, that a checkpoint could not distinguish. */
 void amp__params_check_names(amp_context *context, size_t first, size_t model);
 
 /* ---- collect.c ---- */
@@ -58,13 +58,13 @@ amp_status amp__collect_ties(amp_context *context);
 /* More parameters for an optimizer of a running context, re-typed and mastered as at initialize. optimizer->params has
  * room for them. After an error: amp__collect_undo. */
 amp_status amp__collect_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t n);
-/* Forgets what amp__collect_late added since there were so many. */
+/* Removes the additions of amp__collect_late since these counts. */
 void amp__collect_undo(amp_context *context, struct amp__optimizer *optimizer, size_t context_params,
                        size_t optimizer_params);
 
-/* Re-types what the level re-types, making masters: all or nothing, as far as the host takes it back. */
+/* Re-types parameters for the level and makes masters, all or nothing if the host takes everything back. */
 amp_status amp__retype_all(amp_context *context);
-/* `status`, and behind the last error what a refused way back left of the parameters from `first` on. */
+/* Returns `status`, and adds to the last error the parameters from `first` on that could not be restored. */
 amp_status amp__params_tell_left(const amp_context *context, size_t first, amp_status status);
 void amp__retype_commit(amp_context *context);
 

@@ -31,8 +31,8 @@ static amp_status check_view(const amp_context *context, const struct amp__param
     return AMP_OK;
 }
 
-/* Fills what the elements say. Hosts without `view` may list parameters where only their handles matter
- * (O1's cache). */
+/* Fills the members known from the elements. Hosts without `view` may list parameters if only their handles matter (the
+ * cache at O1). */
 static amp_status inspect(amp_context *context, struct amp__param *param, bool in_optimizer) {
     if (!param->host->view && !libamp_must_see(context, in_optimizer)) {
         param->dtype = amp__host_dtype(param->host, param->tensor);
@@ -294,7 +294,7 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
     return AMP_OK;
 }
 
-/* listed_by tells whether this optimizer has a parameter. It is right already where the last to grow was the same. */
+/* listed_by says whether this optimizer has a parameter. It is already right if the last one to grow was the same. */
 static void mark_listed(amp_context *context, const struct amp__optimizer *optimizer) {
     const size_t number = amp__optimizer_number(optimizer) + 1;
     if (context->params.listed_for == number) return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A context: everything that one initialize made. Built once by initialize.c, immutable afterwards but for what is
- * atomic, under the lock, or belongs to brackets and steps (one thread at a time, see amp.h).
+ * A context: the result of one initialize. Built once by initialize.c, and immutable afterwards except for members that
+ * are atomic, under the lock, or of brackets and steps (one thread at a time, see amp.h).
  */
 #ifndef AMP_CONTEXT_H
 #define AMP_CONTEXT_H
@@ -36,7 +36,7 @@ struct amp_context {
     struct amp__devices devices;
     struct amp__tape tape;
     struct amp__reporting reporting;
-    struct amp__observer *observer; /* NULL: not asked for */
+    struct amp__observer *observer; /* NULL: not observing */
     struct amp__cache cache;
     struct amp__spares spares; /* memory of calls, and packed weights */
     struct amp__forkable forkable; /* of the lock */

@@ -26,9 +26,9 @@ static inline amp_status amp__places_flush(const struct amp__devices *devices) {
 }
 /* The place of a device; NULL: it had no parameter at amp_initialize. */
 struct amp__place *amp__place_on(const struct amp__devices *devices, amp_device device);
-/* Whose memory it is: { 2, id }: a device's that the CPU cannot touch; else { 1, 0 }. */
+/* Finds the device of an address: { 2, id } for a device with memory that the CPU cannot touch, else { 1, 0 }. */
 amp_status amp__places_where(const struct amp__devices *devices, const void *address, amp_device *where);
-/* Once parameters were re-typed: those whose weights became infinite, counted, which takes a copy of them. */
+/* Counts the parameters with weights that became infinite, once after re-typing, which takes a copy of them. */
 amp_status amp__places_count_unfit(const struct amp__devices *devices, const struct amp__params *params);
 static inline void amp__places_drop(const struct amp__devices *devices) {
     amp__places_forget(devices->places, devices->n_places);

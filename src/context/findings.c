@@ -36,7 +36,7 @@ bool amp__found(amp_context *context, enum amp__finding_kind kind) {
     return found;
 }
 
-/* "AMP-M05 optimizer 0: what was seen: what to do" */
+/* "AMP-M05 optimizer 0: observation: remedy" */
 static void write_message(char *text, size_t capacity, enum amp__finding_kind kind, const char *format,
                           va_list arguments) {
     char seen[640];
@@ -44,7 +44,7 @@ static void write_message(char *text, size_t capacity, enum amp__finding_kind ki
     snprintf(text, capacity, "%s %s: %s", kinds[kind].code, seen, kinds[kind].mend);
 }
 
-/* Counts it; the text to be told, NULL: none. Without memory it is only told. */
+/* Counts a finding. Returns the text to report, NULL: none. Without memory it is reported without counting. */
 static const char *keep(amp_context *context, enum amp__finding_kind kind, amp_status status, const char *subject,
                         const char *text) {
     pthread_mutex_t *lock = amp__lock_of(context);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is wired wrongly, as far as it shows: each kind with a code, kept, counted, told once. */
+/* Probable mistakes in the wiring: each kind has a code, is stored and counted, and reported once. */
 #ifndef AMP_FINDINGS_H
 #define AMP_FINDINGS_H
 
@@ -26,8 +26,8 @@ struct amp__finding {
 
 const char *amp__finding_code(enum amp__finding_kind kind);
 
-/* A warning: told the first time that this kind is found of this subject (an op, a parameter; "": the whole), counted
- * each time. The words say what was seen; the mend is put behind them. */
+/* A warning: reported the first time for this kind and subject (an op, a parameter; "": the whole), counted each time.
+ * The text has the observation, and the remedy is added. */
 void amp__find(amp_context *context, enum amp__finding_kind kind, const char *subject, const char *format, ...)
     AMP_PRINTF(4, 5);
 /* An error: the same, and the thread's last error. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Raw address -> gradient. The hook grad may tell of a gradient long after amp_initialize, and of another buffer each
- * time, so the hook is asked again: at each begin, and by an op that updates a buffer which is no known gradient, as
- * long as gradients are absent at begin or were seen to move. A known one is confirmed before it counts: its memory may
- * have been freed and have become something else.
+ * Raw address -> gradient. The hook grad may return a gradient long after amp_initialize, and another buffer each time,
+ * so it is called again: at each begin, and by an op that updates a buffer which is no known gradient, while gradients
+ * are absent at begin or have moved before. A known one is confirmed before use, since its memory may have been freed
+ * and reused.
  */
 #include "context/context.h"
 #include "context/ranges.h"
@@ -97,8 +97,8 @@ static bool is_early(const amp_context *context) {
     return atomic_load_explicit(&context->progress.looks, memory_order_relaxed) < AMP__LOOKS;
 }
 
-/* LENIENT: inside an op another parameter's gradient may be half made; begin will tell what is wrong with it. Only
- * gradients that may have come or moved are asked for there. */
+/* LENIENT: inside an op the gradient of another parameter may be incomplete, and begin reports its faults. Only
+ * gradients that may have come or moved are read there. */
 static amp_status follow(amp_context *context, bool strict) {
     struct amp__range *changed = NULL;
     size_t n = 0;

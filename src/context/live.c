@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts that were not shut down. A host that uses one afterwards is told so, where it would read freed memory. */
+/* The live contexts. Using one after shutdown is an error instead of a read of freed memory. */
 #include "common/fork.h"
 #include "context/context.h"
 #include "context/live.h"

@@ -7,7 +7,7 @@
 
 amp_status amp__live_add(amp_context *context);
 void amp__live_remove(amp_context *context);
-/* Is this the address of a context that was not shut down? Anything may be asked. */
+/* Returns true if this is the address of a live context. Accepts any address. */
 bool amp__context_is_live(const amp_context *context);
 /* Is any other context so? */
 bool amp__live_any(bool (*is)(const amp_context *live, const amp_context *context), const amp_context *context);

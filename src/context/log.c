@@ -28,7 +28,7 @@ ssize_t amp__write_quietly(int fd, const char *text, size_t length) {
     return done;
 }
 
-/* One write, so that lines of threads and processes do not mix; what is lost is lost. */
+/* One write, so that lines of threads and processes do not mix. Errors are ignored. */
 static void write_line(const char *level, const char *text) {
     char line[2048];
     const int saved = errno;

@@ -15,7 +15,7 @@ void amp__log(int32_t level, const amp_event *event);
 
 /* Is it a level's name, as in AMP_LOG? */
 bool amp__log_knows(const char *name);
-/* As write, but without the signal that ends a host where `fd` is a pipe that nobody reads any more. */
+/* Like write, but without the signal that would end a host if `fd` is a pipe without a reader. */
 ssize_t amp__write_quietly(int fd, const char *text, size_t length);
 
 #endif

@@ -31,7 +31,7 @@ static amp_status fill(const amp_context *context, struct amp__names *names) {
     return amp__names_sort(names);
 }
 
-/* Once, for all that will be asked. */
+/* Builds the table once, for all look-ups. */
 static amp_status need_names(const amp_context *context, struct amp__names *names) {
     pthread_mutex_t *lock = amp__lock_of(context);
     if (atomic_load_explicit(&names->sorted, memory_order_acquire)) return AMP_OK;

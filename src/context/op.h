@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ops, and models that have them: what the host described, and what the policy made of it. */
+/* Ops, and models that have them: the description by the host, and the properties from the policy. */
 #ifndef AMP_OP_H
 #define AMP_OP_H
 
@@ -27,14 +27,14 @@ struct amp__op_types {
     uint8_t targets[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__ruling_on */
 };
 
-/* What gate.c knows of an op. */
+/* The data of gate.c for an op. */
 struct amp__op_gate {
     _Atomic(uint64_t) least;  /* size of a call that runs low; 0: no call is held back */
     _Atomic(uint8_t) source;  /* enum amp__gate_source */
     bool applies;             /* calls are held back by their size */
     _Atomic(int32_t) capability; /* of the last GPU that multiplied for it: 10 * major + minor */
     _Atomic(uint64_t) misfit;    /* the last dimension that was no multiple of 8: 4 times it, and which: m, n, k */
-    const char *who, *unit;      /* AMP_OP_MATMUL: names under which the table was asked */
+    const char *who, *unit;      /* AMP_OP_MATMUL: names for the look-up in the table */
 };
 
 /* Calls of an op, and their outcome. The first thread that called counts without locked instructions, in first_*, and a
@@ -47,7 +47,7 @@ struct amp__op_tally {
     _Atomic(int32_t) last_target;
 };
 
-/* An op, forward, step or zero_grad: the host's descriptor, copied, and what the policy made of it. */
+/* An op, forward, step or zero_grad: a copy of the descriptor, with its properties from the policy. */
 struct amp__op {
     amp_context *context;
     const amp_host *host;
@@ -56,7 +56,7 @@ struct amp__op {
     struct amp__schema *schema; /* NULL: AMP_OP_DIRECT without one */
     uint32_t index, flags;      /* index among ops of the same name */
     amp_class op_class;
-    amp_class listed; /* what it has, or would have, where ops are cast */
+    amp_class listed; /* class at levels that cast ops */
     const char *reason; /* why it has that class, for explain */
     bool is_backward;   /* backward_of: obeys its class inside backward too */
     const struct amp__op *forward; /* the first op with the name in backward_of; NULL: not a backward */
@@ -68,11 +68,11 @@ struct amp__op {
     size_t wrap; /* 1 + its number in the context's patch; 0: it was not added to it */
     void *target; /* struct amp__model or amp__optimizer it belongs to */
 
-    uint8_t raw_mode; /* enum amp__raw_mode: what is done to its raw buffers */
+    uint8_t raw_mode; /* enum amp__raw_mode: the handling of its raw buffers */
     bool seeds;       /* backward starts from a buffer of its calls, which carries the loss scale */
 
     bool only_watched; /* verify: wrapped for its arguments' sake; the policy has nothing to do with it */
-    _Atomic(bool) cast_seen; /* looked at once: is a cast of the type asked for */
+    _Atomic(bool) cast_seen; /* the type of its first cast was checked */
     struct amp__map probed;  /* verify: calls that were seen to add to a gradient, or not to; under the lock */
     bool is_product; /* by the lists or AMP_OP_MATMUL: sums of products, or backward of such */
     struct amp__comparisons *comparisons; /* verify: with its FP32 function; under the context's lock */
@@ -140,14 +140,14 @@ bool amp__op_is_norm(const struct amp__op *op);
 bool amp__norm_is_missing(const amp_context *context);
 /* AMP-M64, if so and if an op of batch norm was called: a model need not use all of a table. */
 void amp__norm_check(amp_context *context);
-/* named.c: the ops whose name, or name#index, may be this one: the caller compares. */
+/* named.c: the ops with possibly this name, or name#index: the caller compares. */
 amp_status amp__ops_named(amp_context *context, const char *name, const struct amp__keyed **entries, size_t *n);
 bool amp__op_is_numbered(const struct amp__op *op, const char *name); /* name#index */
 
 /* ---- slots that saw no call ---- */
 
 uint64_t amp__op_passed(const struct amp__op *op); /* calls that ran as they came */
-/* Calls for objects that nobody described, where its slot had no others. */
+/* Returns the number of calls for undescribed objects, if its slot had no others. */
 uint64_t amp__op_strangers(const struct amp__op *op);
 bool amp__op_unused(const struct amp__op *op);
 /* Those of `ops` that saw no call, by name, behind `found` others in the text; how many there are now. */

@@ -168,7 +168,7 @@ static amp_class class_by_aliases(const amp_context *context, const char *aliase
     return AMP_BY_LIST;
 }
 
-/* What it has where ops are cast. */
+/* Returns its class at levels that cast ops. */
 static amp_class class_of(const amp_context *context, const struct amp__op *op, const char *aliases,
                           const char **reason) {
     if (op->op_class != AMP_BY_LIST) {
@@ -185,7 +185,7 @@ static amp_class class_of(const amp_context *context, const struct amp__op *op, 
     return AMP_LEAVE;
 }
 
-/* In a 16-bit model whose parameters are FP32 blocks: why does the op run low? NULL: it does not. */
+/* Returns the reason why the op runs low in a 16-bit model with FP32 blocks as parameters. NULL: it does not. */
 static const char *why_low(const struct amp__op *op) {
     const struct amp__properties *properties = &op->context->policy.properties;
     if (amp__emulates_model(properties)) return "emulated: every op of the model is rounded";
@@ -245,7 +245,7 @@ static amp_status inherit_all(struct amp__op *ops, const amp_op *descriptors, si
     return status;
 }
 
-/* A table none of whose names is known is nearly always a mistake: say so, with what the names may have meant. */
+/* Warns about a table without any known name, nearly always a mistake, with similar names. */
 static void warn_if_nothing_matches(amp_context *context, const struct amp__op *ops, size_t n) {
     size_t classed = 0, n_names, shown = 0;
     for (size_t i = 0; i < n; i++) classed += ops[i].op_class != AMP_LEAVE || (ops[i].flags & AMP_OP_REGISTERED);

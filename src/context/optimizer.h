@@ -29,10 +29,10 @@ struct amp__step_by_hand {
 
 /* The work that brackets left to later ones. */
 struct amp__delay {
-    uint32_t loss; /* while it is delayed: the loss whose scale its gradients carry */
+    uint32_t loss; /* loss with the scale of its gradients, while delayed */
     float scale;
-    uint32_t unchecked; /* losses whose brackets delayed their overflow check */
-    bool failed;        /* a delayed bracket ended with an error that the other ranks have not heard of */
+    uint32_t unchecked; /* losses of brackets with a delayed overflow check */
+    bool failed;        /* a delayed bracket ended with an error unknown to other ranks */
 };
 
 enum amp__skip {
@@ -59,7 +59,7 @@ struct amp__scans {
     size_t missing;      /* parameters without a gradient at the last scan */
     uint8_t steps;       /* after which gradients that stayed were searched */
     bool step_noted;     /* their sums were noted after the last step */
-    const struct amp__param *stayed; /* a parameter whose gradient outlived a step; NULL: none is known */
+    const struct amp__param *stayed; /* a parameter with a gradient that survived a step; NULL: none known */
 };
 
 enum amp__noted {
@@ -131,7 +131,7 @@ static inline void amp__step_decides(struct amp__optimizer *optimizer, bool skip
 static inline void amp__step_delays(struct amp__optimizer *optimizer) {
     if (optimizer->state != AMP__STEP_REOPENED) amp__step_goes(optimizer, AMP__STEP_REOPENED);
 }
-/* zero_grad: what was delayed is gone with the gradients, but for an open bracket's. */
+/* zero_grad: delayed gradients are gone, except for those of an open bracket. */
 static inline void amp__step_clears(struct amp__optimizer *optimizer) {
     if (optimizer->state == AMP__STEP_DELAYED) amp__step_goes(optimizer, AMP__STEP_DECIDED);
 }

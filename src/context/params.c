@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handle -> parameter, asked for every tensor that is about to be cast: two small hash tables, by handle and by id. */
+/* Handle -> parameter, for every tensor before a cast: two small hash tables, by handle and by id. */
 #include "context/params.h"
 
 static size_t hash(uint64_t key) {
@@ -15,7 +15,7 @@ static void put_handle(struct amp__params *params, void *handle, struct amp__par
     params->by_handle[i] = (struct amp__handle_entry){ handle, param };
 }
 
-/* The first handle of an id stands. There is no table before there is an id. */
+/* The first handle of an id counts. There is no table before the first id. */
 static void put_id(struct amp__params *params, uint64_t id, struct amp__param *param) {
     size_t i = hash(id) & params->table_mask;
     while (params->by_id[i].param && params->by_id[i].id != id) i = (i + 1) & params->table_mask;
@@ -24,7 +24,7 @@ static void put_id(struct amp__params *params, uint64_t id, struct amp__param *p
 
 static uint64_t id_of(const amp_host *host, void *tensor) { return host->id ? host->id(host->self, tensor) : 0; }
 
-/* Both tables again, with `size` entries; entries whose parameter is gone are left out. with_ids: the second too. */
+/* Rebuilds both tables with `size` entries, without removed parameters. with_ids: the second too. */
 static amp_status rebuild(struct amp__params *params, size_t size, bool with_ids) {
     const size_t old = params->by_handle ? params->table_mask + 1 : 0;
     struct amp__handle_entry *handles = amp__alloc(size, sizeof *handles), *old_handles = params->by_handle;
@@ -47,7 +47,7 @@ static amp_status rebuild(struct amp__params *params, size_t size, bool with_ids
     return AMP_OK;
 }
 
-/* What is expected may be anything: the tables grow where it was too little. */
+/* `expected` may be any number: the tables grow. */
 amp_status amp__params_init(struct amp__params *params, size_t expected) {
     size_t size = 16;
     while (size < 2 * expected + 4 && size < 1u << 20) size *= 2;

@@ -34,7 +34,7 @@ struct amp__params {
 };
 
 amp_status amp__params_init(struct amp__params *params, size_t expected);
-/* This handle will be asked for soon. */
+/* Prefetches the entry of this handle. */
 void amp__params_prefetch(const struct amp__params *params, const void *tensor);
 amp_status amp__params_insert(struct amp__params *params, void *handle, struct amp__param *param);
 /* The ids of the parameters from this index on, by all their handles; the list is final that far. */
@@ -57,7 +57,7 @@ amp_status amp__apart_moved(struct amp__params *params, struct amp__param *param
 static inline bool amp__keeps_block(const struct amp__properties *properties, const amp_host *host) {
     return amp__retypes(properties) && !properties->emulate && !host->swap_data;
 }
-/* Batch norm's, in a 16-bit model whose parameters are FP32 blocks. */
+/* Returns true for parameters of batch norm in a 16-bit model with FP32 blocks as parameters. */
 static inline bool amp__param_stays_fp32(const struct amp__policy *policy, const struct amp__param *param) {
     const struct amp__properties *properties = &policy->properties;
     return param && param->module_kind == AMP_MODULE_BATCH_NORM && properties->keep_batchnorm_fp32 &&

@@ -40,7 +40,7 @@ struct amp__cache *amp__cache_of(const amp_context *context);
 struct amp__ledger *amp__ledger_of(const amp_context *context); /* of the cache */
 struct amp__spares *amp__spares_of(const amp_context *context);
 pthread_mutex_t *amp__lock_of(const amp_context *context);
-struct amp__observer *amp__observer_of(const amp_context *context); /* NULL: not asked for */
+struct amp__observer *amp__observer_of(const amp_context *context); /* NULL: not observing */
 const struct amp__models *amp__models_of(const amp_context *context);
 const struct amp__optimizers *amp__optimizers_of(const amp_context *context);
 

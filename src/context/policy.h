@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The policy of a context: the level's properties and what the models need. Set by initialize; amp_verify_step alone
- * puts it aside for a pass. */
+/* The policy of a context: properties of the level, and needs of the models. Set by initialize, and suspended only by
+ * amp_verify_step during a pass. */
 #ifndef AMP_CONTEXT_POLICY_H
 #define AMP_CONTEXT_POLICY_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Instruments behind one door. Verify, observe and the gate's watch are probes on an op: they look at its calls, and
- * what the host gets does not depend on them. The handler runs whatever is on the op and knows none of them.
+ * The interface of instruments. Verify, observe and the watch of the gate are probes on an op: they inspect its calls
+ * without an effect on the results. The handler runs the probes on the op without knowing them.
  */
 #ifndef AMP_PROBE_H
 #define AMP_PROBE_H
@@ -14,10 +14,10 @@ struct amp__casting;
 /* One raw buffer of one call. */
 struct amp__raw_buffer {
     float *host;
-    void *temporary; /* what the op gets instead; NULL: the host's own */
+    void *temporary; /* temporary for the op; NULL: the buffer of the host */
     const char *name;
-    uint16_t flags;  /* AMP__WRITE, AMP__READ_WRITE: what the op does with it */
-    bool scratch;    /* a workspace that nobody looks into afterwards */
+    uint16_t flags;  /* AMP__WRITE, AMP__READ_WRITE: the use by the op */
+    bool scratch;    /* a workspace that is not read afterwards */
     bool as_it_is;   /* `lists`: the mode does not touch it */
     bool narrow;     /* the temporary has 16-bit elements */
     struct amp__extents extents;

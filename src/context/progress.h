@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of a context that tells how far its training has come. */
+/* The part of a context with the progress of its training. */
 #ifndef AMP_CONTEXT_PROGRESS_H
 #define AMP_CONTEXT_PROGRESS_H
 

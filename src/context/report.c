@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a context has to say: errors kept until the bracket ends, events, warnings. */
+/* The reports of a context: errors stored until the bracket ends, events, warnings. */
 #include "amp_diagnostics.h"
 #include "context/report.h"
 #include "common/thread.h"

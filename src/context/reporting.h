@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of a context that tells: its log, trace, kept error, warnings and findings. */
+/* The part of a context for reports: log, trace, stored error, warnings and findings. */
 #ifndef AMP_CONTEXT_REPORTING_H
 #define AMP_CONTEXT_REPORTING_H
 
@@ -7,8 +7,8 @@
 
 struct amp__reporting {
     int32_t log;             /* AMP_LOG_*, where the host has no hook event */
-    struct amp__trace *trace; /* NULL: not asked for */
-    bool explained_skip, explained_growth; /* events whose long form was given */
+    struct amp__trace *trace; /* NULL: no trace */
+    bool explained_skip, explained_growth; /* events reported once with an explanation */
 
     amp_status kept;               /* error of a call, for the bracket's end; under the context's lock */
     char kept_text[512];           /* its text; under the context's lock */

@@ -34,7 +34,7 @@ enum { SURVEY_BYTES = 3 << 10, END_BYTES = 512 };
 /* Contexts of a process that were given one name share the file, one after the other too: it stays in the list. */
 struct file {
     struct file *next;
-    char *wanted, *name; /* behind it: as it was asked for, and what it is called */
+    char *wanted, *name; /* requested name, and actual name */
     uint32_t users, ends; /* of them those that began, and will say how they ended */
     int fd; /* -1: no users, or no more lines */
     uint64_t bytes, limit;
@@ -52,7 +52,7 @@ struct amp__trace {
     uint64_t number; /* of the context in this process, from 1 on */
     uint64_t brackets, skips;
     uint64_t stride, left_out; /* of the brackets that step one in so many has a line; since the last that had one */
-    uint32_t thinned;          /* how often half of what was left was used */
+    uint32_t thinned;          /* number of times that half of the remaining room was used */
     uint64_t lost;             /* lines that there was no room for */
     bool began;                /* its line "start" is there */
 };
@@ -77,7 +77,7 @@ static const char *rank_of_process(void) {
     return NULL;
 }
 
-/* "run.jsonl" -> "run.rank3.jsonl", "run.rank3.2.jsonl": what is put in goes before the extension. */
+/* "run.jsonl" -> "run.rank3.jsonl", "run.rank3.2.jsonl": additions precede the extension. */
 static void make_name(char *name, size_t capacity, const char *wanted, const char *rank, int number) {
     const char *slash = strrchr(wanted, '/'), *dot = strrchr(wanted, '.');
     if (!dot || dot == wanted || (slash && dot <= slash + 1)) dot = wanted + strlen(wanted);
@@ -90,7 +90,7 @@ static void make_name(char *name, size_t capacity, const char *wanted, const cha
 
 enum { TAKEN = -2 };
 
-/* A FIFO that nobody reads fails, and does not wait for a reader. */
+/* Opens a file. A FIFO without a reader fails instead of waiting. */
 static int open_free(const char *name) {
     const int fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
     if (fd >= 0) (void)fcntl(fd, F_SETFL, O_APPEND);
@@ -98,7 +98,7 @@ static int open_free(const char *name) {
     return close(fd), TAKEN;
 }
 
-/* The first of its names that no living process writes to. What an older one left there is written over. */
+/* Opens the first name that no living process writes to. An older file is overwritten. */
 static int open_own(struct file *file, size_t capacity) {
     struct stat about;
     for (int number = 1; number <= NAMES; number++) {
@@ -165,7 +165,7 @@ static void close_file(struct file *file) {
     file->fd = -1;
 }
 
-/* What does not go in whole is taken back. */
+/* Writes a line. An incomplete one is removed. */
 static bool write_line(struct file *file, amp__text *line, uint64_t limit) {
     line->data[line->length++] = '\n';
     if (file->fd < 0 || file->bytes + line->length > limit) return false;
@@ -183,8 +183,8 @@ static void begin_line(amp__text *line, const char *kind, const struct amp__trac
     amp__text_add(line, "{\"kind\":\"%s\",\"context\":%llu", kind, (unsigned long long)trace->number);
 }
 
-/* How far such a line may fill the file: not the room of the surveys and ends that are still to come, one of each for
- * each context that began in it, nor an eighth for what else is said at an end. Under the lock. */
+/* Returns the limit of the file for such a line: without the room for surveys and ends still to come, one of each for
+ * each context that began in it, and without an eighth for other lines at an end. Under the lock. */
 static uint64_t room_for(const struct file *file, enum amp__trace_room room) {
     uint64_t kept = (uint64_t)file->ends * (SURVEY_BYTES + END_BYTES);
     if (room == AMP__ITS_SURVEY) kept -= SURVEY_BYTES;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happened, as JSON Lines in a file: docs/reference/trace.md has the objects. */
+/* Events as JSON Lines in a file: docs/reference/trace.md has the objects. */
 #ifndef AMP_TRACE_H
 #define AMP_TRACE_H
 
@@ -8,17 +8,17 @@
 
 struct amp__trace;
 
-/* Whose line it is says how much of a bounded file it may fill: what a training's end has to say is kept room for. */
+/* The kind of a line, which limits its part of a bounded file, so that the end of a training has room. */
 enum amp__trace_room { AMP__WHILE_IT_TRAINS, AMP__AT_ITS_END, AMP__ITS_SURVEY, AMP__ITS_LAST };
 
-/* Opens the file of the configuration, else of the environment's AMP_TRACE, and writes the first line; *out is NULL
- * where nobody asks for one. AMP_ERR_IO, AMP_ERR_NO_MEMORY. */
+/* Opens the file of the configuration, or of the environment variable AMP_TRACE, and writes the first line. *out: NULL
+ * without either. AMP_ERR_IO, AMP_ERR_NO_MEMORY. */
 amp_status amp__trace_open(amp_context *context, struct amp__trace **out);
 /* Initialize is over. */
 void amp__trace_wired(amp_context *context);
 /* Each event, whoever else hears it. NULL: nothing to do. */
 void amp__trace_event(amp_context *context, const amp_event *event);
-/* Is there a trace, and did the last bracket get a line? Then what was observed in it gets lines too. */
+/* Returns true if there is a trace and the last bracket has a line, so that its observations get lines too. */
 bool amp__trace_follows(const amp_context *context);
 /* Brackets so far, of all losses. */
 uint64_t amp__trace_brackets(const amp_context *context);
@@ -27,7 +27,7 @@ uint64_t amp__trace_brackets(const amp_context *context);
 void amp__trace_begin(amp__text *line, const char *kind, const amp_context *context);
 void amp__trace_end(amp__text *line, const amp_context *context);
 void amp__trace_end_in(amp__text *line, const amp_context *context, enum amp__trace_room room);
-/* What became of the ops, while they are wired. */
+/* Writes the counters of the ops, while they are wired. */
 void amp__trace_ops(amp_context *context);
 /* The last line. */
 void amp__trace_close(amp_context *context);

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* One visit. The first fault is the one told, also where the hook does not hand it on. */
+/* A visit. The first fault is reported, even if the hook drops it. */
 struct visitor {
     amp__take_field *take;
     void *user;
@@ -35,7 +35,8 @@ static amp_status check_field(const amp_field *field) {
     return AMP_OK;
 }
 
-/* What is kept may as well not be emitted, and a seed is no reason for an implementation: it stays FP32. */
+/* Returns true for fields other than KEEP, which need not be emitted, and seeds, which stay FP32 and need no
+ * implementation. */
 bool amp__is_work(const amp_field *field) {
     const bool there = field->tensor ? *field->tensor != NULL : *field->address && field->size;
     return there && field->role != AMP_ROLE_KEEP && field->role != AMP_ROLE_SEED;

@@ -32,11 +32,11 @@ static bool follows_its_size(const struct amp__param *param) {
            gradient->aside[AMP__AT_REOPENING] == AMP__ASIDE_NOTHING;
 }
 
-/* The host may have cut or joined such a parameter since (sharding): its size is what it has now. */
+/* The host may have cut or joined such a parameter since (sharding): its present size is used. */
 static amp_status follow_size(struct amp__param *param, void *grad) {
     struct amp__elements now, own;
     if (!follows_its_size(param)) return AMP_OK;
-    if (amp__param_layout(param, grad, "gradient", &now) != AMP_OK) return AMP_OK; /* look() tells it by name */
+    if (amp__param_layout(param, grad, "gradient", &now) != AMP_OK) return AMP_OK; /* look() reports it with its name */
     if (now.size == param->size) return AMP_OK;
     AMP_TRY(amp__param_layout(param, param->tensor, param->name, &own));
     if (own.size != now.size) return AMP_OK;
@@ -229,7 +229,7 @@ static amp_status take_back(struct amp__param *param, enum amp__aside_at at) {
     return AMP_OK;
 }
 
-/* A hook that fails is asked once more: there is no other place for what was set aside. */
+/* Takes gradients back. A failing hook is called once more, since there is no other place for them. */
 amp_status amp__aside_take_back(struct amp__param *param, enum amp__aside_at at) {
     amp_status status = take_back(param, at);
     if (status != AMP_OK) status = take_back(param, at);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* What is done to all gradients together, in place. */
+/* A change of all gradients together, in place. */
 typedef amp_status change_fn(const amp_span *grads, size_t n, float value);
 
 static amp_status clamp(const amp_span *grads, size_t n, float limit) {
@@ -28,7 +28,7 @@ static amp_status show(struct amp__param *param, const amp_span *exact, const am
     return amp__grad_store(param, grad, shown);
 }
 
-/* What lies on a device is taken off the list here, and changed with the next flush by the factor of its place. */
+/* Removes gradients on a device from the list. The next flush changes them by the factor of their place. */
 static amp_status send_away(struct amp__param *param, amp_span *exact, bool clamps) {
     if (!param->on_device || !exact->data) return AMP_OK;
     const amp_span grad = *exact;

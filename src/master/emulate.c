@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * 16-bit parameters on hosts that know FP32 only. The host's own block holds values that the 16-bit type could hold;
- * the master stands apart, is copied into the block before a step, and read out and rounded back after it. Gradients
- * are FP32 blocks as they are: what rounds them are the ops that made them.
+ * 16-bit parameters on hosts with FP32 only. The block of the host has values of the 16-bit type. The master is
+ * separate, is copied into the block before a step, and read back and rounded after it. Gradients are FP32 blocks,
+ * rounded by the ops that made them.
  */
 #include "kernels/round.h"
 #include "master/param.h"

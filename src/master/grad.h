@@ -6,8 +6,8 @@
 #include "master/param.h"
 
 uint64_t amp__grad_version(const struct amp__param *param, void *handle);
-/* A gradient's elements, checked against the parameter's. Where they are no compact block, a copy that is one:
- * amp__grad_store brings back what was written into it. A parameter has one such copy. */
+/* Finds the elements of a gradient, checked against the parameter. If they are not compact, a compact copy:
+ * amp__grad_store writes it back. A parameter has one such copy. */
 amp_status amp__grad_elements(struct amp__param *param, void *grad, amp_span *span);
 amp_status amp__grad_store(const struct amp__param *param, void *grad, const amp_span *span);
 amp_span amp__grad_master(const struct amp__param *param);
@@ -15,7 +15,7 @@ amp_status amp__grad_make_master(struct amp__param *param);
 static inline amp_status amp__grad_need_master(struct amp__param *param) {
     return amp__has_master_grad(param) && !param->gradient.master.data ? amp__grad_make_master(param) : AMP_OK;
 }
-/* The zeros that gradient.zero stands for; before anybody reads the master gradient. */
+/* Writes the zeros that gradient.zero stands for, before the master gradient is read. */
 void amp__grad_write_zero(struct amp__param *param);
 /* Brings the master gradient up to date with the host's handle: another one, or changed in place (look: or perhaps). A
  * gradient that the host zeroed is zero, also where the master gradient was too small to show. */
@@ -28,15 +28,15 @@ bool amp__span_is_zero(const amp_span *span);
 static inline uint64_t amp__span_bytes(const amp_span *span) { return span->size * amp__dtype_size(span->dtype); }
 amp_status amp__span_copy(struct amp__param *param, enum amp__work work, const amp_span *span, amp_storage *out);
 
-/* Afterwards the parameter has no gradient. Or a fixed buffer: of what it held times the scale where it can carry one
- * (AMP__ASIDE_COPIED), else of zeros. zero: it is one already. */
+/* Sets the gradient aside, so that the parameter has none. A fixed buffer is multiplied by the scale if it can be
+ * (AMP__ASIDE_COPIED), or zeroed. zero: it is zero already. */
 amp_status amp__aside_put(struct amp__param *param, void *grad, const amp_span *shown, bool zero, float scale);
-/* What is there now is dropped for what was set aside. */
+/* Replaces the present gradient by the one set aside. */
 amp_status amp__aside_take_back(struct amp__param *param, enum amp__aside_at at);
 /* At a reopening: a copy of a gradient that stays, to go back into its elements. zero: it is one, and needs none. */
 amp_status amp__aside_copy(struct amp__param *param, const amp_span *shown, bool zero);
 void amp__aside_drop(struct amp__param *param, enum amp__aside_at at);
-/* What was set aside at begin. */
+/* Finds the elements set aside at begin. */
 amp_status amp__aside_elements(struct amp__param *param, amp_span *span);
 
 /* The host's gradient, in a row of hooks: amp__host_grad. */

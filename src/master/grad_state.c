@@ -9,7 +9,7 @@ enum {
 static const unsigned char ways[] = {
     [AMP__GRAD_UNSCALED] = OPEN                       /* begin */
                            | LEFT,                    /* the work that was to unscale it was dropped */
-    [AMP__GRAD_LEFT] = UNSCALED,                      /* somebody looked, or the host replaced it */
+    [AMP__GRAD_LEFT] = UNSCALED,                      /* unscaled for another reader, or replaced by the host */
     [AMP__GRAD_DELAYED] = REOPENED                    /* begin */
                           | UNSCALED,                 /* cancelled with all that was delayed, or cleared by the host */
     [AMP__GRAD_OPEN] = ENDING | DELAYED               /* end */

@@ -10,7 +10,7 @@ enum amp__grad_state {
     AMP__GRAD_UNSCALED, /* the host has it as it is */
     AMP__GRAD_LEFT,     /* left scaled to the step of libamp's own optimizer, which unscales it on its way */
     AMP__GRAD_DELAYED,  /* left scaled by brackets with AMP_DELAY_UNSCALE, to a later one */
-    AMP__GRAD_OPEN,     /* a bracket is open, */
+    AMP__GRAD_OPEN,     /* in an open bracket */
     AMP__GRAD_REOPENED, /* over a gradient that was delayed, to which its backward adds */
     AMP__GRAD_ENDING,   /* the bracket's end has found it, and is at work */
     AMP__GRAD_STATES

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients through a bracket. begin sets aside what is there, so that backward starts from nothing; end (unscale.c)
- * unscales the new gradients, adds what was set aside, and checks. A fixed FP32 buffer is scaled instead, and unscaled
- * with what backward made of it. What brackets left that delayed is scaled already: it stays, for backward to add to,
- * and for the host to reduce over its ranks. Outside a bracket no gradient carries the scale: a 16-bit parameter's
- * gradient is exact in its FP32 master gradient, and the host's handle shows it rounded. Source of the semantics:
- * apex/amp/_process_optimizer.py, without its losses (docs/internals/apex-differences.md).
+ * Gradients in a bracket. begin sets existing ones aside, so that backward starts without any. end (unscale.c) unscales
+ * the new ones, adds those set aside, and checks. A fixed FP32 buffer is scaled instead, and unscaled with the result
+ * of backward. Gradients from delayed brackets are scaled already: they stay, for backward to add to, and for the host
+ * to reduce over its ranks. Outside a bracket no gradient is scaled: a 16-bit parameter has an exact FP32 master
+ * gradient, and the handle of the host shows it rounded. Source of the semantics: apex/amp/_process_optimizer.py,
+ * without its losses (docs/internals/apex-differences.md).
  */
 #include "master/grad.h"
 
@@ -26,7 +26,7 @@ static amp_status save_first(struct amp__param *param, const amp_span *shown, bo
 /* The master gradient as the host's handle has it now. zero: the handle shows nothing but zeros, as far as it was
  * looked at. Where the master gradient becomes zero, that is only noted: the bracket's end will write it. */
 static amp_status follow(struct amp__param *param, void *grad, const amp_span *shown, bool zero) {
-    /* a host without versions may have zeroed its gradient by hand: only a look tells */
+    /* a host without versions may have zeroed its gradient by hand, so it is read */
     const bool look = !param->host->version;
     if (!zero) return amp__grad_follow(param, grad, shown, look);
     const uint64_t version = amp__grad_version(param, grad);
@@ -49,7 +49,7 @@ static amp_status begin_one(struct amp__param *param, const struct amp__hooks *h
         return AMP_OK;
     }
     AMP_TRY(amp__grad_elements(param, grad, &shown));
-    /* whether it is zero is not asked of a device: that would be to wait for it */
+    /* a device is not asked for zeros, which would be a wait */
     const bool asked = param->gradient.may_be_left || !param->host->set_grad;
     const bool zero = asked && !param->on_device && amp__span_is_zero(&shown);
     if (param->gradient.state == AMP__GRAD_DELAYED) return amp__aside_copy(param, &shown, zero);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gradients that a bracket leaves scaled, because libamp's own optimizer unscales on its way: the bracket's end has
- * only checked them and summed their squares. Clipping by norm leaves a factor beside them. Who else wants to see such
- * a gradient finds it unscaled first. What the host puts in its place meanwhile is as the host says: not scaled.
+ * Gradients that stay scaled after a bracket, because an optimizer of libamp unscales them in its step: the end of the
+ * bracket only checks them and sums their squares. Clipping by norm leaves a factor beside them. Any other reader
+ * unscales them first. A gradient that the host puts in their place counts as unscaled.
  */
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-/* Where it would be unscaled in FP32: what is stored in 16 bits is rounded, and that the step would not see. */
+/* True if it would be unscaled in FP32. 16-bit storage would round, which the step would not do. */
 bool amp__grad_may_be_left(const struct amp__param *param, const amp_span *fresh) {
     if (!param->gradient.may_be_left || fresh->dtype == AMP_FLOAT64) return false;
     return amp__has_master_grad(param) || (fresh->dtype == AMP_FLOAT32 && (!param->emulated || param->has_master));

@@ -71,7 +71,7 @@ void amp__master_agrees(struct amp__param *param, const void *elements) {
     if (misses_writes(param)) param->master.sum = sum_of(param, elements);
 }
 
-/* Did somebody write these elements without a new version? */
+/* Returns true if the elements were written without a new version. */
 static bool was_missed(struct amp__param *param, const void *elements) {
     const bool missed = sum_of(param, elements) != param->master.sum;
     param->missed |= missed;
@@ -113,7 +113,8 @@ amp_status amp__master_reconcile(struct amp__param *param, bool always) {
 
 amp_status amp__master_write_back(struct amp__param *param) {
     struct amp__elements now;
-    if (param->master.may_differ) return AMP_OK; /* the parameter has what the master has not seen; there was no step */
+    if (param->master.may_differ) return AMP_OK; /* the parameter has values unknown to the master, and there was no
+                                                    step */
     AMP_TRY(amp__param_elements(param, &now));
     amp__master_round(param, now.data);
     return AMP_OK;
@@ -157,7 +158,7 @@ static amp_status exchange(struct amp__param *param, amp_dtype now_beside) {
     return AMP_OK;
 }
 
-/* A handle with gaps keeps its strides, so what is put under it has the same gaps. */
+/* A handle with gaps keeps its strides, so the block put under it has the same gaps. */
 static amp_status lend_spread(struct amp__param *param, void *grad, const struct amp__elements *shown) {
     amp_storage block;
     AMP_TRY(
@@ -278,7 +279,7 @@ amp_status amp__master_swap_in(struct amp__param *param) {
 static amp_status take_back(struct amp__param *param) {
     param->lent.stuck = true;
     const amp_status status = amp__master_settle(param);
-    /* once more, before the host drops what is under its handles */
+    /* once more, before the host drops the storage under its handles */
     if (status != AMP_OK) (void)amp__master_settle(param);
     return status;
 }

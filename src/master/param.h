@@ -13,7 +13,7 @@
 
 #include <assert.h>
 
-/* What a gradient that stood in the way of a bracket's backward has become. */
+/* The place of a gradient that was set aside for a bracket. */
 enum amp__aside {
     AMP__ASIDE_NOTHING,
     AMP__ASIDE_IN_MASTER, /* no more than the master gradient has, which may be too small to show */
@@ -24,7 +24,7 @@ enum amp__aside {
 /* When it was set aside. */
 enum amp__aside_at {
     AMP__AT_BEGIN,
-    AMP__AT_REOPENING, /* a copy of what those that delayed left, for a cancel */
+    AMP__AT_REOPENING, /* a copy of gradients from delayed brackets, for a cancel */
     AMP__ASIDE_TIMES
 };
 /* Its handle, or for hosts with fixed buffers a copy of its elements. */
@@ -33,30 +33,30 @@ struct amp__set_aside {
     amp_storage copy; /* also of a handle's elements that are no compact block */
 };
 
-/* Hosts with fixed gradient buffers: what stood there at the first begin since the last step. */
+/* For hosts with fixed gradient buffers: their contents at the first begin since the last step. */
 enum amp__first { AMP__FIRST_UNKNOWN, AMP__FIRST_ZEROS, AMP__FIRST_COPIED };
 
-/* What a step has under the host's handles, and what did not come back from it. */
+/* Storage lent to the handles of the host during a step, and storage not yet taken back. */
 struct amp__lent {
-    void *grad;     /* handle whose storage is swapped for the master gradient */
+    void *grad;     /* handle that has the storage of the master gradient */
     uint32_t steps; /* that are running on the master */
     bool stuck;     /* the host refused to take its 16-bit storage back: `master.fp32` still holds it */
-    bool unused;    /* no step has run on what goes back: what a host without versions may have written into the 16-bit
-                       blocks meanwhile stays there, until the host tells */
+    bool unused;    /* no step used the lent storage: writes of a host without versions to the 16-bit blocks stay there
+                       until it reports them */
 };
 
 struct amp__gradient {
     void *handle;  /* the host's gradient that `master` is the exact value of; NULL: `master` holds nothing */
     uint8_t state; /* enum amp__grad_state */
-    uint8_t aside[AMP__ASIDE_TIMES]; /* enum amp__aside, of what is in `kept` */
+    uint8_t aside[AMP__ASIDE_TIMES]; /* enum amp__aside for each of `kept` */
     uint8_t first;    /* enum amp__first */
     bool may_be_left; /* to the step: only an optimizer of libamp's own lists the parameter */
-    bool zero;        /* `master` stands for zeros that are not written there yet */
+    bool zero;        /* `master` means zeros not yet written */
     bool gaps;        /* the elements that were looked at last are in `flat` */
     bool overflowed;  /* in an end that is tainted: the optimizers of its bracket that list this skip in any case */
 
-    /* With AMP__GRAD_LEFT: what libamp's own optimizer unscales on its way. handle is NULL elsewhere, but in a bracket
-     * that is going to be cancelled, where the work that was to unscale it before was dropped. */
+    /* With AMP__GRAD_LEFT: the gradient that an optimizer of libamp unscales in its step. handle is NULL otherwise,
+     * except in a bracket about to be cancelled after its unscaling was dropped. */
     struct amp__left {
         void *handle, *given;  /* given: the handle that was to be unscaled by work that was added to a place */
         uint64_t version;      /* of the handle at the bracket's end */
@@ -67,12 +67,12 @@ struct amp__gradient {
     struct amp__set_aside kept[AMP__ASIDE_TIMES];
     amp_storage master;     /* FP32, allocated at the first bracket */
     uint64_t version;       /* of the handle when it and `master` last agreed */
-    uint32_t delayed_loss;  /* whose scale it carries while it is delayed, */
+    uint32_t delayed_loss;  /* loss of its scale while it is delayed */
     float delayed_scale;    /* and which one */
     amp_storage first_copy; /* with AMP__FIRST_COPIED; FP32 where there is a master */
     amp_storage lent;       /* the block that lies under lent.grad during a step */
-    amp_storage with_gaps;  /* lent.grad has gaps: what is exchanged is not `master` but a block with the same gaps */
-    void *flat;             /* compact copy of a gradient that is no compact block, */
+    amp_storage with_gaps;  /* lent.grad has gaps: this block with the same gaps is exchanged instead of `master` */
+    void *flat;             /* compact copy of a gradient that is not compact */
     amp_dtype flat_dtype;   /* of this type; kept for the next time */
     amp_storage spare[3];   /* on a device: blocks that are kept for the next bracket */
 };
@@ -81,22 +81,22 @@ struct amp__gradient {
 struct amp__master {
     amp_storage fp32;  /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
                           alloc) the host's own block kept for the way back; empty: neither, or split */
-    amp_storage rest;  /* of a split master: what the bfloat16 parameter lacks of it (amp_optim.h). Then fp32 is there
-                          only while somebody looks at it, and it is the master as long as it is there, */
+    amp_storage rest;  /* split master: its 16 bits beyond the bfloat16 parameter (amp_optim.h). fp32 is then a
+                          temporary copy, and is the master while it exists */
     bool spent;        /* unless parameter and rest have all of it again */
-    uint64_t version;  /* of the tensor when master and parameter last agreed, */
-    bool may_differ;   /* unless what was to make them agree was dropped */
+    uint64_t version;  /* version of the tensor when master and parameter last agreed */
+    bool may_differ;   /* the update that should make them agree was dropped */
     uint64_t sum;      /* of the parameter's elements at that time; AMP_HOST_VERSION_MISSES_WRITES */
     bool held_by_host; /* its optimizer has the master as a tensor of its own */
 };
 
-/* What a bracket looks at comes first: one cache line where a parameter has nothing special. */
+/* Members for brackets come first: one cache line for an ordinary parameter. */
 struct amp__param {
     const amp_host *host;
     void *tensor; /* the first handle on this storage */
     uint64_t size;
     struct amp__lent lent;
-    uint8_t emulated; /* the 16-bit type whose values the host's FP32 block holds (emulate); DEFAULT: none */
+    uint8_t emulated; /* 16-bit type of the values in the FP32 block of the host (emulate); DEFAULT: none */
     bool on_device;   /* its elements are in `place`'s memory, and only work that is put there touches them */
     bool has_master;  /* `master` is one */
     bool missed;      /* a write was found by `master.sum` alone: the next ones are looked for at each begin, too */
@@ -107,7 +107,7 @@ struct amp__param {
     amp_dtype dtype;          /* present type */
     struct amp__master master;
     amp_storage released; /* its elements, 16-bit, where the FP32 block was released; empty: it was not */
-    int64_t *layout; /* what amp_master_params told of shape and strides */
+    int64_t *layout; /* shape and strides returned by amp_master_params */
 
     void **ties; /* further handles on the storage */
     size_t n_ties;
@@ -115,7 +115,7 @@ struct amp__param {
     amp_device device;
     uint32_t index;  /* in the context */
     uint32_t owners; /* optimizers that list it (bracket/fused.c) */
-    uint32_t named;  /* while a state is written: libamp's own optimizers that have told of it */
+    uint32_t named;  /* number of libamp's optimizers that have named it, while a state is written */
     bool in_model, in_optimizer;
     bool re_typed;
     void *address;              /* at initialize, or at the last look (apart.c) */
@@ -130,7 +130,7 @@ struct amp__param {
     } looked;
 };
 
-/* What a pass over many parameters needs of one that is so far ahead. */
+/* Distance of prefetching in a pass over many parameters. */
 enum { AMP__PREFETCH = 16 };
 static inline void amp__param_prefetch(const struct amp__param *param) { __builtin_prefetch(param, 1); }
 /* The same at initialize, where other members matter too. */
@@ -189,24 +189,24 @@ amp_status amp__param_look(struct amp__param *param, amp_dtype dtype);
 amp_status amp__param_make_master(struct amp__param *param, bool split);
 /* The way back: FP32 again, from the master where there is one. */
 amp_status amp__param_restore(struct amp__param *param);
-/* Undoes a retype that nobody has seen yet: the very block that was there. */
+/* Undoes a retype before it is visible, with the original block. */
 amp_status amp__param_undo_retype(struct amp__param *param);
-/* The retype stands: an FP32 block that is no master is freed, if it can be. */
+/* Makes the retype final: frees an FP32 block that is not a master, if possible. */
 void amp__param_commit_retype(struct amp__param *param);
-/* Swaps *storage under all handles of the parameter; *storage becomes what was there. All or nothing. */
+/* Swaps *storage with that under all handles of the parameter, all or nothing. */
 amp_status amp__param_swap(const struct amp__param *param, amp_storage *storage);
-/* After a way back that the host refused: what its handles have instead of their own blocks, in words; else nothing. */
+/* Writes the storage that remains under the handles after the host refused the way back, or nothing. */
 void amp__param_tell_left(const struct amp__param *param, amp__text *text);
-/* For amp_verify_step: the parameter as it would be without the level, FP32 under the host's handles, the master's
- * values where there is one; a gradient that the host keeps in 16 bits too, zeros then. And back: what lay there. */
+/* For amp_verify_step: shows the parameter as without the level, FP32 under the handles with the values of the master,
+ * and a 16-bit gradient as FP32 zeros. Then restores both. */
 struct amp__exposed {
-    amp_storage param, grad; /* what is under the handles else; empty: nothing was changed */
+    amp_storage param, grad; /* storage normally under the handles; empty: unchanged */
     void *handle;            /* the gradient's */
     bool settled;            /* the master knew the parameter's version */
 };
 amp_status amp__param_expose(struct amp__param *param, struct amp__exposed *kept);
 amp_status amp__param_cover(struct amp__param *param, struct amp__exposed *kept);
-/* Frees what is left (gradients); the tensor is not touched. */
+/* Frees the rest (gradients). The tensor is not touched. */
 void amp__param_destroy(struct amp__param *param);
 
 /* ---- split.c: masters that are a bfloat16 parameter and a remainder ---- */
@@ -216,7 +216,7 @@ static inline bool amp__is_split(const struct amp__param *param) { return param-
 static inline bool amp__split_is_parted(const struct amp__param *param) {
     return amp__is_split(param) && (!param->master.fp32.data || param->master.spent);
 }
-/* Memory for the remainder: zeros, which is what a master that was widened has. */
+/* Allocates the remainder, with zeros as for a widened master. */
 amp_status amp__remainder_make(struct amp__param *param);
 /* The FP32 master, made if it is not there: it stays until the next step. A no-op where masters are not split. */
 amp_status amp__master_join(struct amp__param *param);
@@ -233,7 +233,7 @@ amp_status amp__master_part(struct amp__param *param);
 
 /* The host's own FP32 block is rounded through `dtype`; the exact values stay apart, as master if keep_master. */
 amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool keep_master);
-/* The exact values back into the host's block, and what is apart freed. */
+/* Writes the exact values to the block of the host and frees the copies. */
 amp_status amp__emulated_undo(struct amp__param *param);
 /* master := parameter where the parameter is not the rounded master; then the block is rounded again. */
 amp_status amp__emulated_reconcile(struct amp__param *param, float *block);
@@ -243,7 +243,7 @@ amp_status amp__emulated_take_back(struct amp__param *param);
 /* The block becomes the rounded master, or is rounded itself where there is none. */
 void amp__emulated_show(struct amp__param *param, void *elements);
 
-/* Is the truth of its gradient an FP32 master gradient, beside what the host's handle shows? */
+/* Returns true if an FP32 master gradient has the exact values of the gradient. */
 static inline bool amp__has_master_grad(const struct amp__param *param) {
     return param->has_master && !param->emulated;
 }
@@ -270,18 +270,18 @@ amp_status amp__param_check(const struct amp__param *param, const struct amp__el
 /* Where the parameter changed outside our write-back: master := parameter, elementwise, only where the parameter is not
  * the rounded master. `always`: also if the version did not change (hosts without versions). */
 amp_status amp__master_reconcile(struct amp__param *param, bool always);
-/* Master and parameter, whose elements these are, agree now. */
+/* Records that master and parameter, with these elements, agree now. */
 void amp__master_agrees(struct amp__param *param, const void *elements);
-/* For AMP_HOST_VERSION_MISSES_WRITES, before the host may write to masters: reconciles parameters that were written, as
- * their versions tell, or as they told not once before. */
+/* For AMP_HOST_VERSION_MISSES_WRITES, before the host may write to masters: reconciles parameters with a changed
+ * version, or with a write that the version missed before. */
 amp_status amp__masters_found(struct amp__param *const *params, size_t n);
 /* Put the master (and FP32 gradient) under the host's handles, and back with write-back. Counted. */
 amp_status amp__master_swap_in(struct amp__param *param);
 /* Back where no step has run, and nothing is written over. An emulated parameter may not have been lent yet on its
  * device, so that its master is not taken from there. */
 void amp__master_swap_undo(struct amp__param *param);
-/* Finishes what the host refused at the end of an earlier step; everything that looks at the parameter starts
- * with it. */
+/* Repeats an operation that the host refused at the end of an earlier step. Every access to the parameter starts with
+ * it. */
 amp_status amp__master_settle_now(struct amp__param *param);
 static inline amp_status amp__master_settle(struct amp__param *param) {
     return param->lent.grad || param->lent.stuck ? amp__master_settle_now(param) : AMP_OK;
@@ -303,28 +303,28 @@ struct amp__grads_result {
     const struct amp__param *first_nonfinite; /* with found_inf */
 };
 
-/* Room for what an end computes, kept from one to the next; zeros are an empty one. Ends that share it are not at work
- * at once. */
+/* Room for the computation of an end, reused. Zeros are an empty one. Ends that share it do not run at once. */
 struct amp__plan {
     struct amp__plan_entry *entries;
     uint16_t *what;
-    amp_span *fresh, *dst, *set_aside; /* one block, from fresh on; dst and set_aside hold what their entries need */
+    amp_span *fresh, *dst, *set_aside; /* one block from fresh on; dst and set_aside are valid for entries that need
+                                          them */
     size_t n, capacity;
-    unsigned all;      /* what any entry wants */
+    unsigned all;      /* union of the needs of all entries */
     uint64_t mastered; /* elements of those that have master gradients */
     bool skips;        /* no gradient that is not finite will be stepped on */
-    /* an overflow was found since the last step: what is set aside may not be finite (`overflowed`) */
+    /* an overflow since the last step: gradients set aside may not be finite (`overflowed`) */
     bool tainted;
-    struct amp__place *const *places; /* of the context: what is added to them is launched before an end is over */
+    struct amp__place *const *places; /* places of the context; their work is launched before the end returns */
     size_t n_places;
 };
-/* For amp__place_open: what was to happen to the parameter will not; it is looked at again. */
+/* For amp__place_open: the work on the parameter is dropped, and it is inspected again. */
 void amp__param_dropped(const void *owner, enum amp__work work);
-/* Launches what was added to places; the first error of them. And forgets it. */
+/* Launches the work added to places, drops the rest after an error, and returns the first error. */
 amp_status amp__places_launch(struct amp__place *const *places, size_t n);
 void amp__places_forget(struct amp__place *const *places, size_t n);
 void amp__plan_free(struct amp__plan *plan);
-/* Fetches into the cache what a look at params[i + a few] will need, if it is where the last plan found it. */
+/* Prefetches the data of params[i + a few], at the addresses of the last plan. */
 void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *params, size_t n, size_t i, bool data);
 
 /* Sets existing gradients aside; those in fixed FP32 buffers are multiplied by the scale instead, whatever they hold,
@@ -334,21 +334,20 @@ void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *
 amp_status amp__grads_begin(struct amp__param *const *params, size_t n, float scale, const struct amp__plan *last);
 /* The end of a bracket that delays: gradients stay as backward left them, with this loss's scale. */
 void amp__grads_delay(struct amp__param *const *params, size_t n, uint32_t loss_id, float scale);
-/* unscale.c: new / scale + what was set aside, into master gradients or in place. On an error the caller cancels. */
+/* unscale.c: writes new / scale + set aside to master gradients or in place. The caller cancels after an error. */
 amp_status amp__grads_end(struct amp__param *const *params, size_t n, float scale, bool skips, bool tainted,
                           struct amp__plan *plan, struct amp__grads_result *result);
 /* New gradients are dropped, those set aside are put back: with `all` those that stood before the first delayed
  * bracket, else those that stood before this one. */
 amp_status amp__grads_cancel(struct amp__param *const *params, size_t n, bool all);
-/* The step that follows the brackets has been taken, or skipped: then fixed buffers hold again what stood there at the
- * first begin since the last step, for the host cannot drop what they hold. */
+/* Records that a step was taken or skipped: fixed buffers get their contents at the first begin since the last step,
+ * since the host cannot drop them. */
 void amp__grads_stepped(struct amp__param *const *params, size_t n, bool skipped);
-/* After the host cleared its gradients: master gradients are gone too, and so is what was set aside. Open brackets stay
- * open. */
+/* Drops master gradients and gradients set aside, after the host cleared its own. Open brackets stay open. */
 void amp__grads_forget(struct amp__param *const *params, size_t n);
-/* The gradient that the optimizer will see: data NULL if none. Follows what the host did to its handle since. */
+/* Finds the gradient for the optimizer (data NULL: none), after following changes of the handle by the host. */
 amp_status amp__grads_view(struct amp__param *param, amp_span *span);
-/* What a look at its gradient would find, or why it would be refused; nothing changes. now->data NULL: no gradient. */
+/* Finds the present gradient, or the reason for refusing it, without changes. now->data NULL: no gradient. */
 amp_status amp__grads_check(struct amp__param *param, struct amp__elements *now);
 /* The handle shows the master gradient rounded, after the host's optimizer (always: or we) wrote into it. */
 amp_status amp__grads_show(struct amp__param *param, bool always);
@@ -358,7 +357,7 @@ amp_status amp__grads_scale(struct amp__param *const *params, size_t n, float fa
 
 /* May this gradient be left to the step? */
 bool amp__grad_may_be_left(const struct amp__param *param, const amp_span *fresh);
-/* Unscales what was left; whoever looks at a gradient begins with it. */
+/* Unscales a gradient left scaled. Every access to a gradient starts with it. */
 amp_status amp__grads_unscale_now(struct amp__param *param);
 static inline amp_status amp__grads_unscale(struct amp__param *param) {
     return param->gradient.state == AMP__GRAD_LEFT ? amp__grads_unscale_now(param) : AMP_OK;
@@ -369,16 +368,16 @@ void amp__grads_forget_left(struct amp__param *param);
 static inline bool amp__grads_takes_factor(const struct amp__param *param) {
     return !param->on_device && param->gradient.state == AMP__GRAD_LEFT && param->gradient.left.factor == 1.0f;
 }
-/* What the step reads: span times inverse times factor; data NULL: no gradient. */
+/* The gradient for a step: span times inverse times factor. data NULL: no gradient. */
 struct amp__grad_for_step {
     amp_span span;
     float inverse, factor;
     const float *device_inverse; /* on a device, in place of inverse; NULL: inverse */
-    double squares; /* of the products, */
+    double squares; /* sum of squares of the products */
     bool has_squares; /* where they are known */
 };
 amp_status amp__grads_for_step(struct amp__param *param, struct amp__grad_for_step *out);
-/* The norm over what the step will read. */
+/* Computes the norm over the gradients for the step. */
 amp_status amp__grads_norm_for_step(struct amp__param *const *params, size_t n, float *norm);
 
 /* No gradients, or fixed buffers of zeros. clip.c */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parameters whose elements are in a device's memory. Nothing here reads or writes them: work is added to the
- * parameter's place, and whoever went through all parameters launches it. Blocks are freed in the order of the host's
- * stream, by the host's hook or by libamp, so that work which was put there before still finds them.
+ * Parameters in device memory. Nothing here reads or writes their elements: work is added to the place of the
+ * parameter, and launched after a pass over all parameters. Blocks are freed in stream order, by the hook of the host
+ * or by libamp, so that earlier work still finds them.
  */
 #include "kernels/round.h"
 #include "master/param.h"
@@ -119,7 +119,7 @@ static void forget_joined(struct amp__param *param) {
     amp__master_release(param);
 }
 
-/* What else would have been written is written by the next work of its kind, or goes with the bracket. */
+/* Other writes come again with the next work of their kind, or end with the bracket. */
 void amp__param_dropped(const void *owner, enum amp__work work) {
     struct amp__param *param = (struct amp__param *)(uintptr_t)owner; /* ours: the queue only holds it */
     if (work == AMP__WORK_UNSCALE) {

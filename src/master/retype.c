@@ -119,7 +119,7 @@ static void drop_master(struct amp__param *param) {
     param->has_master = param->master.spent = false;
 }
 
-/* What fails is tried once more: what is not undone now stays undone. */
+/* Undoes emulation. A failing step is tried once more. */
 static amp_status undo_emulation(struct amp__param *param) {
     return amp__emulated_undo(param) == AMP_OK ? AMP_OK : amp__emulated_undo(param);
 }
@@ -160,8 +160,8 @@ void amp__param_tell_left(const struct amp__param *param, amp__text *text) {
         amp__text_add(text, "%s%s has libamp's FP32 block", separator, param->name);
 }
 
-/* One that came in 16 bits. Where the host refuses to take its own block back it keeps the master, and what lies here
- * is the host's. */
+/* Ends the master of a parameter that came in 16 bits. If the host refuses its own block, it keeps the master, and this
+ * block belongs to the host. */
 static amp_status end_master(struct amp__param *param) {
     const amp_status status = amp__master_settle(param);
     if (!param->lent.stuck || amp__host_owns_memory(param->host)) drop_master(param);
@@ -172,7 +172,7 @@ static amp_status end_master(struct amp__param *param) {
 amp_status amp__param_restore(struct amp__param *param) {
     if (!param->re_typed) return end_master(param);
     AMP_TRY(amp__master_join(param));
-    /* what the host changed last is kept if it can be seen; the storage goes back in any case */
+    /* a late change by the host is kept if it can be seen; the storage returns in any case */
     amp_status seen = param->has_master ? amp__master_reconcile(param, !param->host->version) : AMP_OK;
     const amp_status launched = param->on_device ? amp__place_flush(param->place) : AMP_OK;
     if (seen == AMP_OK) seen = launched;
@@ -225,7 +225,7 @@ static void leave_to_host(struct amp__param *param) {
 
 /* ---- shown as it would be without the level ---- */
 
-/* An FP32 block of what `from` has (empty: zeros). */
+/* Makes an FP32 block with the values of `from` (empty: zeros). */
 static amp_status widen(const struct amp__param *param, const amp_span *from, amp_purpose purpose, amp_storage *out) {
     AMP_TRY(amp__param_alloc(param, AMP_FLOAT32, purpose, out));
     const amp_span to = span_of(out, param->size);
@@ -284,9 +284,10 @@ amp_status amp__param_cover(struct amp__param *param, struct amp__exposed *kept)
     kept->handle = NULL;
     if (!kept->param.data) return status;
     amp_status one = amp__param_swap(param, &kept->param);
-    if (one != AMP_OK) one = amp__param_swap(param, &kept->param); /* once more, before it has to be told */
+    if (one != AMP_OK) one = amp__param_swap(param, &kept->param); /* once more, before it is reported */
     if (one == AMP_OK) amp__param_free(param, &kept->param);
-    if (one == AMP_OK && kept->settled) param->master.version = version_of(param); /* nobody wrote its own elements */
+    if (one == AMP_OK && kept->settled) param->master.version = version_of(param); /* its own elements were not
+                                                                                      written */
     if (one != AMP_OK)
         one = amp__fail_prefix(one, "%s keeps an FP32 block that it was shown: shut the context down", param->name);
     return status == AMP_OK ? one : status;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Split masters: the bfloat16 parameter is the master rounded, and a remainder beside it (amp_optim.h) has what it
- * lacks, so that the upper half is not kept twice. libamp's own optimizers step the two as they are. For everybody else
- * the FP32 master is made of them, and lives until they have its values again. What a host writes into such a parameter
- * is its master at once, to within its rounding: the remainder stays, for nobody can see which elements were written.
- * Source: Transformer Engine's FusedAdam, store_param_remainders, which rounds ties away from zero.
+ * Split masters: the bfloat16 parameter is the rounded master, and a remainder beside it (amp_optim.h) has the other
+ * bits, so that the upper half is stored once. Optimizers of libamp step both directly. For other readers a temporary
+ * FP32 master is made, until both have its values again. A write of the host to such a parameter changes its master,
+ * within rounding: the remainder stays, since the written elements are unknown. Source: Transformer Engine's FusedAdam,
+ * store_param_remainders, which rounds ties away from zero.
  */
 #include "amp_optim.h"
 #include "master/param.h"

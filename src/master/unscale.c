@@ -11,20 +11,20 @@
 
 #include <string.h>
 
-/* What is done with an entry of the plan. Neighbours that agree in WORK go to the kernels together. */
+/* The work on an entry of the plan. Neighbours that agree in WORK go to the kernels together. */
 enum {
     TO_MASTER = 1 << 0, /* the result is the FP32 master gradient; else in place */
-    ADDS = 1 << 1,      /* to what was set aside, */
+    ADDS = 1 << 1,      /* adds to the gradient set aside */
     ADDS_ZERO = 1 << 2, /* which was zeros: a sum that is zero is +0 then */
     LEFT = 1 << 3,      /* only checked here, for the step unscales */
     HELD = 1 << 7,      /* the host has the master gradient as it is: nothing is shown rounded */
     AWAY = 1 << 8,      /* on a device: the work is added to its place, which launches it */
     WORK = TO_MASTER | ADDS | ADDS_ZERO | LEFT | HELD | AWAY,
-    NONFINITE = 1 << 4, /* what the check found */
+    NONFINITE = 1 << 4, /* result of the check */
     GAPS = 1 << 5,      /* the host's elements are no compact block: they are written from our copy */
     ROUNDS = 1 << 6,    /* emulated, and no master takes the exact value */
     REOPENED = 1 << 10, /* older ones that were delayed are part of it */
-    STALE = 1 << 9,     /* what was set aside is not finite: an earlier bracket has decided on it */
+    STALE = 1 << 9,     /* the gradient set aside is not finite: an earlier bracket decided on it */
 };
 
 _Static_assert(offsetof(struct amp__param, gradient.left) <= 64, "what a bracket looks at comes before");
@@ -73,8 +73,8 @@ void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *
 
 /* ---- planning ---- */
 
-/* What was set aside, as elements; *what: whether anything was. The way that zeros are added without being read makes a
- * NaN of an infinity: where an infinity would be kept they are written. */
+/* Finds the elements set aside. *what: set if there are any. Adding zeros without reading them makes a NaN of an
+ * infinity, so zeros are written if an infinity must stay. */
 static amp_status plan_set_aside(const struct amp__plan *plan, struct amp__param *param, amp_span *set_aside,
                                  uint16_t *what) {
     set_aside->data = NULL;
@@ -100,7 +100,7 @@ static amp_status add_away(const struct amp__plan *plan, size_t i) {
     if (what & ROUNDS) AMP_TRY(amp__param_add(param, AMP__WORK_ROUND_GRAD, fresh, fresh));
     const amp_storage *kept = &param->gradient.kept[AMP__AT_BEGIN].copy;
     if (param->host->set_grad || !plan->skips || !kept->data) return AMP_OK;
-    /* a fixed buffer cannot be dropped: after an overflow it holds again what stood there at begin */
+    /* a fixed buffer cannot be dropped: after an overflow it gets its contents at begin */
     const amp_span before = { kept->data, fresh->size, kept->dtype, 0 };
     AMP_TRY(amp__param_add(param, AMP__WORK_RESTORE, fresh, &before));
     return what & TO_MASTER ? amp__param_add(param, AMP__WORK_RESTORE, dst, &before) : AMP_OK;
@@ -160,7 +160,7 @@ static amp_status plan_all(struct amp__plan *plan, struct amp__param *const *par
 
 /* ---- computing ---- */
 
-/* Reads alone. The sums are what clipping will ask for. */
+/* Only reads. Clipping uses the sums. */
 static void check(struct amp__plan *plan, size_t begin, size_t end, float inverse, float *found_inf) {
     const amp__fpenv saved = amp__fpenv_enter();
     for (size_t i = begin; i < end; i++) {
@@ -227,7 +227,7 @@ static void leave(struct amp__param *param, void *grad, float inverse) {
     param->gradient.handle = NULL;
 }
 
-/* What a gradient with gaps or a master has to remember. */
+/* Records data of a gradient with gaps or a master. */
 static amp_status remember(const struct amp__plan *plan, float inverse) {
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__param *param = plan->entries[i].param;
@@ -246,7 +246,7 @@ static amp_status remember(const struct amp__plan *plan, float inverse) {
     return AMP_OK;
 }
 
-/* The bracket is over for one parameter, and what was set aside is merged. */
+/* Ends the bracket for one parameter, with its gradients merged. */
 static void settle(struct amp__param *param, uint16_t what) {
     if (param->gradient.aside[AMP__AT_BEGIN] > AMP__ASIDE_IN_MASTER) amp__aside_drop(param, AMP__AT_BEGIN);
     param->gradient.aside[AMP__AT_BEGIN] = AMP__ASIDE_NOTHING;
@@ -254,8 +254,8 @@ static void settle(struct amp__param *param, uint16_t what) {
     amp__grad_goes(param, what & LEFT ? AMP__GRAD_LEFT : AMP__GRAD_UNSCALED);
 }
 
-/* Where backward made nothing, what was set aside goes back. The last thing that can fail, and the bracket is over for
- * those that have it: so a cancel that follows leaves all as at begin. */
+/* Restores gradients set aside for parameters without a new one. The last step that can fail, before the others end: a
+ * cancel after it restores the state at begin. */
 static amp_status give_back(struct amp__param *const *params, size_t n) {
     for (size_t i = 0; i < n; i++) {
         struct amp__param *param = params[i];
@@ -268,21 +268,21 @@ static amp_status give_back(struct amp__param *const *params, size_t n) {
     return AMP_OK;
 }
 
-/* Fixed buffers cannot be dropped by the host: after an overflow they hold again what stood there at begin. */
+/* Restores fixed buffers, which the host cannot drop, to their contents at begin after an overflow. */
 static void restore_fixed(const struct amp__plan *plan) {
     for (size_t i = 0; i < plan->n; i++) {
         struct amp__param *param = plan->entries[i].param;
         if (param->host->set_grad || param->on_device) continue;
         (void)amp__aside_take_back(param, AMP__AT_BEGIN);
-        param->gradient.handle = NULL; /* the master gradient has overflowed: the buffer is what is left */
+        param->gradient.handle = NULL; /* the master gradient has overflowed: the buffer remains */
         param->gradient.left.handle = NULL;
         plan->what[i] &= (uint16_t)~LEFT;
     }
 }
 
-/* After an overflow that no step has followed yet, sums may be infinite for what an earlier bracket found. This one
- * decides on what its own backward made, as Apex looks at what comes in alone; so that is looked at before it is added.
- * What an optimizer would step on is not excused by the overflow of another one. */
+/* Checks new gradients before they are added. After an overflow that no step has followed, sums may be infinite because
+ * of an earlier bracket. This bracket decides on the result of its own backward, as in Apex. A parameter of another
+ * optimizer is not excused by that overflow. */
 static void look_before(struct amp__plan *plan, float inverse) {
     const amp__fpenv saved = amp__fpenv_enter();
     for (size_t i = 0; i < plan->n; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a call got and what it made: raw buffers, handles, handles in lists and in structs. */
+/* The inputs and outputs of a call: raw buffers, handles, handles in lists and in structs. */
 #include "amp_raw.h"
 #include "context/addresses.h"
 #include "context/devices.h"
@@ -13,8 +13,8 @@
 
 /* ---- one tensor ---- */
 
-/* May libamp's cast have made this of finite values? It makes infinities of 16 bits; emulated ones lie in FP32. What
- * the host has is asked for later. */
+/* Returns true if a cast by libamp may have made this from finite values. It makes infinities of 16 bits, or emulated
+ * ones in FP32. The values of the host are read later. */
 static bool is_of_a_cast(const struct amp__seen_call *call, amp_dtype dtype, const amp_statistics *s) {
     const struct amp__properties *properties = &amp__policy_of(call->op->context)->properties;
     return call->may_be_cast && !s->nans && (amp__is_low(dtype) || properties->emulate);
@@ -57,7 +57,7 @@ void amp__observe_remember(struct amp__seen_call *call, const char *name, bool i
 
 static bool is_listed_wide(const struct amp__op *op) { return op->listed == AMP_FP32 || op->listed == AMP_BANNED; }
 
-/* What single numbers are does not decide. Of backward nobody knows: its casts are on the tape. */
+/* Follows types. Single numbers do not count. Backward is unknown, since its casts are on the tape. */
 static void follow(struct amp__seen_call *call, bool is_output, amp_dtype dtype, const void *memory,
                    uint64_t elements) {
     struct amp__observer *observer = amp__observer_of(call->op->context);
@@ -93,7 +93,7 @@ static void take(struct amp__seen_call *call, const char *name, bool is_output, 
     if (odd) atomic_store_explicit(&seen->odd, odd, memory_order_relaxed);
 }
 
-/* Of matrices, and of channels, which stand second where there are more dimensions; 0: all are multiples of 8. */
+/* Returns a dimension that is no multiple of 8, of matrices or of channels (the second of more dimensions), or 0. */
 static int64_t odd_dimension(const int64_t *shape, int32_t ndim) {
     if (ndim > 3) return shape[1] % 8 ? shape[1] : 0;
     for (int32_t i = ndim - 1; ndim > 1 && i >= ndim - 2; i--)

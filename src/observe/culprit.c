@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- who made it ---- */
+/* ---- the op that made it ---- */
 
 static void keep_first(struct amp__suspect *first, const struct amp__seen_call *call, uint64_t at) {
     if (!first->at || at < first->at) *first = (struct amp__suspect){ *call, at };
@@ -53,8 +53,8 @@ static bool is_value(const struct amp__seen_call *call, uint32_t root) {
     return root == AMP__OUTSIDE && call->op->listed == AMP_LOWER && !amp__observe_takes_masks(call->op);
 }
 
-/* -infinity and no NaN: a mask, or what arithmetic made where -1e9 was meant. The latter is remembered, for an op may
- * make NaN of it; so is a value from outside. */
+/* Judges -infinity without NaN: a mask, or the result of arithmetic with -1e9. The latter is recorded, since an op may
+ * make NaN of it, as is a value from outside. */
 static void judge_mask(struct amp__observer *observer, const struct amp__seen_call *call, uint32_t root) {
     const bool made = call->came_finite && (!call->finite || !amp__observe_fills(call->op));
     if (made || is_value(call, root)) root = new_root(observer, call);
@@ -118,7 +118,7 @@ void amp__observe_gradient(amp_context *context, const void *memory) {
     pthread_mutex_unlock(observer->lock);
 }
 
-/* ---- where backward is not seen: as the host told of it, else the reverse of forward ---- */
+/* ---- backward without ops: the order reported by the host, else the reverse of forward ---- */
 
 /* Under the lock; NULL: there is no memory. */
 static struct amp__use *use_of(struct amp__observer *observer, const struct amp__param *param) {
@@ -160,8 +160,8 @@ void amp__observe_made(amp_context *context, const struct amp__param *param) {
     pthread_mutex_unlock(observer->lock);
 }
 
-/* Is the gradient of `param` made before the other's, which stands before it in the list? A list is in the order of
- * forward, if nothing else tells. */
+/* Returns true if backward makes the gradient of `param` before that of the other, which precedes it in the list.
+ * Without other evidence a list is in the order of forward. */
 static bool is_made_before(const struct amp__observer *observer, const struct amp__param *param,
                            const struct amp__param *other) {
     const struct amp__use own = known_of(observer, param), its = known_of(observer, other);
@@ -222,7 +222,7 @@ void amp__observe_follow_weights(const amp_context *context, const struct amp__d
         (void)amp__observe_bad_weight(context, bracket->number, false);
 }
 
-/* ---- told ---- */
+/* ---- messages ---- */
 
 static void add_argument(amp__text *text, const amp_seen_argument *argument) {
     amp__text_add(text, " %s %s (%s): ", argument->is_output ? "out" : "in", argument->name,

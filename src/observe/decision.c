@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decisions that a device made, heard of on the side: a copy is sent behind a bracket's end, and looked at when the
- * next ones end, if it has come by then. An observed bracket's is waited for with what was counted in it.
+ * Decisions of a device, read without waiting: a copy starts at the end of a bracket, and is read at the end of a later
+ * one if it is complete. That of an observed bracket is waited for with its counts.
  */
 #include "observe/observe.h"
 

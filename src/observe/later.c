@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What devices count of an observed iteration. The host goes on meanwhile: it looks where it knows the bracket's
- * decision anyway, and else at the end of the next bracket, or when it is asked. Calls wait in a list for what their
- * tensors were like, since the culprit is the first of them.
+ * Counts of devices in an observed iteration. The host continues meanwhile: it reads them when it knows the decision of
+ * the bracket anyway, else at the end of the next bracket, or on request. Calls wait in a list for the counts of their
+ * tensors, since the culprit is the first of them.
  */
 #include "context/parts.h"
 #include "observe/observe.h"
@@ -17,10 +17,10 @@ struct amp__counted_stream {
     struct amp__counts *counts;
 };
 
-/* A call some of whose tensors a device counts. */
+/* A call with tensors counted by a device. */
 struct amp__later_call {
     struct amp__later_call *next;
-    size_t first;               /* of what is pending, none before that is this call's */
+    size_t first;               /* index of its first pending count */
     struct amp__seen_call seen; /* number 0: it is not over */
 };
 
@@ -40,7 +40,7 @@ struct amp__pending {
     amp_dtype dtype;
 };
 
-/* ---- what is counted ---- */
+/* ---- counting ---- */
 
 /* Of the thread's stream there; NULL: they cannot be had, as while a graph is being captured. */
 static struct amp__counts *counts_on(struct amp__observer *observer, struct amp__place *place) {
@@ -120,7 +120,7 @@ bool amp__later_tensor(struct amp__seen_call *call, struct amp__place *place, co
         push(observer, &pending);
 }
 
-/* What was counted as an argument, not being cast, is not counted again. */
+/* Reuses the counts of an argument that is not cast. */
 void amp__later_before_cast(struct amp__seen_call *call, struct amp__place *place, const amp_span *span,
                             const void *handle) {
     struct amp__observer *observer = amp__observer_of(call->op->context);
@@ -186,7 +186,7 @@ void amp__later_send(struct amp__observer *observer) {
     if (status != AMP_OK) leave_out(observer);
 }
 
-/* ---- what has come ---- */
+/* ---- complete counts ---- */
 
 static void count_lost(struct amp__seen *seen, const struct amp__pending *pending, uint64_t unchanged) {
     for (int i = 0; i < 2; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a training takes in bytes: as it is, and as it would be at a level. */
+/* The memory of a training in bytes: now, and predicted for a level. */
 #include "amp_optim.h"
 #include "common/ledger.h"
 #include "context/live.h"
@@ -106,7 +106,7 @@ void amp__memory_now(const amp_context *context, amp_memory *out) {
         if (seen->what == AMP_SEE_OUTPUTS) out->outputs += seen->last.elements * amp__dtype_size(seen->dtype);
 }
 
-/* ---- asked for ---- */
+/* ---- results ---- */
 
 static amp_status check(const amp_context *context, const amp_memory *memory, const char *who) {
     AMP_RETURN_IF(!context || !memory || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT, "%s: %s", who,

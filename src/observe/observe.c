@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_observe: what is asked for, and what was seen. */
+/* amp_observe: options and results. */
 #include "context/context.h"
 #include "context/live.h"
 #include "observe/observe.h"
@@ -135,7 +135,7 @@ void amp__observe_next(amp_context *context) {
     observer->seen_iterations += amp__observing(context);
     const bool next = observer->iterations < options->first || observer->iterations % options->every == 0 ||
                       observer->armed;
-    if (next) amp__observe_collect(context); /* before another one's are counted */
+    if (next) amp__observe_collect(context); /* before the next iteration is counted */
     if (observer->armed) observer->armed--;
     observer->observed += next;
     if (!observer->due.bracket) forget_calls(observer);

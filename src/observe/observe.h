@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Observed iterations: calls of wrapped ops (calls.c), parameters at a bracket's end (params.c), where an overflow
- * began (culprit.c), what is told of it (tell.c); and what a device counts, which comes later (later.c). Nothing here
- * fails a call or a bracket: what cannot be seen is left out.
+ * Observed iterations: calls of wrapped ops (calls.c), parameters at the end of a bracket (params.c), the origin of an
+ * overflow (culprit.c), messages (tell.c), and counts of devices, which come later (later.c). Nothing here fails a call
+ * or a bracket: unreadable tensors are left out.
  */
 #ifndef AMP_OBSERVE_ROOM_H
 #define AMP_OBSERVE_ROOM_H
@@ -17,7 +17,7 @@
 #include "context/progress.h"
 #include "kernels/counts.h"
 
-/* The type that a call would work in at O1, by its op's class and, where it follows its inputs, by what made these. */
+/* The type of a call at O1, by the class of its op, or for a class that follows its inputs by their types. */
 enum { AMP__FLOWS_LOW = 1, AMP__FLOWS_WIDE = 2 }; /* low: or not known */
 
 /* One thing that is looked at. */
@@ -33,7 +33,7 @@ struct amp__seen {
     uint64_t tensors;    /* in the last one */
     _Atomic(int64_t) odd; /* a dimension of its matrices that is no multiple of 8, when last seen so; else 0 */
     uint8_t flows;        /* AMP__FLOWS_*, of the calls of its op; a bit each */
-    struct amp__skipped {     /* of iterations that a dynamic scale skipped, where what is seen carries the scale */
+    struct amp__skipped {     /* iterations skipped by a dynamic scale, with scaled gradients */
         uint64_t iterations, elements, infinite; /* in fp16 */
         double kept_largest;  /* of the others */
     } skipped;
@@ -45,7 +45,7 @@ struct amp__seen {
 struct amp__seen_call {
     const struct amp__op *op;
     uint64_t number; /* in the iteration, from 1 on */
-    bool is_cast; /* a conversion that the host told of */
+    bool is_cast; /* a cast reported by the host */
     bool may_be_cast; /* the input that is counted now may be libamp's cast of the host's */
     bool finite, came_finite; /* its inputs, and the same before they were cast */
     bool is_wide; /* at O1 it would work in FP32 */
@@ -57,7 +57,7 @@ struct amp__seen_call {
     amp_seen_argument arguments[AMP_SEEN_ARGUMENTS];
 };
 
-/* What a parameter was before a step, in FP32. */
+/* The value of a parameter before a step, in FP32. */
 struct amp__before {
     struct amp__before *next;
     struct amp__param *param;
@@ -65,7 +65,7 @@ struct amp__before {
     float *elements; /* where the parameter is: behind this, or in the device's memory */
 };
 
-/* What devices count and the host has not looked at. */
+/* Counts of devices that the host has not read. */
 struct amp__later {
     struct amp__pending *pending;
     size_t n, capacity;
@@ -97,7 +97,7 @@ enum { AMP__MADE, AMP__ABSORBED, AMP__MASKED, AMP__SUSPECTS };
 
 struct amp__suspect {
     struct amp__seen_call call;
-    uint64_t at; /* number of the call that showed it; a later one, where that made NaN of this one's -infinity */
+    uint64_t at; /* number of the call with the overflow; a later call if that made NaN of its -infinity */
 };
 
 /* Tensors of this iteration that are not finite, by their memory: enough of them to follow an infinity for a layer. */
@@ -106,8 +106,8 @@ enum { AMP__TRAILS = 64, AMP__ROOTS = 8, AMP__NO_ROOT = AMP__ROOTS, AMP__OUTSIDE
 struct amp__trail {
     const void *memory;
     bool was_cast; /* finite before a cast */
-    uint32_t root; /* of -infinity: the call that made it, in observer->roots; AMP__NO_ROOT: nobody, or a mask;
-                    * AMP__OUTSIDE: no op that was seen */
+    uint32_t root; /* for -infinity: index in observer->roots of the call that made it; AMP__NO_ROOT: none, or a mask;
+                      AMP__OUTSIDE: no observed op */
 };
 
 struct amp__observer {
@@ -118,29 +118,29 @@ struct amp__observer {
     struct amp__survey *survey; /* the last one; NULL: none yet */
     uint32_t armed;      /* to be observed because of a skip */
     uint64_t bytes, left_out;
-    struct amp__before *before; /* the step whose updates are to be seen has not been yet */
+    struct amp__before *before; /* values before the step whose updates are observed, until that step */
     uint64_t before_of;         /* and the bracket that it follows */
     struct amp__later later;
     struct amp__coming_decision decision;
     uint64_t *skips_known; /* by loss: one more than the skips that devices decided, as far as is known; 0: none yet */
-    struct amp__due { /* to be told, once what was counted is here */
+    struct amp__due { /* reports that wait for counts */
         bool bracket, updates; /* there are some */
         uint64_t number, updates_of; /* of brackets, as the trace counts */
         struct amp__decided_bracket decided;
     } due;
 
-    pthread_mutex_t *lock; /* of what follows: the context's */
+    pthread_mutex_t *lock; /* lock of the context for the members below */
     struct amp__seen *first, **end;
     struct amp__map by_owner; /* the first seen of each op and parameter */
     struct amp__map flow;     /* AMP__FLOWS_* of the tensors of this iteration, by memory */
-    struct amp__map told;     /* ops that the host told of (amp_observe_call), by name: struct amp__op */
-    uint64_t calls, made; /* of this iteration: calls, and gradients that the host told of */
+    struct amp__map told;     /* ops reported by the host (amp_observe_call), by name: struct amp__op */
+    uint64_t calls, made; /* calls, and gradients reported by the host, in this iteration */
     struct amp__seen_call ring[AMP__RING]; /* the last of them, call i at i % AMP__RING */
     struct amp__use {              /* by parameter: the last call of forward that used it */
         const struct amp__op *op;
         uint64_t call;
-        uint64_t made; /* the place of its gradient among those that were made, from 1 on; 0: the host did not tell */
-        const struct amp__op *accused; /* of the last culprit that was told with it, */
+        uint64_t made; /* position of its gradient in the order of backward, from 1; 0: not reported by the host */
+        const struct amp__op *accused; /* op of the last reported culprit with this parameter */
         int32_t accused_cause;         /* and its cause; 0: none */
     } *uses, nobody;   /* of an overflow without a parameter */
     size_t n_uses;
@@ -149,10 +149,10 @@ struct amp__observer {
     size_t n_trails, n_roots; /* of this iteration; roots: those that found room */
     struct amp__seen_call roots[AMP__ROOTS]; /* arithmetic that made -infinity of finite values */
     uint64_t finite_in;  /* the last bracket in which all observed weights were finite; 0: none */
-    uint64_t stepped_on; /* the first bracket after it whose gradients were not finite and were stepped on; 0: none */
+    uint64_t stepped_on; /* first bracket after it with a step on non-finite gradients; 0: none */
     uint64_t since, since_least; /* the bracket from which on a weight is not finite, and the first it can be; 0 */
     bool suspect_written;          /* by an op that was seen */
-    const struct amp__param *suspect_param; /* the first in the order of backward whose gradient is not finite */
+    const struct amp__param *suspect_param; /* first parameter in the order of backward with a non-finite gradient */
     amp_culprit culprit;
 };
 
@@ -160,7 +160,7 @@ static inline bool amp__observing(const amp_context *context) {
     return atomic_load_explicit(&amp__progress_of(context)->observing, memory_order_relaxed);
 }
 
-/* Does what is called now belong to the iteration? An evaluation between brackets does not. */
+/* Returns true if calls now belong to the iteration, not to an evaluation between brackets. */
 static inline bool amp__observe_trains(const amp_context *context, const amp_host *host) {
     const struct amp__progress *progress = amp__progress_of(context);
     return atomic_load_explicit(&progress->open, memory_order_relaxed) || !host || amp__host_grad_enabled(host);
@@ -195,7 +195,7 @@ void amp__observe_set(amp_context *context, bool observing);
 void amp__observe_ops(amp_context *context);
 /* An iteration is over. */
 void amp__observe_next(amp_context *context);
-/* What was counted, sent and not looked at is looked at now, and told; waits for it. */
+/* Waits for pending counts, reads and reports them. */
 void amp__observe_collect(amp_context *context);
 /* Is it to be looked at, by its name? */
 bool amp__observe_wants(const struct amp__observer *observer, uint32_t what, const char *name);
@@ -210,12 +210,13 @@ void amp__observe_add(struct amp__observer *observer, struct amp__seen *seen, am
 /* ---- src/survey/, which nothing here includes ---- */
 
 void amp__survey_free(struct amp__survey *survey);
-/* Surveys what was observed, for the trace, where there are both. */
+/* Writes a survey of the observations to the trace, if there are both. */
 void amp__survey_at_end(amp_context *context);
 
 /* ---- rules.c ---- */
 
-/* The observed iteration's decision is known: what a skip found infinite is the scale's, if others were finite. */
+/* Records the decision for the observed iteration: infinities in a skipped one come from the scale, if others were
+ * finite. */
 void amp__survey_decided(amp_context *context, bool skipped);
 
 /* ---- memory.c ---- */
@@ -259,7 +260,7 @@ void amp__decision_end(struct amp__observer *observer);
 
 /* ---- reach.c ---- */
 
-/* Memory that a view says is on `device`. *place NULL: the CPU can read it. False: nobody can. */
+/* Finds the place of memory on `device`. *place NULL: the CPU can read it. False: it cannot be read. */
 bool amp__observe_find(const amp_context *context, amp_device device, const void *memory, struct amp__place **place);
 /* place NULL: the CPU can read it. Else *memory becomes *copy, which is the caller's to free. False: it cannot be
  * had. */
@@ -293,17 +294,17 @@ void amp__observe_forget_before(struct amp__observer *observer);
 
 /* ---- culprit.c ---- */
 
-/* What was noted of parameters in this iteration is forgotten. */
+/* Drops the notes on parameters of this iteration. */
 void amp__observe_forget_uses(struct amp__observer *observer);
 /* Ops that write a number that the model's author chose. */
 bool amp__observe_fills(const struct amp__op *op);
-/* Is -infinity among what this op gets how something is masked? */
+/* Returns true if -infinity in an input of this op is a mask. */
 bool amp__observe_takes_masks(const struct amp__op *op);
 /* A call is over. */
 void amp__observe_call(amp_context *context, struct amp__seen_call *seen);
-/* Did it make what is not finite? All that it got and made is known. */
+/* Judges a call with all inputs and outputs known: did it make a non-finite value? */
 void amp__observe_judge(struct amp__observer *observer, const struct amp__seen_call *seen);
-/* An op wrote what is not finite there: into the gradient of a parameter? */
+/* Records that an op wrote a non-finite value to memory, if that is the gradient of a parameter. */
 void amp__observe_gradient(amp_context *context, const void *memory);
 /* The call that is entered uses the parameter; its gradient was made now; and, where backward is not seen, this
  * gradient is not finite. */
@@ -317,14 +318,13 @@ const struct amp__param *amp__observe_bad_weight(const amp_context *context, uin
 void amp__observe_follow_weights(const amp_context *context, const struct amp__decided_bracket *bracket);
 /* Where the last overflow that was observed began, in words. False: none was. */
 bool amp__observe_words(amp_context *context, amp__text *text);
-/* The overflowed bracket's culprit is the suspect, or the weight that is not finite; told, with the trace's number of
- * the bracket. */
+/* Reports the suspect, or the non-finite weight, as culprit of the overflowed bracket, with its number in the trace. */
 void amp__observe_accuse(amp_context *context, const struct amp__decided_bracket *bracket, uint64_t number,
                          const struct amp__param *weight);
 
 /* ---- tell.c ---- */
 
-/* Into the trace: what this iteration saw; and the updates of the bracket before. */
+/* Writes the observations of this iteration, and the updates of the bracket before, to the trace. */
 void amp__observe_tell(amp_context *context, uint64_t bracket, uint32_t what);
 void amp__observe_tell_memory(amp_context *context, uint64_t bracket);
 void amp__observe_tell_culprit(amp_context *context, uint64_t bracket);

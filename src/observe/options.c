@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is to be observed, as given in amp_observe_options or in the environment. */
+/* The options of amp_observe, from amp_observe_options or the environment. */
 #include "observe/observe.h"
 
 #include <errno.h>

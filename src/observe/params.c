@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parameters, masters and gradients, at the end of an observed bracket; and what the step after it changed, seen at the
- * end of the next bracket: until then nothing else writes weights.
+ * Parameters, masters and gradients at the end of an observed bracket, and the changes by the step after it, read at
+ * the end of the next bracket, since nothing else writes weights before.
  */
 #include "context/parts.h"
 #include "context/trace.h"
@@ -32,7 +32,7 @@ static void take(struct amp__observer *observer, const struct amp__param *param,
         add(observer, param, what, span->dtype, &statistics);
 }
 
-/* What stands under a handle of the parameter's. */
+/* Counts the elements under a handle of the parameter. */
 static void take_handle(struct amp__observer *observer, const struct amp__param *param, uint32_t what, void *handle) {
     struct amp__elements now;
     if (!handle || amp__param_layout(param, handle, param->name, &now) != AMP_OK) return;
@@ -84,7 +84,7 @@ static void take_scaled(struct amp__observer *observer, const struct amp__param 
     add(observer, param, AMP_SEE_GRADIENTS, AMP_FLOAT32, &statistics);
 }
 
-/* What the step reads; what is left to it is not unscaled yet. */
+/* Counts the gradient for the step. One left to the step is not unscaled yet. */
 static void take_gradient(struct amp__observer *observer, struct amp__param *param) {
     struct amp__grad_for_step grad;
     if (amp__grads_for_step(param, &grad) != AMP_OK || !grad.span.data) return;
@@ -153,7 +153,7 @@ static void keep_before(struct amp__observer *observer, struct amp__param *param
 
 enum { CHUNK = 1024 };
 
-/* Weights of this type that stay what they are, though the update is not 0. */
+/* Returns the number of weights of this type that a nonzero update does not change. */
 static uint64_t count_lost(const float *before, const float *update, uint64_t n, amp_dtype type) {
     uint16_t low[CHUNK];
     float was[CHUNK], is[CHUNK];
@@ -169,7 +169,7 @@ static uint64_t count_lost(const float *before, const float *update, uint64_t n,
     return lost;
 }
 
-/* What the step added to each weight. */
+/* Counts the changes of weights by the step. */
 static void count_update(const struct amp__before *before, const amp_span *now, amp_statistics *statistics,
                          uint64_t lost[2]) {
     for (uint64_t at = 0; at < now->size; at += CHUNK) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was observed, as lines of the trace. */
+/* Observations as lines of the trace. */
 #include "context/parts.h"
 #include "context/trace.h"
 #include "context/trace_line.h"
@@ -10,7 +10,7 @@ static const char *const words[] = { "input", "output", "weight", "scaled", "gra
 
 static const char *word_of(uint32_t what) { return words[__builtin_ctz(what)]; }
 
-/* "fp16":[zeros,subnormals,infinities]: what a cast to the type loses of it as it is. */
+/* "fp16":[zeros,subnormals,infinities]: the losses of a cast to the type without a factor. */
 static void add_losses(amp__text *line, const char *name, const amp_statistics *statistics, amp_dtype type) {
     amp_losses losses = { 0 };
     if (amp_statistics_losses(statistics, type, 1.0f, &losses) != AMP_OK) return;

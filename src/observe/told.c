@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls that the host tells of itself: each name is an op here, which has no slot. */
+/* Calls reported by the host: each name is an op here, without a slot. */
 #include "context/live.h"
 #include "context/params.h"
 #include "context/parts.h"
@@ -80,7 +80,7 @@ static const struct amp__param *made_by(const amp_context *context, const amp_ob
     return may_be ? amp__param_find(amp__params_of(context), amp__any_host(context), value->tensor) : NULL;
 }
 
-/* True: the call tells of nothing else. */
+/* Returns true if the call only reports gradients. */
 static bool note_gradients(amp_context *context, const amp_observed_call *call) {
     uint64_t n = 0;
     for (uint64_t i = 0; i < call->n_values; i++) {

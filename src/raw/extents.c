@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* NULL, or what is wrong. */
+/* Returns NULL, or the fault. */
 static const char *apply(uint8_t code, int64_t a, int64_t b, int64_t *result) {
     static const char overflow[] = "it overflows 64 bits";
     switch (code) {
@@ -44,7 +44,7 @@ static const char *load_field(const struct amp__call *call, struct amp__member f
     return NULL;
 }
 
-/* The compiler keeps the stack balanced and jumps forward, so neither is checked here. NULL, or what is wrong. */
+/* Returns NULL, or the fault. The compiler balances the stack and jumps forward only, so neither is checked here. */
 static const char *run(const struct amp__call *call, const struct amp__expression *expression, int64_t *result) {
     int64_t stack[AMP__MAX_OPERATIONS], *top = stack; /* one above the last */
     for (uint32_t i = 0; i < expression->n; i++) {
@@ -97,7 +97,7 @@ static amp_status evaluate(const struct amp__call *call, const struct amp__arg *
     return AMP_OK;
 }
 
-/* All rows, those of outer dimensions included, lie one row stride from each other. NULL, or what is wrong. */
+/* Returns NULL, or the fault. All rows, those of outer dimensions included, are one row stride apart. */
 static const char *measure(struct amp__extents *extents, size_t element) {
     static const char overflow[] = "together with the others it overflows 64 bits";
     const int32_t last = extents->ndim - 1;
@@ -124,7 +124,7 @@ amp_status amp__buffer_extents(const struct amp__call *call, uint32_t number, st
                   "op %.128s: %.64s: the schema does not say its extents", call->schema->name, arg->name);
     for (uint32_t i = 0; i < arg->ndim; i++) AMP_TRY(evaluate(call, arg, &expressions[i], &extents.shape[i]));
     extents.row_stride = extents.shape[arg->ndim - 1];
-    /* The stride stands behind the extents; without one the fault is shown at the last of them. */
+    /* The stride is behind the extents. Without one the fault is shown at the last extent. */
     const struct amp__expression *last = &expressions[arg->ndim - 1];
     if (arg->flags & AMP__STRIDED) AMP_TRY(evaluate(call, arg, ++last, &extents.row_stride));
     const char *wrong = measure(&extents, amp__dtype_size(arg->dtype));

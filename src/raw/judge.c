@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_config.verify: is what a 16-bit implementation made what the op's FP32 function made? And what of it is known. */
+/* amp_config.verify: compares the result of a 16-bit implementation with that of the FP32 function of the op, and keeps
+ * the results. */
 #include "context/findings.h"
 #include "context/op.h"
 #include "context/parts.h"
@@ -115,7 +116,7 @@ void amp__reference_judge(const struct amp__reference *reference, struct amp__op
     pthread_mutex_unlock(lock);
 }
 
-/* ---- what amp_health says ---- */
+/* ---- lines of amp_health ---- */
 
 struct told {
     size_t kinds, compared;

@@ -38,8 +38,8 @@ static bool changes_in_steps(const struct amp__casting *casting, const struct am
     return context->optimizers.n != 0;
 }
 
-/* A version for the time between two steps: what the host writes itself there (a file that it loads, an average that it
- * swaps in) is seen, whichever element it is. To read is less than to pack. Never 0, which is that of scopes. */
+/* Returns a version of the elements between two steps, so that a write by the host (a loaded file, a swapped average)
+ * is noticed in any element. Reading is cheaper than packing. Never 0, the version of scopes. */
 static uint64_t version_by_elements(const struct amp__param *param) {
     return amp__sum64(0, param->address, (size_t)param->size * sizeof(float)) | 1;
 }
@@ -122,7 +122,7 @@ static amp_status take_temporary(const struct amp__raw *raw, struct amp__raw_buf
     return AMP_OK;
 }
 
-/* In the first brackets: gradients and weights that are not what the op says it does with them. */
+/* Checks gradients and weights in the first brackets against the role that the op gives them. */
 static amp_status look_at_role(const struct amp__raw *raw, const struct amp__raw_buffer *buffer) {
     amp_context *context = raw->casting->context;
     const struct amp__op *op = raw->casting->op;
@@ -144,7 +144,7 @@ static amp_status look_at_role(const struct amp__raw *raw, const struct amp__raw
     return AMP_OK;
 }
 
-/* What an allocation left in a gradient: an op that assigns does not read it, and emulation adds to it. */
+/* Checks new gradients for old contents: an op that assigns does not read them, and emulation adds to them. */
 static void look_at_new(const struct amp__casting *casting, const struct amp__raw_buffer *buffer,
                         const struct amp__param *param) {
     const struct amp__extents *extents = &buffer->extents;
@@ -204,7 +204,7 @@ static amp_status enter_emulated(struct amp__raw *raw, struct amp__raw_buffer *b
 
 static amp_status enter_replaced(struct amp__raw *raw, struct amp__raw_buffer *buffer) {
     struct amp__casting *casting = raw->casting;
-    /* FP32 sums stay FP32; and an implementation could not tell a registered one from another: all come as they are */
+    /* FP32 sums stay FP32. An implementation could not distinguish a registered one, so all are passed as they are */
     if (buffer->flags & AMP__READ_WRITE) return AMP_OK;
     if (!(buffer->flags & AMP__WRITE)) AMP_TRY(from_cache(raw, casting, buffer));
     if (buffer->temporary) return AMP_OK;
@@ -214,7 +214,7 @@ static amp_status enter_replaced(struct amp__raw *raw, struct amp__raw_buffer *b
     return AMP_OK;
 }
 
-/* Room for one more buffer; it counts once raw->n does. What is in a device's memory is not for the CPU to read. */
+/* Makes room for one more buffer, which counts once raw->n does. Device memory is not read by the CPU. */
 static amp_status new_buffer(struct amp__raw *raw, float *host, struct amp__raw_buffer **out) {
     amp_device where;
     AMP_TRY(amp__places_where(&raw->casting->context->devices, host, &where));
@@ -234,7 +234,7 @@ static amp_status new_buffer(struct amp__raw *raw, float *host, struct amp__raw_
     return AMP_OK;
 }
 
-/* A weight whose FP32 block is not there. */
+/* Finds a weight with a released FP32 block. */
 static const struct amp__param *find_released(const struct amp__raw *raw, const float *address, uint64_t *offset) {
     const amp_context *context = raw->casting->context;
     if (!context->addresses.released) return NULL;
@@ -263,7 +263,8 @@ static amp_status enter_released(struct amp__raw *raw, struct amp__raw_buffer *b
     return amp_cast_list(&dst, &src, 1);
 }
 
-/* What the mode does not touch. Batch norm's parameters, statistics and their gradients stay FP32 in a 16-bit model. */
+/* True for buffers that the mode leaves alone. Parameters, statistics and gradients of batch norm stay FP32 in a 16-bit
+ * model. */
 static bool stays(const struct amp__raw *raw, const float *address, uint16_t flags, bool seed) {
     amp_context *context = raw->casting->context;
     uint64_t offset;
@@ -303,8 +304,8 @@ static amp_status enter(struct amp__raw *raw, struct amp__raw_buffer *buffer, bo
     return AMP_OK;
 }
 
-/* Two arguments on one buffer that the op updates through both see each other's writes, as without libamp: one
- * temporary. What would be lost is refused. */
+/* Shares a temporary: two arguments on one buffer that the op updates see each other's writes, as without libamp. An
+ * overlap that would lose writes is an error. */
 static amp_status share(struct amp__raw *raw, const struct amp__raw_buffer *buffer, const char *op, const char *name,
                         void **temporary, bool *shared) {
     const uint16_t written = AMP__WRITE | AMP__READ_WRITE;
@@ -325,7 +326,7 @@ static amp_status share(struct amp__raw *raw, const struct amp__raw_buffer *buff
     return AMP_OK;
 }
 
-/* ---- to be looked at: what the mode does not touch ---- */
+/* ---- probed buffers that the mode leaves alone ---- */
 
 static bool may_watch(const struct amp__raw *raw, const float *host) {
     amp_device where;
@@ -367,10 +368,10 @@ static amp_status enter_argument(struct amp__raw *raw, const struct amp__call *c
     return AMP_OK;
 }
 
-/* ---- what structs point to ---- */
+/* ---- buffers behind structs ---- */
 
-/* The same buffer again in the same role: the pointer follows what the first one got. Two roles for one buffer, or an
- * overlap in part, could not be kept whole. */
+/* Joins the same buffer in the same role: the pointer gets the temporary of the first one. Two roles for one buffer, or
+ * a partial overlap, are an error. */
 static amp_status join(struct amp__raw *raw, const amp_field *field, float *host, uint16_t flags, bool *joined) {
     for (size_t i = 0; i < raw->n; i++) {
         const struct amp__raw_buffer known = raw->buffers[i];

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amp_config.verify: a 16-bit implementation held against the op's own FP32 function. The function runs first, on
- * copies of all buffers, and its results are thrown away. Its inputs have the values that the implementation will get,
- * rounded and widened again: whatever differs is the implementation's own.
+ * amp_config.verify: a 16-bit implementation is compared with the FP32 function of the op. The function runs first, on
+ * copies of all buffers, and its results are dropped. Its inputs have the values for the implementation, rounded and
+ * widened again, so that every difference comes from the implementation.
  *
- * The first calls of each kind (integers, sizes, buffers that are there) are compared, and a call counts only if a
- * wrong implementation would have shown in it: zeros, constants, and numbers that 16 bits cannot hold prove nothing.
- * Distances are L2 norms over one buffer, of what the call changed there. Allowed are 16 units of roundoff of what FP32
- * changed: 2^-7 of it in fp16 and 2^-4 in bfloat16. Where the terms of a product cancel, that is less than rounding
- * makes. So a product may differ by (u + k * 2^-24) |A||B| too: u for the roundings of its terms, of which k are summed
- * in FP32. |A||B| is what the FP32 function makes of absolute values, wherever the op keeps its transposes and strides.
+ * The first calls of each kind (integers, sizes, present buffers) are compared, and a call counts only if it would have
+ * shown a wrong implementation: zeros, constants, and numbers beyond 16 bits prove nothing. Distances are L2 norms over
+ * one buffer, of the changes by the call. Allowed are 16 units of roundoff of the FP32 change: 2^-7 of it in fp16 and
+ * 2^-4 in bfloat16. If the terms of a product cancel, rounding exceeds that. So a product may also differ by (u + k *
+ * 2^-24) |A||B|, with u for the roundings of its terms, of which k are summed in FP32. |A||B| is the FP32 function of
+ * absolute values, for any transposes and strides of the op.
  */
 #include "call/call.h"
 #include "context/devices.h"
@@ -26,9 +26,9 @@ static bool is_constant(const struct amp__extents *extents, const float *a) {
     return extents->count > 1 && i == extents->count;
 }
 
-/* ---- what is compared ---- */
+/* ---- compared buffers ---- */
 
-/* A call's kind, and what the op may write without its being a result. */
+/* The kind of a call, and buffers that the op may write beside its results. */
 struct call_seen {
     struct amp__casting *casting;
     uint64_t key;
@@ -142,7 +142,7 @@ static amp_status pass_over(void *self, const amp_field *field) {
     return AMP_OK;
 }
 
-/* What structs point to is the call's copies now, and must not stay so. */
+/* Enters the rehearsal. Structs point to the copies of the call until it ends. */
 static amp_status enter(struct rehearsal *r) {
     memcpy(r->argv, r->bound->argv, sizeof r->argv);
     AMP_TRY(amp__raw_enter(&r->raw, r->bound, r->argv, r->pointers));
@@ -159,7 +159,7 @@ static amp_status enter(struct rehearsal *r) {
     return AMP_OK;
 }
 
-/* What did not change may be read-only. */
+/* Restores changed buffers only, since others may be read-only. */
 static void put_kept_back(const struct rehearsal *r) {
     for (const struct kept *kept = r->kept; kept; kept = kept->next)
         if (kept->copy && memcmp(kept->memory, kept->copy, kept->bytes))
@@ -175,7 +175,7 @@ static void put_back(const struct rehearsal *r) {
     temporaries->patched = NULL;
 }
 
-/* On what was there before; or on absolute values, and added to nothing. */
+/* Runs the function on the old contents, or on absolute values with zeros in place of them. */
 static void run(const struct rehearsal *r, bool absolute) {
     const struct amp__call *call = r->bound->call;
     struct amp__traps traps;
@@ -196,7 +196,7 @@ static void run(const struct rehearsal *r, bool absolute) {
     amp__traps_restore(&traps);
 }
 
-/* What the op reads: as FP32 gets it. */
+/* Returns the inputs of the op in FP32. */
 static const float *elements_of(const struct rehearsal *r, size_t i) {
     return r->before[i] ? r->before[i] : r->raw.buffers[i].host;
 }
@@ -255,7 +255,7 @@ static const float *nth_written(const struct rehearsal *r, size_t n) {
     return r->raw.buffers[i].temporary;
 }
 
-/* Threads may add in another order: a sixteenth of what may differ. */
+/* Compares two runs. Threads may add in another order: a sixteenth of the allowed difference. */
 static bool repeats(const struct amp__reference *reference, const struct rehearsal *r) {
     for (size_t i = 0; i < reference->n; i++) {
         const struct amp__outcome *out = &reference->outcomes[i];
@@ -296,7 +296,7 @@ static amp_status rehearse(struct amp__reference *reference, struct rehearsal *r
         pthread_mutex_unlock(lock);
         reference->n = 0;
     }
-    if (strays) reference->n = 0; /* told: the results are not whole */
+    if (strays) reference->n = 0; /* reported: the results are incomplete */
     if (!reference->n || !op->is_product) return AMP_OK;
     run(r, true);
     take_magnitudes(reference, r, sizes);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What reference.c, which runs an op's FP32 function, and judge.c, which compares, have in common. */
+/* Common parts of reference.c, which runs the FP32 function of an op, and judge.c, which compares. */
 #ifndef AMP_REFERENCE_H
 #define AMP_REFERENCE_H
 
@@ -21,20 +21,20 @@ struct amp__comparisons {
     const char *why;  /* none is compared any more; NULL: they are */
 };
 
-/* What FP32 made of one buffer. */
+/* The FP32 result for one buffer. */
 struct amp__outcome {
     const char *name;
     const float *host, *made;
     const float *before; /* of an updated one; NULL: zeros */
     struct amp__extents extents;
     double changed, norm, largest; /* norms of made - before, and of made */
-    double magnitude;              /* what may differ for |A||B|'s sake; 0: no product */
+    double magnitude;              /* allowed difference from |A||B| (0: no product) */
 };
 
 /* Why no call of the op is compared, whatever comes; NULL: that depends. */
 const char *amp__reference_never(const struct amp__op *op);
 
-/* Elements lie in rows, and what is between them is nobody's. */
+/* Returns the position of an element in rows. Gaps between rows are not accessed. */
 static inline int64_t amp__element_at(const struct amp__extents *extents, int64_t i) {
     const int64_t length = extents->shape[extents->ndim - 1];
     return extents->row_stride == length ? i : i / length * extents->row_stride + i % length;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amp_weights_release: the 16-bit copies become the only ones. What the host's FP32 blocks take in whole pages goes
- * back to the system; the addresses stay reserved, and unreadable, so that whoever reads there without libamp is
- * stopped, where zeros would be taken for weights.
+ * amp_weights_release: only the 16-bit copies remain. Whole pages of the FP32 blocks of the host are given back to the
+ * system. Their addresses stay reserved and unreadable, so that an access without libamp stops the program instead of
+ * taking zeros for weights.
  */
 #include "amp_raw.h"
 #include "common/spare.h"
@@ -53,7 +53,7 @@ static void drop_copies(const struct amp__addresses *addresses, size_t from, siz
 
 /* ---- pages ---- */
 
-/* Private, writable and no file's: what else is mapped there may be shared, or costs nothing. */
+/* Returns true for private, writable, anonymous pages. Others may be shared, or cost nothing. */
 static bool is_own(struct amp__pages pages) {
     struct amp__mapping mapping = { 0 };
     for (uintptr_t at = pages.begin; at < pages.end; at = mapping.to)
@@ -67,7 +67,7 @@ static amp_status protect(struct amp__pages pages, int access) {
     return AMP_OK;
 }
 
-/* It is advice: what the system does not take stays as it is. */
+/* Gives pages back. The system may ignore this advice. */
 static bool give(struct amp__pages pages) {
     if (pages.begin >= pages.end || !is_own(pages) || protect(pages, PROT_NONE) != AMP_OK) return false;
     if (!madvise((void *)pages.begin, pages.end - pages.begin, MADV_DONTNEED)) return true;
@@ -80,7 +80,7 @@ static bool give(struct amp__pages pages) {
 static void give_all(amp_context *context, uint64_t *bytes) {
     struct amp__addresses *addresses = amp__addresses_of(context);
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t last = 0, kept = 0; /* the end of the block before, and of what was given of it */
+    uintptr_t last = 0, kept = 0; /* end of the block before, and of its released part */
     for (size_t i = 0; i < addresses->n_ranges; i++) {
         const struct amp__range *range = &addresses->ranges[i];
         if (!range->param->released.data) continue;
@@ -120,7 +120,7 @@ amp_status amp__weights_release(amp_context *context, uint64_t *bytes) {
     return status;
 }
 
-/* What lay in the pages; the rest of a block was never touched, and may be read-only. */
+/* Restores the released pages from the copy. The rest of a block was not touched, and may be read-only. */
 static void widen(const struct amp__range *range, struct amp__pages pages) {
     const uintptr_t begin = range->begin > pages.begin ? range->begin : pages.begin;
     const uintptr_t end = range->end < pages.end ? range->end : pages.end;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Elements of raw buffers on their way into a call and back, by rows: what lies between rows is nobody's to touch. */
+/* Elements of raw buffers on their way into a call and back, by rows. Gaps between rows are not touched. */
 #include "amp_kernels.h"
 #include "raw/raw.h"
 

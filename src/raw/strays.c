@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amp_config.verify: gradients of parameters that nobody described. An argument of a backward that is a registered
- * gradient in one call is a gradient in its other calls too: of another parameter, or of an activation, which a later
- * backward reads. What no op reads until the bracket ends, in two brackets, is a parameter's.
+ * amp_config.verify: gradients of undescribed parameters. An argument of a backward op that is a registered gradient in
+ * one call is a gradient in its other calls too: of another parameter, or of an activation, which a later backward
+ * reads. One that no op reads before the end of the bracket, in two brackets, belongs to a parameter.
  */
 #include "common/map.h"
 #include "context/addresses.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * amp_config.verify: what a call does to its arguments, held against what the schema and the hook visit say of them.
- * What it only reads has the same bytes afterwards; what it writes begins as signalling NaNs, so that an element that
- * stays one was not written, and one that became quiet was read; memory of libamp's has guards around it.
+ * amp_config.verify: the accesses of a call are compared with the schema and the hook visit. Read-only buffers must
+ * have the same bytes afterwards. Written ones start as signalling NaNs: an element that stays one was not written, one
+ * that became quiet was read. Memory of libamp has guards around it.
  */
 #include "call/call.h"
 #include "common/map.h"
@@ -18,7 +18,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Signalling NaNs that no arithmetic makes: what reads one makes it quiet. */
+/* Signalling NaNs that no arithmetic produces. Reading one makes it quiet. */
 #define FILL_FP32 UINT32_C(0x7fa5c3d2)
 #define QUIET_FP32 (FILL_FP32 | UINT32_C(0x00400000))
 #define FILL_LOW UINT16_C(0x7f9b) /* a NaN as fp16 and as bfloat16 */
@@ -28,7 +28,7 @@ struct amp__watched {
     const char *name;
     char *memory;
     size_t rows, length, stride, width;
-    enum { READS, WRITES, UPDATES, GUARDED } role; /* GUARDED: nobody said what becomes of it */
+    enum { READS, WRITES, UPDATES, GUARDED } role; /* GUARDED: no described role */
     bool guarded;
     struct amp__param *summed; /* the op adds to the gradient of this parameter */
     uint64_t sum;  /* of the bytes before */
@@ -120,8 +120,7 @@ static amp_status add(struct amp__watch *watch, struct amp__casting *casting, st
     return AMP_OK;
 }
 
-/* Batch norm's parameters stay FP32, where the host says which they are: what its op reads and was re-typed is one of
- * which it did not. */
+/* Checks batch norm, whose parameters stay FP32 if the host marks them: a re-typed parameter of its op is unmarked. */
 static void check_norm(const struct amp__casting *casting, const struct amp__param *param) {
     const amp_context *context = casting->context;
     const struct amp__policy *policy = amp__policy_of(context);
@@ -133,7 +132,7 @@ static void check_norm(const struct amp__casting *casting, const struct amp__par
               "and was re-typed", casting->op->name, param->name);
 }
 
-/* Said to be written only, and yet weights, or a gradient: what is there is not filled over. */
+/* Returns true for weights or gradients described as written only. Their contents are not filled over. */
 static bool is_misdescribed(const struct amp__casting *casting, const struct amp__param *param,
                             const struct amp__param *gradient_of, const struct amp__raw_buffer *buffer) {
     amp_context *context = casting->context;
@@ -216,7 +215,7 @@ static amp_status add_handles(struct amp__watch *watch, struct amp__casting *cas
     return AMP_OK;
 }
 
-/* What another argument shows as well is not filled: the op may work in place. */
+/* Returns true if no other argument uses the buffer. Otherwise it is not filled, since the op may work in place. */
 static bool is_alone(const struct amp__watch *watch, const struct amp__watched *item) {
     for (size_t i = 0; i < watch->n; i++) {
         const struct amp__watched *other = &watch->items[i];
@@ -259,8 +258,8 @@ amp_status amp__watch_enter(struct amp__watch *watch, const struct amp__probed *
 
 /* ---- does it add? ---- */
 
-/* What stands in a gradient when it is asked, and then its negative: far above any sum of the op's. It is a number, for
- * NaN outlives a product with 0 (c = beta * c + s); and a bound that the op may put on its sums has both signs, too. */
+/* The contents of a gradient in a probe, and then their negative: far above any sum of the op, but a number, since a
+ * NaN would survive a product with 0 (c = beta * c + s). Both signs, since the op may bound its sums on either side. */
 static const float standing = 0x1p100f;
 enum { PROBES = 4 }; /* calls for each gradient */
 
@@ -369,7 +368,7 @@ static bool look_at_written(const struct amp__watched *item, const struct amp__o
     return !unwritten && !read;
 }
 
-/* Guards, and what lies between rows: `visit` gets each element of them that was written. */
+/* Called for each written element of guards and gaps between rows. */
 typedef void stray(const struct amp__watched *item, const char *element);
 
 static size_t each_stray(const struct amp__watched *item, stray *visit) {
@@ -390,8 +389,8 @@ static void hand_on(const struct amp__watched *item, const char *element) {
     memcpy((char *)item->host + (element - item->memory), element, item->width);
 }
 
-/* Each element as FP32 begins where the 16-bit one would stand twice as far in; nothing is behind the last. An element
- * that is the fill in both halves is none. */
+/* Returns true if the op wrote FP32: each element would begin at twice its 16-bit offset, and the last half stays
+ * unwritten. An element with the fill in both halves is unwritten. */
 static bool is_fp32(const struct amp__watched *item) {
     const char *end = item->memory + span_of(item) + item->guard;
     for (size_t row = 0; row < item->rows; row++)
