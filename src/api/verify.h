@@ -64,7 +64,7 @@ struct amp__verification {
 
 /* ---- verify_compare.c ---- */
 
-/* Does the wired pass differ from the plain one by more than it may? An event if not; else findings and an error. But
+/* Does the wired pass differ from the plain one by more than it may? An event if not, else findings and an error. But
  * first: does the plain one repeat itself? */
 amp_status amp__verify_judge(const struct amp__verification *v);
 

@@ -34,14 +34,14 @@ struct amp__opening {
     bool with_loss;
     enum amp__carrier carrier;
     uint64_t seeds_before;      /* progress.seeds_shown at its begin */
-    float carried;              /* scale of gradients that were delayed, which becomes the bracket's; 0: none */
+    float carried;              /* scale of gradients that were delayed, which becomes the bracket's (0: none) */
     void *temporary[2];         /* scaled loss and its FP32 cast, ours until the end */
     struct amp__thread *thread; /* that began it: its floating-point traps are masked */
 };
 
 /* Checks that earlier brackets of the loss delayed. */
 struct amp__unchecked {
-    bool *by_optimizer; /* optimizers with a delayed check; NULL: never any */
+    bool *by_optimizer; /* optimizers with a delayed check (NULL: never any) */
     bool found_inf;
     const struct amp__param *first; /* first parameter with a non-finite gradient */
 };

@@ -227,7 +227,7 @@ amp_status amp__fused_device_squares(const struct amp__optimizer *optimizer, dou
     return AMP_OK;
 }
 
-/* of_all: known here; NULL: all is on this device, which finds it. */
+/* of_all: known here. NULL: all is on this device, which finds it. */
 static amp_status step_on_device(const struct amp__optimizer *optimizer, const struct amp__optim_on_device *part,
                                  const float *of_all) {
     const struct amp__optim *optim = optimizer->optim;

@@ -48,7 +48,7 @@ amp_status amp__home_refuse_capture(const amp_context *context, const char *func
         "It needs optimizers that skip on the device (amp_optimizer.fused or AMP_OPTIMIZER_SKIPS_ON_DEVICE) with all " \
         "parameters there, the hook scale_by or AMP_HOST_SEEDS_ON_DEVICE, and no ranks, or ranks that agree there "    \
         "(the hook reduce_on_device)"
-/* The scale that the loss is to be multiplied with, where only a device knows it; else NULL. */
+/* The scale that the loss is to be multiplied with, where only a device knows it, else NULL. */
 const float *amp__home_device_scale(const struct amp__bracket *bracket);
 /* One over the scale: the open bracket's, else the present one. */
 amp_factor amp__home_inverse(const struct amp__bracket *bracket);

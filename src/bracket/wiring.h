@@ -25,7 +25,7 @@ void amp__wiring_tell_stayed(struct amp__optimizer *optimizer);
 /* At a static scale of 1, when no step is skipped: reports now and then. Returns true if the step will use non-finite
  * gradients. */
 bool amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__grads_result *result);
-/* Where skips do not end: a parameter that is itself not finite; NULL: none is. */
+/* Where skips do not end: a parameter that is itself not finite. NULL: none is. */
 const struct amp__param *amp__wiring_nonfinite_param(const amp_context *context);
 
 #endif

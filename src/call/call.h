@@ -39,7 +39,7 @@ struct amp__temporaries {
 struct amp__casting {
     amp_context *context;
     const amp_host *host;
-    struct amp__op *op; /* for the counters; may be NULL */
+    struct amp__op *op; /* for the counters (may be NULL) */
     struct amp__thread *thread;
     struct amp__temporaries *temporaries;
     size_t capacity; /* temporaries this call can need at most */
@@ -80,7 +80,7 @@ void amp__casting_keep(struct amp__casting *casting, const struct amp__param *pa
 bool amp__cached_enter(struct amp__op *op, const struct amp__call *call, const uint8_t *types,
                        const struct amp__ruling *ruling, void **argv, void **handles);
 void amp__cached_leave(struct amp__op *op, const struct amp__call *call);
-/* The same for one handle outside a wrapped call: its cast, valid until the cache is left; NULL: the cache has none,
+/* The same for one handle outside a wrapped call: its cast, valid until the cache is left. NULL: the cache has none,
  * nothing has happened. */
 void *amp__cached_enter_one(amp_context *context, const amp_host *host, const struct amp__thread *thread, void *tensor,
                             amp_dtype to);

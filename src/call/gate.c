@@ -112,7 +112,7 @@ struct shape {
 struct look {
     const struct amp__op *op;
     struct shape before; /* the handle before this one */
-    double product[3];   /* m, n and k of the first two neighbours that can be multiplied; 0: none yet */
+    double product[3];   /* m, n and k of the first two neighbours that can be multiplied (0: none yet) */
     double elements;     /* floating ones, of all arguments */
     double read[2], written; /* raw buffers: the two largest that are read, the largest that is written */
     bool elsewhere;      /* not on a CPU */

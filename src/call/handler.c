@@ -32,7 +32,7 @@ struct plan {
     struct amp__ruling ruling; /* its target is the type that the operands have after it, if they have one */
     size_t tensors;                /* handles that could be cast, at least as many as there are */
     amp_fn function;               /* that shall run */
-    amp_dtype handed_on;           /* the type that the op's handles get after it; DEFAULT: as they come */
+    amp_dtype handed_on;           /* the type that the op's handles get after it (DEFAULT: as they come) */
     bool rounds;                   /* emulate: results are rounded to the target */
     bool forward;                  /* a model's, not an op's */
     uint8_t mode;                  /* enum amp__raw_mode */

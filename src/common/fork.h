@@ -14,7 +14,7 @@
 /* Zeroed: not there. In the same block as its mutex. */
 struct amp__forkable {
     pthread_mutex_t *mutex;
-    void (*in_child)(void); /* called in each child, with all mutexes locked; NULL: nothing to do. Set before add */
+    void (*in_child)(void); /* called in each child, with all mutexes locked (NULL: nothing to do. Set before add) */
     struct amp__forkable *next, **link;
 };
 

@@ -40,7 +40,7 @@ struct amp__mark {
     struct amp__scope_state saved;
     const void *owner; /* context of the wrapper, which must not end meanwhile */
     struct amp__traps traps;       /* masked for the op that runs in the frame; put back if it was jumped over */
-    void (*abandoned)(void *user); /* called if the frame was jumped over; may be NULL */
+    void (*abandoned)(void *user); /* called if the frame was jumped over (may be NULL) */
     void *user;
 };
 

@@ -29,7 +29,7 @@ struct amp__addresses {
 
     struct amp__range *grads;       /* sorted addresses of FP32 gradients (gradients.c); under the context's lock */
     size_t n_grads, grads_capacity; /* under the context's lock */
-    struct amp__strays *strays;     /* raw/strays.c, under the context's lock; NULL: none yet */
+    struct amp__strays *strays;     /* raw/strays.c, under the context's lock (NULL: none yet) */
 };
 
 #endif

@@ -14,7 +14,7 @@ struct amp__probe;
 /* The places for probes (probe.h) that take part in a call. */
 enum amp__probe_slot { AMP__PROBE_VERIFY, AMP__PROBE_OBSERVE, AMP__PROBES };
 
-/* Its implementations besides the slot's own function; NULL: none. */
+/* Its implementations besides the slot's own function. NULL: none. */
 struct amp__op_functions {
     amp_fn fp16, bf16, fp32;
 };
@@ -29,7 +29,7 @@ struct amp__op_types {
 
 /* The data of gate.c for an op. */
 struct amp__op_gate {
-    _Atomic(uint64_t) least;  /* size of a call that runs low; 0: no call is held back */
+    _Atomic(uint64_t) least;  /* size of a call that runs low (0: no call is held back) */
     _Atomic(uint8_t) source;  /* enum amp__gate_source */
     bool applies;             /* calls are held back by their size */
     _Atomic(int32_t) capability; /* of the last GPU that multiplied for it: 10 * major + minor */
@@ -59,13 +59,13 @@ struct amp__op {
     amp_class listed; /* class at levels that cast ops */
     const char *reason; /* why it has that class, for explain */
     bool is_backward;   /* backward_of: obeys its class inside backward too */
-    const struct amp__op *forward; /* the first op with the name in backward_of; NULL: not a backward */
+    const struct amp__op *forward; /* the first op with the name in backward_of (NULL: not a backward) */
     amp_fn *slot;
     struct amp__op_functions functions;
     const void *on_failure, *on_skip;
     bool wrapped;
-    const struct amp__op *shares; /* the op of an earlier model that takes this slot's calls; NULL: none */
-    size_t wrap; /* 1 + its number in the context's patch; 0: it was not added to it */
+    const struct amp__op *shares; /* the op of an earlier model that takes this slot's calls (NULL: none) */
+    size_t wrap; /* 1 + its number in the context's patch (0: it was not added to it) */
     void *target; /* struct amp__model or amp__optimizer it belongs to */
 
     uint8_t raw_mode; /* enum amp__raw_mode: the handling of its raw buffers */
@@ -77,7 +77,7 @@ struct amp__op {
     bool is_product; /* by the lists or AMP_OP_MATMUL: sums of products, or backward of such */
     struct amp__comparisons *comparisons; /* verify: with its FP32 function; under the context's lock */
 
-    const struct amp__probe *glance; /* enters each call as it comes: the gate's watch on GPUs; NULL: none */
+    const struct amp__probe *glance; /* enters each call as it comes: the gate's watch on GPUs (NULL: none) */
     _Atomic(const struct amp__probe *) probes[AMP__PROBES]; /* NULL: none in this slot */
 
     struct amp__op_types types;
@@ -116,7 +116,7 @@ static inline bool amp__visits(const struct amp__op *op) {
 }
 /* Handles inside structs are operands too. Hosts of raw buffers alone have no cast, and no handles. */
 static inline bool amp__looks_for_handles(const struct amp__op *op) { return op->host->cast && amp__visits(op); }
-amp_fn amp__op_low(const struct amp__op *op); /* its implementation for the level's 16-bit type; NULL: none */
+amp_fn amp__op_low(const struct amp__op *op); /* its implementation for the level's 16-bit type (NULL: none) */
 
 struct amp__model {
     amp_model *user;

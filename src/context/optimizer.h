@@ -59,7 +59,7 @@ struct amp__scans {
     size_t missing;      /* parameters without a gradient at the last scan */
     uint8_t steps;       /* after which gradients that stayed were searched */
     bool step_noted;     /* their sums were noted after the last step */
-    const struct amp__param *stayed; /* a parameter with a gradient that survived a step; NULL: none known */
+    const struct amp__param *stayed; /* a parameter with a gradient that survived a step (NULL: none known) */
 };
 
 enum amp__noted {
@@ -85,7 +85,7 @@ struct amp__optimizer {
     amp_host host;
     struct amp__param **params;
     size_t n_params, params_capacity; /* 0: n_params */
-    struct amp__optim *optim;         /* libamp's own; NULL: the host steps */
+    struct amp__optim *optim;         /* libamp's own (NULL: the host steps) */
 
     bool sharded;         /* AMP_OPTIMIZER_SHARDED */
     bool holds;           /* AMP_OPTIMIZER_HOLDS_MASTERS */

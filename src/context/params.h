@@ -29,7 +29,7 @@ struct amp__params {
     struct amp__id_entry *by_id;         /* open addressing */
     size_t table_mask, table_used;       /* size of both tables - 1; handles in them */
     struct amp__apart apart;
-    size_t listed_for; /* 1 + the optimizer of amp__param.listed_by; 0: none */
+    size_t listed_for; /* 1 + the optimizer of amp__param.listed_by (0: none) */
     bool has_norm;     /* a parameter of batch norm */
 };
 

@@ -14,7 +14,7 @@ struct amp__casting;
 /* One raw buffer of one call. */
 struct amp__raw_buffer {
     float *host;
-    void *temporary; /* temporary for the op; NULL: the buffer of the host */
+    void *temporary; /* temporary for the op (NULL: the buffer of the host) */
     const char *name;
     uint16_t flags;  /* AMP__WRITE, AMP__READ_WRITE: the use by the op */
     bool scratch;    /* a workspace that is not read afterwards */

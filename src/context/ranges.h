@@ -16,7 +16,7 @@ static inline struct amp__param *amp__param_at(const struct amp__addresses *addr
 }
 /* Do parameters of both lie in the same memory? */
 bool amp__ranges_meet(const amp_context *a, const amp_context *b);
-/* Elements from there to the end of the parameter or gradient that it points into; 0: of none. */
+/* Elements from there to the end of the parameter or gradient that it points into. 0: of none. */
 amp_status amp__range_rest(amp_context *context, const void *address, int64_t *rest);
 
 /* ---- gradients.c: gradients from the hook grad ---- */

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* How many bytes of UTF-8 begin here; 0: they are none. */
+/* How many bytes of UTF-8 begin here. 0: they are none. */
 static int sequence(const unsigned char *p) {
     const int n = *p < 0x80         ? 1
         : *p >= 0xc2 && *p < 0xe0   ? 2

@@ -23,7 +23,7 @@ struct amp__elements {
     amp_device device;
     int32_t ndim;
     const int64_t *shape;   /* the host's: until the next call of a hook */
-    const int64_t *strides; /* the same; NULL: one compact block */
+    const int64_t *strides; /* the same (NULL: one compact block) */
 };
 /* Reads a view from the host. First half of amp__host_find. */
 amp_status amp__host_view(const amp_host *host, void *tensor, const char *name, amp_tensor_view *view);

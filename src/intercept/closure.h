@@ -25,7 +25,7 @@ struct amp__client {
     amp__handler handler;
     void *user;
     /* Under the mutex only. */
-    const amp_context *reserved_for; /* from add to undo; NULL: free for the next */
+    const amp_context *reserved_for; /* from add to undo (NULL: free for the next) */
     const char *what;
 };
 
@@ -42,7 +42,7 @@ struct amp__closure {
     struct amp__closure *next_at, *next_by_code, *next_idle, **idle_link; /* closures.c */
     amp_fn *slot;              /* present or last slot */
     amp_fn saved;              /* the slot's bits before; not `original` if those were a closure of ours */
-    uint32_t n_reserved;       /* clients; 0: idle */
+    uint32_t n_reserved;       /* clients (0: idle) */
     bool installed; /* committed, and not undone */
     bool in_copy;   /* nothing is written into the slot: its wrapper lives in copies of the table */
 };

@@ -61,7 +61,7 @@ struct amp__list_call {
     const amp_optim_tensors *tensors;    /* likewise; moments that the rule has not are NULL */
     uint32_t *first;      /* with found_inf: lowered to the least base + i of a tensor that was not finite; or NULL */
     uint32_t base;
-    const float *only_if; /* CAST: nothing happens unless it is not 0; NULL: it happens */
+    const float *only_if; /* CAST: nothing happens unless it is not 0 (NULL: it happens) */
     bool passes_over;     /* OPTIM: a tensor without gradient data is not updated, nor is its step count */
     amp_dtype low; /* ROUND, RECONCILE: fp16 or bf16 */
     const amp_pack_args *pack;     /* PACK: one of these, of libamp's size */

@@ -30,7 +30,7 @@ amp_matmul_args amp__matmul_item(const amp_matmul_args *g, int64_t i);
 bool amp__matmul_offload(const amp_matmul_args *g, amp_status *status);
 
 /* amp_matmul for operands on a device: *g is as amp__matmul_read leaves it. explained NULL: the work is started on
- * g->stream; else how it would be done is added there. */
+ * g->stream, else how it would be done is added there. */
 amp_status amp__device_matmul(const amp_matmul_args *g, amp__text *explained);
 
 /* 1 if GPU `id` multiplies this type by tensor cores, 0 if not, -1 if that is not known; *capability: 10 * major +

@@ -17,7 +17,7 @@ struct sums {
     const amp_span *src;
     bool check; /* of src * scale * factor, with a check for non-finite products */
     float scale, factor;
-    double *blocks; /* the sums of all blocks in order; NULL: on one thread */
+    double *blocks; /* the sums of all blocks in order (NULL: on one thread) */
     _Atomic uint32_t nonfinite;
 };
 

@@ -21,7 +21,7 @@ struct job {
     const struct amp__kernels *k;
     const amp_span *src;
     amp_statistics *statistics;
-    struct sums *blocks; /* of all blocks in order; NULL: on one thread */
+    struct sums *blocks; /* of all blocks in order (NULL: on one thread) */
     pthread_mutex_t mutex; /* for entries that are cut */
 };
 

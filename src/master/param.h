@@ -46,7 +46,7 @@ struct amp__lent {
 };
 
 struct amp__gradient {
-    void *handle;  /* the host's gradient that `master` is the exact value of; NULL: `master` holds nothing */
+    void *handle;  /* the host's gradient that `master` is the exact value of (NULL: `master` holds nothing) */
     uint8_t state; /* enum amp__grad_state */
     uint8_t aside[AMP__ASIDE_TIMES]; /* enum amp__aside for each of `kept` */
     uint8_t first;    /* enum amp__first */
@@ -61,7 +61,7 @@ struct amp__gradient {
         void *handle, *given;  /* given: the handle that was to be unscaled by work that was added to a place */
         uint64_t version;      /* of the handle at the bracket's end */
         float inverse, factor; /* the gradient is that times inverse, times factor (clipping; 1) */
-        const float *device_inverse; /* on a device: that times this; NULL: inverse */
+        const float *device_inverse; /* on a device: that times this (NULL: inverse) */
         double squares;        /* their sum of squares, before factor */
     } left;
     struct amp__set_aside kept[AMP__ASIDE_TIMES];
@@ -73,7 +73,7 @@ struct amp__gradient {
     amp_storage lent;       /* the block that lies under lent.grad during a step */
     amp_storage with_gaps;  /* lent.grad has gaps: this block with the same gaps is exchanged instead of `master` */
     void *flat;             /* compact copy of a gradient that is not compact */
-    amp_dtype flat_dtype;   /* of this type; kept for the next time */
+    amp_dtype flat_dtype;   /* of this type, kept for the next time */
     amp_storage spare[3];   /* on a device: blocks that are kept for the next bracket */
 };
 
@@ -126,7 +126,7 @@ struct amp__param {
     uint64_t unfit;             /* finite FP32 weights that became infinite */
     struct amp__looked {        /* bracket/wiring.c, when it last looked: */
         bool zeros;             /* at its gradient; */
-        uint64_t sum;           /* at its elements, if no optimizer lists it, else at its gradient; 0: it had none */
+        uint64_t sum;           /* at its elements, if no optimizer lists it, else at its gradient (0: it had none) */
     } looked;
 };
 
@@ -372,7 +372,7 @@ static inline bool amp__grads_takes_factor(const struct amp__param *param) {
 struct amp__grad_for_step {
     amp_span span;
     float inverse, factor;
-    const float *device_inverse; /* on a device, in place of inverse; NULL: inverse */
+    const float *device_inverse; /* on a device, in place of inverse (NULL: inverse) */
     double squares; /* sum of squares of the products */
     bool has_squares; /* where they are known */
 };

@@ -161,7 +161,7 @@ static void take_buffers(struct amp__seen_call *seen, const struct amp__probed *
 
 /* ---- handles ---- */
 
-/* A compact one on a device, which counts it itself; else place is NULL, and statistics are here. */
+/* A compact one on a device, which counts it itself, else place is NULL, and statistics are here. */
 struct counted {
     struct amp__elements elements;
     struct amp__place *place;

@@ -120,7 +120,7 @@ void amp__observe_gradient(amp_context *context, const void *memory) {
 
 /* ---- backward without ops: the order reported by the host, else the reverse of forward ---- */
 
-/* Under the lock; NULL: there is no memory. */
+/* Under the lock. NULL: there is no memory. */
 static struct amp__use *use_of(struct amp__observer *observer, const struct amp__param *param) {
     if (!param) return &observer->nobody;
     if (param->index >= observer->n_uses) {

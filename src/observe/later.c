@@ -42,7 +42,7 @@ struct amp__pending {
 
 /* ---- counting ---- */
 
-/* Of the thread's stream there; NULL: they cannot be had, as while a graph is being captured. */
+/* Of the thread's stream there. NULL: they cannot be had, as while a graph is being captured. */
 static struct amp__counts *counts_on(struct amp__observer *observer, struct amp__place *place) {
     void *stream = NULL;
     bool capturing = true;

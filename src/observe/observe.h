@@ -52,7 +52,7 @@ struct amp__seen_call {
     bool got_bad, made_bad; /* NaN or +infinity: -infinity alone is how masks are written */
     int32_t cause; /* AMP_CAUSE_*, once it was judged */
     const void *got, *made; /* memory, as the host has it, of the first input and output that are not finite */
-    struct amp__later_call *later; /* a device counts some of its tensors; NULL: none */
+    struct amp__later_call *later; /* a device counts some of its tensors (NULL: none) */
     uint32_t n;      /* arguments; those beyond the room are not remembered */
     amp_seen_argument arguments[AMP_SEEN_ARGUMENTS];
 };
@@ -77,7 +77,7 @@ struct amp__later {
 struct amp__decided_bracket {
     uint64_t number; /* of its loss, from 1 on */
     bool skips, overflowed; /* as far as the host knows: */
-    const struct amp__device_scaler *on_device; /* in this place's memory, which knows; NULL: the host does */
+    const struct amp__device_scaler *on_device; /* in this place's memory, which knows (NULL: the host does) */
     const struct amp__place *place;
     uint32_t loss_id;
 };
@@ -115,14 +115,14 @@ struct amp__observer {
     uint64_t iterations; /* ended, observed or not */
     uint64_t observed;   /* begun */
     uint64_t seen_iterations; /* observed, and over */
-    struct amp__survey *survey; /* the last one; NULL: none yet */
+    struct amp__survey *survey; /* the last one (NULL: none yet) */
     uint32_t armed;      /* to be observed because of a skip */
     uint64_t bytes, left_out;
     struct amp__before *before; /* values before the step whose updates are observed, until that step */
     uint64_t before_of;         /* and the bracket that it follows */
     struct amp__later later;
     struct amp__coming_decision decision;
-    uint64_t *skips_known; /* by loss: one more than the skips that devices decided, as far as is known; 0: none yet */
+    uint64_t *skips_known; /* by loss: one more than the skips that devices decided, as far as is known (0: none yet) */
     struct amp__due { /* reports that wait for counts */
         bool bracket, updates; /* there are some */
         uint64_t number, updates_of; /* of brackets, as the trace counts */
@@ -139,17 +139,17 @@ struct amp__observer {
     struct amp__use {              /* by parameter: the last call of forward that used it */
         const struct amp__op *op;
         uint64_t call;
-        uint64_t made; /* position of its gradient in the order of backward, from 1; 0: not reported by the host */
+        uint64_t made; /* position of its gradient in the order of backward, from 1 (0: not reported by the host) */
         const struct amp__op *accused; /* op of the last reported culprit with this parameter */
-        int32_t accused_cause;         /* and its cause; 0: none */
+        int32_t accused_cause;         /* and its cause (0: none) */
     } *uses, nobody;   /* of an overflow without a parameter */
     size_t n_uses;
     struct amp__suspect suspects[AMP__SUSPECTS]; /* the first of each kind */
     struct amp__trail trails[AMP__TRAILS]; /* trail i at i % AMP__TRAILS */
     size_t n_trails, n_roots; /* of this iteration; roots: those that found room */
     struct amp__seen_call roots[AMP__ROOTS]; /* arithmetic that made -infinity of finite values */
-    uint64_t finite_in;  /* the last bracket in which all observed weights were finite; 0: none */
-    uint64_t stepped_on; /* first bracket after it with a step on non-finite gradients; 0: none */
+    uint64_t finite_in;  /* the last bracket in which all observed weights were finite (0: none) */
+    uint64_t stepped_on; /* first bracket after it with a step on non-finite gradients (0: none) */
     uint64_t since, since_least; /* the bracket from which on a weight is not finite, and the first it can be; 0 */
     bool suspect_written;          /* by an op that was seen */
     const struct amp__param *suspect_param; /* first parameter in the order of backward with a non-finite gradient */
@@ -199,7 +199,7 @@ void amp__observe_next(amp_context *context);
 void amp__observe_collect(amp_context *context);
 /* Is it to be looked at, by its name? */
 bool amp__observe_wants(const struct amp__observer *observer, uint32_t what, const char *name);
-/* The entry of an op's argument, or of a parameter; NULL: there is no room for a new one. */
+/* The entry of an op's argument, or of a parameter. NULL: there is no room for a new one. */
 struct amp__seen *amp__observe_op(struct amp__observer *observer, const struct amp__op *op, const char *name,
                                   uint32_t what);
 struct amp__seen *amp__observe_param(struct amp__observer *observer, const struct amp__param *param, uint32_t what);
@@ -244,7 +244,7 @@ void amp__later_call_ended(const struct amp__seen_call *seen);
 void amp__later_send(struct amp__observer *observer);
 /* All of it is entered, as if it had been seen at once, but for gradients that no step got; waits. */
 void amp__later_receive(struct amp__observer *observer, bool skipped);
-/* FP32, in memory of the parameter's place; NULL: it cannot be had. */
+/* FP32, in memory of the parameter's place. NULL: it cannot be had. */
 float *amp__later_copy(struct amp__observer *observer, const struct amp__param *param, const amp_span *weights);
 void amp__later_forget(struct amp__observer *observer);
 /* Before the places end. */

@@ -26,7 +26,7 @@ struct amp__properties {
     amp_switch verify, observe;
     const char *trace; /* borrowed: for amp_initialize alone */
     struct amp__scaler_settings scaler;
-    float unused_init_scale; /* amp_config.init_scale where the loss scale is static; 0: not set */
+    float unused_init_scale; /* amp_config.init_scale where the loss scale is static (0: not set) */
 };
 
 /* A row of AMP_LEVEL_MAP: the defaults of a level. Code tests these properties, not the names of levels. */

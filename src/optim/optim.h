@@ -69,7 +69,7 @@ struct amp__optim_tensor {
     double squares;          /* sum of squares of the gradient, if has_squares */
     float grad_norm;         /* L2 norm of the gradient, if has_norm */
     bool has_squares, has_norm; /* if they are known: else they are computed where they are needed */
-    const struct amp__powers *powers; /* of this step or of another; NULL: none */
+    const struct amp__powers *powers; /* of this step or of another (NULL: none) */
     bool stream;             /* the step reads and writes more than the caches hold */
     void *elements, *spread; /* the caller's own */
 };
@@ -112,7 +112,7 @@ struct amp__optim_state {
     uint64_t size; /* elements of the parameter */
     uint64_t steps; /* where `place` is set, those of the last look at the device */
     uint32_t group;
-    struct amp__place *place; /* place with the moments; NULL: the CPU */
+    struct amp__place *place; /* place with the moments (NULL: the CPU) */
 };
 
 /* Parameters on one device (bracket/fused_device.c): they are stepped there, group by group. */

@@ -18,20 +18,20 @@ struct amp__comparisons {
         uint32_t tried, compared;
     } kinds[AMP__KINDS];
     uint64_t further; /* calls of kinds for which there was no room */
-    const char *why;  /* none is compared any more; NULL: they are */
+    const char *why;  /* none is compared any more (NULL: they are) */
 };
 
 /* The FP32 result for one buffer. */
 struct amp__outcome {
     const char *name;
     const float *host, *made;
-    const float *before; /* of an updated one; NULL: zeros */
+    const float *before; /* of an updated one (NULL: zeros) */
     struct amp__extents extents;
     double changed, norm, largest; /* norms of made - before, and of made */
     double magnitude;              /* allowed difference from |A||B| (0: no product) */
 };
 
-/* Why no call of the op is compared, whatever comes; NULL: that depends. */
+/* Why no call of the op is compared, whatever comes. NULL: that depends. */
 const char *amp__reference_never(const struct amp__op *op);
 
 /* Returns the position of an element in rows. Gaps between rows are not accessed. */

@@ -33,7 +33,7 @@ struct amp__watched {
     struct amp__param *summed; /* the op adds to the gradient of this parameter */
     uint64_t sum;  /* of the bytes before */
     char *before;  /* a copy */
-    float *host;   /* the host's memory behind a copy; NULL: it is `memory` itself */
+    float *host;   /* the host's memory behind a copy (NULL: it is `memory` itself) */
     bool is_output; /* emulated: without verify the op writes into the host's memory itself */
     size_t guard;  /* bytes on each side of it */
 };

@@ -40,7 +40,7 @@ struct amp__scaler {
     float scale;              /* the next bracket's; min_scale..max_scale while dynamic, never 0, never infinite */
     float next_scale;         /* mxnet: decided by the last bracket, in effect after the next; else equal to `scale` */
     uint32_t unskipped;       /* clean brackets since overflow or growth (torch: _growth_tracker, jmp: counter) */
-    uint32_t hysteresis_left; /* how many overflows until one backs off, that one included; 1: the next does */
+    uint32_t hysteresis_left; /* how many overflows until one backs off, that one included (1: the next does) */
     uint32_t skips_in_row;
     uint64_t clean_run; /* deepspeed: clean brackets since the last overflow, which growth does not reset
                            (cur_iter - last_overflow_iter of the original); else 0 */
@@ -198,7 +198,7 @@ struct amp__device_scaler {
     /* exchanged by the ranks at the end of a bracket, by maximum, with `found`. Above 0: yes */
     float gave_up;       /* an error, or a cancel */
     float ended;         /* no cancel; yes, but for a cancel's moment */
-    /* set by the kernels of the open bracket and of earlier ones with a delayed check; 0: all finite */
+    /* set by the kernels of the open bracket and of earlier ones with a delayed check. 0: all finite */
     float found;
     uint32_t first;      /* least number of a tensor that was not finite, with `found`; else AMP__NO_TENSOR */
     float inverse;       /* of the scale that the open bracket has, or the next one will */

@@ -37,7 +37,7 @@ bool amp__token_is(const struct amp__token *token, const char *text);
 /* Advances over the token if it is `text`. */
 bool amp__lexer_take(struct amp__lexer *lexer, const char *text);
 
-/* AMP_ERR_SCHEMA in the form that schema.h shows. `at`: the fault, in lexer->text. `hint` follows the caret; NULL:
+/* AMP_ERR_SCHEMA in the form that schema.h shows. `at`: the fault, in lexer->text. `hint` follows the caret. NULL:
  * none. */
 amp_status amp__lexer_fault(const struct amp__lexer *lexer, const char *at, const char *hint, const char *format, ...)
     AMP_PRINTF(4, 5);

@@ -45,7 +45,7 @@ static bool is_joined(const struct amp__token *name, const char *prefix, const s
 }
 
 /* Which integer says how long a list is decides where libamp stops reading the host's memory: no guessing. A name made
- * of the list's is certain; else it is the integer behind the list or the one named n, if these are not two. */
+ * of the list's is certain, else it is the integer behind the list or the one named n, if these are not two. */
 static amp_status find_count(struct amp__parser *p, uint32_t list) {
     int found = -1, candidates = 0;
     for (uint32_t i = 0; i < p->n_args; i++) {

@@ -16,7 +16,7 @@ struct amp__parser {
     struct amp__token name; /* the op's */
     struct amp__token names[AMP__MAX_ARGS];
     struct amp__arg args[AMP__MAX_ARGS], ret;
-    struct amp__token extents[AMP__MAX_ARGS]; /* the first token of the argument's extents; length 0: it has none */
+    struct amp__token extents[AMP__MAX_ARGS]; /* the first token of the argument's extents (length 0: it has none) */
     struct amp__struct structs[AMP__MAX_ARGS + 1]; /* that the schema names; strings are the caller's */
     uint32_t n_args, n_structs;
     uint32_t n_expressions, n_operations; /* of all buffers */
@@ -37,7 +37,7 @@ struct amp__type;
 amp_status amp__parser_take_buffer(struct amp__parser *p, struct amp__arg *arg, const struct amp__type *type,
                                    const char *const_at);
 /* Reads the extents of an argument once more, from p->extents[arg] on, this time looking names up. `expressions` and
- * `operations` are moved on; NULL: only checks. */
+ * `operations` are moved on. NULL: only checks. */
 amp_status amp__parser_compile(const struct amp__parser *p, uint32_t arg, struct amp__expression **expressions,
                                struct amp__operation **operations);
 

@@ -19,7 +19,7 @@ static const char *const words[N_WORDS] = { "unsigned", "signed", "char", "short
 struct declared {
     uint8_t n[N_WORDS]; /* how often each of the words stood there */
     bool is_number, is_const, is_array, is_function;
-    char tag;                      /* of struct, union or enum the first letter; 0: a typedef's name */
+    char tag;                      /* of struct, union or enum the first letter (0: a typedef's name) */
     struct amp__token base, name;  /* base: if it is no number */
     uint32_t stars;
 };

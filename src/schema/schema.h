@@ -83,7 +83,7 @@ struct amp__schema {
 };
 
 /*
- * `structs`: what `struct x` may name (amp.h: amp_struct; the stride is structs[0].struct_size); NULL and 0: nothing.
+ * `structs`: what `struct x` may name (amp.h: amp_struct; the stride is structs[0].struct_size). NULL and 0: nothing.
  * What the schema uses of it is copied. AMP_ERR_SCHEMA with a message of the form
  *     linear: expected a type
  *       linear(Tensro input) -> Tensor

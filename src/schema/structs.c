@@ -34,7 +34,7 @@ struct reader {
     struct amp__struct_needs needs;
     ffi_type **types;     /* building */
     ffi_type ***pointers; /* building */
-    const struct amp__token *wanted; /* a member's name; NULL: none is looked for */
+    const struct amp__token *wanted; /* a member's name (NULL: none is looked for) */
     uint64_t offset;                 /* offset of that member */
     uint8_t kind;                    /* and its type; AMP__VOID: not found, or no number */
     bool found;

@@ -10,7 +10,7 @@ struct amp__type {
     const char *name; /* one or more words, single spaces between */
     uint8_t kind;     /* enum amp__kind; AMP__BUFFER: a type of elements that is not passed by value */
     bool counts;      /* a number that may count a list, as bool and char are not */
-    uint8_t dtype;    /* amp_dtype of a buffer of it; 0: no floating type */
+    uint8_t dtype;    /* amp_dtype of a buffer of it (0: no floating type) */
     bool soft;        /* a word that may be an argument's name as well */
 };
 

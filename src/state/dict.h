@@ -41,7 +41,7 @@ struct amp__state_own {
 
 amp_status amp__state_owns(const amp_context *context, struct amp__state_own **owns, size_t *n);
 void amp__state_owns_free(struct amp__state_own *owns, size_t n);
-/* "<name>.<moment>", ours to free; NULL: no memory. */
+/* "<name>.<moment>", ours to free. NULL: no memory. */
 char *amp__state_moment_name(const struct amp__state_own *own, int k);
 /* Is this the name of a moment, of any rule's? */
 bool amp__state_is_moment(const char *name);
@@ -58,7 +58,7 @@ struct amp__image {
         const void *data;
         uint64_t size;
         amp_dtype dtype; /* fp32, or 16 bits that are widened on the way */
-        const struct amp__place *place; /* place with the data; NULL: the CPU */
+        const struct amp__place *place; /* place with the data (NULL: the CPU) */
         const void *rest;               /* of a split master: the remainder beside data; else NULL */
     } *tensors;
     size_t n_tensors;

@@ -11,12 +11,12 @@
 struct target {
     const char *name;
     struct amp__param *param;
-    const struct amp__state_tensor *tensor; /* in the file; NULL: it is not there */
+    const struct amp__state_tensor *tensor; /* in the file (NULL: it is not there) */
     const char *src; /* its bytes */
     void *elements; /* the host's */
     float *moment;  /* NULL: the parameter itself */
     uint64_t size;  /* of the moment */
-    struct amp__place *place; /* place with the data; NULL: the CPU */
+    struct amp__place *place; /* place with the data (NULL: the CPU) */
 };
 
 /* One file of it. */

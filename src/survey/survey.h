@@ -17,7 +17,7 @@ struct amp__survey {
 float amp__survey_default_scale(void);
 /* All rules over all that was seen. */
 void amp__survey_rules(struct amp__advice_list *list, const amp_context *context);
-/* The exponent of the scale that is advised; false: no gradient was seen. */
+/* The exponent of the scale that is advised. False: no gradient was seen. */
 bool amp__survey_scale(const amp_context *context, int *exponent);
 
 /* Writes the result to the trace, if there is one. tell.c */

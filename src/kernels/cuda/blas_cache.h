@@ -18,7 +18,7 @@ struct blas_choice {
     uint64_t workspace;                       /* bytes that it needs */
     int32_t status;   /* cublasStatus_t: 0, or why there is none */
     uint16_t rank;    /* its place among those that were proposed */
-    uint16_t measured; /* out of so many; 0: the first one was taken */
+    uint16_t measured; /* out of so many (0: the first one was taken) */
 };
 
 /* Sets of BLAS_WAYS entries; the one not used for longest makes room. All zeros: empty. */

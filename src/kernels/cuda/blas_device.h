@@ -18,7 +18,7 @@ struct blas_device {
     const struct blas_library *lt;
     cublasLtHandle_t handle;
     int device, capability; /* 10 * major + minor */
-    cudaMemPool_t pool;     /* of products without a list; NULL: it does not allocate in a stream's order */
+    cudaMemPool_t pool;     /* of products without a list (NULL: it does not allocate in a stream's order) */
     struct blas_cache cache; /* under cuda_blas_lock */
 };
 

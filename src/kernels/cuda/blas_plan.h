@@ -37,7 +37,7 @@ struct blas_plan {
     int32_t batch;
     float alpha, beta;
     uint32_t fused, left; /* parts: cuBLASLt's, and those for afterwards */
-    uint64_t scratch;     /* bytes that d needs; 0: it is the caller's */
+    uint64_t scratch;     /* bytes that d needs (0: it is the caller's) */
 };
 
 /* NULL, or why cuBLASLt cannot do it. `fuses`: cuBLASLt may do parts in its epilogue; where it has no algorithm for

@@ -38,7 +38,7 @@ amp_status cuda_where(const void *address, amp_device *device);
  * the device would create a context on a device that the caller never used. Operations that a capture on any thread
  * forbids to other code (allocations, queries of events) are allowed, since none goes to a captured stream. */
 struct cuda_visit {
-    void *context; /* the driver's CUcontext; NULL: none */
+    void *context; /* the driver's CUcontext (NULL: none) */
     enum cudaStreamCaptureMode mode; /* of the calling thread, before */
     bool known, relaxed;
 };

@@ -32,8 +32,8 @@ struct cuda_finish {
     uint64_t rows, cols, batch;
     struct cuda_divisor groups_of_row, rows_of_item;
     struct cuda_side sides[CUDA_SIDES];
-    struct cuda_side mask; /* of ReLU: bits, a byte a group; data 0: none */
-    uint32_t shape;        /* types and widths of the sides as in table.h; type 0: there is no such side */
+    struct cuda_side mask; /* of ReLU: bits, a byte a group (data 0: none) */
+    uint32_t shape;        /* types and widths of the sides as in table.h (type 0: there is no such side) */
     float beta;
     int32_t activation, backward;
 };

@@ -15,7 +15,7 @@ struct cuda_library_search {
     size_t n_places;
 };
 
-/* A library that the process has loaded under any of the names; else the first that is found. NULL: none, and in `why`
+/* A library that the process has loaded under any of the names, else the first that is found. NULL: none, and in `why`
  * the system loader's words about the preferred one. */
 void *cuda_library_open(const struct cuda_library_search *search, char *why, size_t size);
 void cuda_library_close(void *handle); /* NULL: nothing */

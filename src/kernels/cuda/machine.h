@@ -14,7 +14,7 @@ enum cuda_answer { /* answer of the runtime about its devices */
 };
 
 struct cuda_machine {
-    int driver, runtime; /* 1000 * major + 10 * minor, as CUDA counts; driver 0: there is none */
+    int driver, runtime; /* 1000 * major + 10 * minor, as CUDA counts (driver 0: there is none) */
     enum cuda_answer answer;
     int devices;
     const char *error; /* CUDA's own words, of CUDA_FAILED */

@@ -12,12 +12,12 @@ struct cuda_step {
     amp_optim rule;
     struct cuda_factor inv_scale, factor;
     const float *found_inf;   /* not 0: nothing happens */
-    const uint32_t *shapes;   /* those of the table: where there is no gradient, nothing happens; NULL: there are all */
+    const uint32_t *shapes;   /* shapes of the table: without a gradient nothing is done (NULL: all have one) */
     const float *norm;        /* LAMB */
     const float *grad_norms;  /* NovoGrad, LARC */
     const float *param_norms; /* LARC */
     const uint64_t *second;   /* NovoGrad: addresses of the scalars */
-    uint64_t *steps;          /* advanced where the step is taken; NULL: all tensors have had `known` */
+    uint64_t *steps;          /* advanced where the step is taken (NULL: all tensors have had `known`) */
     uint64_t known;
     uint32_t shares;          /* steps[0] is all tensors' */
     uint32_t *ticket;         /* 0, and 0 again when the launch is done */

@@ -15,7 +15,7 @@
 
 /* All zeros: no plan yet. */
 struct cuda_plan {
-    unsigned char *table; /* as the device shall have it: `bytes` bytes; NULL: no plan yet */
+    unsigned char *table; /* as the device shall have it: `bytes` bytes (NULL: no plan yet) */
     size_t bytes;
     uint64_t *sizes; /* of the tensors */
     uint32_t n_spans, n_tensors, n_chunks;

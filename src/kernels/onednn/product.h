@@ -59,7 +59,7 @@ struct pack_name {
 
 struct pack; /* counted */
 
-/* The weights packed for a `packed` product; NULL: not there. */
+/* The weights packed for a `packed` product. NULL: not there. */
 struct pack *pack_find(const struct product *product, const struct pack_name *name);
 /* Packs b, which lies with these strides, for the product, and keeps it while there is room. NULL: *status says why. */
 struct pack *pack_make(struct product *product, const struct pack_name *name, const void *b, const int64_t strides[2],

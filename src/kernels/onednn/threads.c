@@ -32,7 +32,7 @@ static atomic_int running;
 static atomic_bool given_up;
 static atomic_bool had_threads; /* more than one, in this process or in one that it comes from */
 static atomic_bool alone;       /* those were not in this process */
-static atomic_int *mark; /* 1 in the process that wrote it; NULL: the system has no such pages */
+static atomic_int *mark; /* 1 in the process that wrote it (NULL: the system has no such pages) */
 
 void children_init(void) {
 #ifdef MADV_WIPEONFORK

@@ -26,7 +26,7 @@
  *     vi_nearest(vf), vf_of_vi(vi)    to the nearest integer, ties to even; of integers below 2^24
  *     vi_halves(x, y)         y << 16 | x, where x is below 65536
  *     vi_shr_halves(x, n)     each half by itself;  vi_choose(mask, x, y): x's bits where the mask has ones, else y's
- *     vi_where_positive(x, by), vf_where_set(x, by)   x where by > 0, or is not 0; else 0
+ *     vi_where_positive(x, by), vf_where_set(x, by)   x where by > 0, or is not 0, else 0
  *     HAS_LOOKUP              defined, or there are none of these: vi_table_<type>(x): 16 numbers of f16 or bf16, twice
  *                             vi_lookup_halves(table, x): at each half's lower five bits; vi_lower_halves,
  *                             vi_upper_halves(x, y): of all words of x, then of y
