@@ -81,8 +81,8 @@ typedef uint64_t (*amp_clock)(void *self);
  * all ops with AMP_OP_MATMUL that amp_gate_set has not set: the least edge from which every timed edge is faster in 16
  * bits. It takes tens of milliseconds, or half a second without fast kernels. For each edge of 256, 128, 64, 32 and 16
  * it reads the clock around seven products of each type, in turns, and compares medians. With a clock that stands still
- * FP32 always wins. Returns AMP_OK at once if the gate has no effect in this context. AMP_ERR_NO_MEMORY: no change.
- * Only one thread at a time may be in this function.
+ * FP32 always wins, with one that goes back the result is random. Returns AMP_OK at once if the gate has no effect in
+ * this context. AMP_ERR_NO_MEMORY: no change. Only one thread at a time may be in this function.
  */
 AMP_API AMP_MUST_CHECK amp_status amp_gate_measure(amp_context *context, amp_clock clock, void *self);
 

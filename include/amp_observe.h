@@ -38,13 +38,13 @@ enum {
 typedef struct amp_observe_options {
     uint32_t struct_size;
     uint32_t what;       /* AMP_SEE_* (0: all) */
-    uint32_t every;      /* one in `every` iterations (0: 200) */
-    uint32_t first;      /* the first iterations (0: 1) */
-    uint32_t after_skip; /* the iterations after a skipped one, to find the next overflow; 0: 1. If a device decides,
-                            they start at least an iteration later, since no call waits for the decision */
+    uint32_t every;      /* period: one iteration in `every` is observed (0: 200) */
+    uint32_t first;      /* number of observed iterations at the start (0: 1) */
+    uint32_t after_skip; /* number of observed iterations after a skipped one, to find the next overflow (0: 1). If a
+                            device decides, they start an iteration later or more, since no call waits for it */
     uint32_t n_names;    /* number of names */
     const char *const *names; /* patterns (*, ?, [a-z] as in a shell) of ops and parameters, copied (NULL: all) */
-    uint64_t max_bytes; /* memory for statistics; 0: 64 MiB. The text of amp_survey says if it was too small */
+    uint64_t max_bytes; /* memory for statistics (0: 64 MiB). The text of amp_survey says if it was too small */
 } amp_observe_options;
 
 #define AMP_OBSERVE_OPTIONS_INIT AMP_SIZED_(amp_observe_options)

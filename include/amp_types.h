@@ -132,7 +132,7 @@ enum {
 typedef int32_t amp_action;
 enum {
     AMP_STEP = 0,          /* the optimizer steps */
-    AMP_SKIP = 1,          /* the optimizer does not step: a gradient has an infinity or a NaN */
+    AMP_SKIP = 1,          /* the optimizer does not step: a gradient has an infinity or a NaN, or a call failed */
     AMP_STEP_ON_DEVICE = 2 /* the optimizer steps if found_inf, in device memory, is 0 */
 };
 
@@ -164,7 +164,7 @@ typedef struct amp_tensor_view {
  * gradients are dropped therefore needs alloc and free. */
 typedef struct amp_storage {
     void *data;       /* the elements */
-    void *owner;      /* private to the host; libamp only returns it */
+    void *owner;      /* private to the host, only returned by libamp */
     uint64_t bytes;   /* size of the block */
     amp_dtype dtype;  /* type of the elements */
     int32_t reserved; /* 0 */
