@@ -15,7 +15,7 @@ from .patching import LISTS, TORCH_PROMOTES
 from .session import Session, live
 
 # Ops that are FP32 in Apex's lists and not in torch.autocast's. What a call between two linear layers takes more: casts
-# (forward and backward), and bytes for backward (an element of the argument). docs/reference/python.md has the table.
+# (forward and backward), and bytes for backward (an element of the argument): docs/reference/python-casts.md.
 PRICES = {
     "gelu": (4, 2),
     "std": (0, 2),
