@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README.md and docs/start, tried: their snippets as they are written, their commands, the table of torch.amp."""
+"""README.md and docs/start, tried: their snippets as they are written, their commands, the table of torch.amp. The
+references have every function."""
 
+import importlib
+import inspect
 import os
 import pathlib
 import re
@@ -119,3 +122,12 @@ print(torch.load({str(tmp_path / "old.pt")!r})["args"].lr)
 """)
     result = forks.run("-m", "libamp.run", script, env={**os.environ, setting: "1"})
     assert result.stdout == "0.5\n", result.stderr
+
+
+@pytest.mark.parametrize("module, pages", [("torch.amp", ["python", "python-casts"]), ("kernels", ["python-kernels"])])
+def test_the_reference_has_every_function(module, pages):
+    public = importlib.import_module(f"libamp.{module}")
+    text = "".join((ROOT / "docs" / "reference" / f"{page}.md").read_text(encoding="utf-8") for page in pages)
+    functions = [name for name in public.__all__ if inspect.isroutine(getattr(public, name)) and name[0] != "_"]
+    assert len(functions) > 20
+    assert not [name for name in functions if not re.search(rf"`(?:amp\.)?{name}[`(]", text)]
