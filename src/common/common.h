@@ -53,16 +53,17 @@ amp_status amp__fail_memory(void);
 
 /* ---- allocation (alloc.c) ---- */
 
-/* Zeroed array of count * size bytes; NULL when out of memory or on overflow. count 0 gives a valid empty block. */
+/* Returns a zeroed array of count * size bytes, or NULL without memory or on overflow. count 0 gives a valid empty
+ * block. */
 void *amp__alloc(size_t count, size_t size);
-/* Grows to `count` elements, new ones zeroed; the old block stays valid on NULL. */
+/* Grows to `count` elements with zeros. After NULL the old block stays valid. */
 void *amp__grow(void *block, size_t old_count, size_t count, size_t size);
-void *amp__alloc_aligned(size_t bytes); /* 64-byte aligned, not zeroed; bytes 0 is rounded up */
+void *amp__alloc_aligned(size_t bytes); /* 64-byte aligned, not zeroed. bytes 0 is rounded up */
 void amp__free(void *block);            /* any of the above; NULL is a no-op */
 char *amp__strdup(const char *text);
 
-/* Goes on from `sum`; equal for equal bytes, and for others with probability 2^-64, whatever the pattern. At the speed
- * of memory. */
+/* Continues from `sum`. Equal for equal bytes, and for others with probability 2^-64, for any pattern. At the speed of
+ * memory. */
 uint64_t amp__sum64(uint64_t sum, const void *data, size_t bytes);
 
 /* ---- growing text (text.c): for explain and messages ---- */
@@ -77,7 +78,7 @@ void amp__text_add(amp__text *text, const char *format, ...) AMP_PRINTF(2, 3);
 /* ---- dtypes (dtype.c) ---- */
 
 const char *amp__dtype_name(amp_dtype dtype); /* "fp16" */
-size_t amp__dtype_size(amp_dtype dtype);      /* bytes; 0 for OTHER */
+size_t amp__dtype_size(amp_dtype dtype);      /* bytes (0 for OTHER) */
 static inline bool amp__is_floating(amp_dtype dtype) { return dtype >= AMP_FLOAT32 && dtype <= AMP_FLOAT64; }
 static inline bool amp__is_low(amp_dtype dtype) { return dtype == AMP_FLOAT16 || dtype == AMP_BFLOAT16; }
 /* The narrowest type that holds both: fp16 with bf16 gives fp32, fp64 wins. Arguments floating or DEFAULT (neutral). */
@@ -86,7 +87,8 @@ amp_dtype amp__promote(amp_dtype a, amp_dtype b);
 /* ---- tensor views (dtype.c) ---- */
 
 amp_dtype amp__view_dtype(const amp_tensor_view *view);
-/* Elements; fails on negative or overflowing extents, ndim out of 0..64, NULL shape with ndim > 0. */
+/* Returns the number of elements. Fails on negative or overflowing extents, ndim out of 0..64, NULL shape with ndim >
+ * 0. */
 amp_status amp__view_size(const amp_tensor_view *view, uint64_t *size);
 /* Are the elements one compact block in row-major order? (size as above) */
 bool amp__view_is_compact(const amp_tensor_view *view);
@@ -116,7 +118,7 @@ int amp__switch_parse(const char *text);
 
 /* ---- names (text.c) ---- */
 
-/* Appends ", "-separated the nearest of `names` to `wanted` (edit distance, at most 3) to the text; nothing if none is
+/* Appends the nearest of `names` to `wanted` (edit distance, at most 3) to the text, after ", ", or nothing if none is
  * near. */
 void amp__nearest_names(amp__text *text, const char *wanted, const char *const *names, size_t n);
 

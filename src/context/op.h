@@ -24,7 +24,7 @@ struct amp__op_types {
     bool tabulated;       /* the table has the ruling */
     _Atomic(bool) alone;  /* and no probe is on the op */
     uint8_t cast;         /* types that are cast where they are not the target */
-    uint8_t targets[64];  /* by set (bits 1 << amp_dtype): the target; 0: nothing to be done; 255: see amp__ruling_on */
+    uint8_t targets[64];  /* target by set of types (bits 1 << amp_dtype). 0: no cast, 255: see amp__ruling_on */
 };
 
 /* The data of gate.c for an op. */
@@ -71,11 +71,12 @@ struct amp__op {
     uint8_t raw_mode; /* enum amp__raw_mode: the handling of its raw buffers */
     bool seeds;       /* backward starts from a buffer of its calls, which carries the loss scale */
 
-    bool only_watched; /* verify: wrapped for its arguments' sake; the policy has nothing to do with it */
+    bool only_watched; /* verify: wrapped to check arguments, without the policy */
     _Atomic(bool) cast_seen; /* the type of its first cast was checked */
-    struct amp__map probed;  /* verify: calls that were seen to add to a gradient, or not to; under the lock */
+    struct amp__map probed;  /* verify: calls known to add to a gradient, or not to, under the lock */
     bool is_product; /* by the lists or AMP_OP_MATMUL: sums of products, or backward of such */
-    struct amp__comparisons *comparisons; /* verify: with its FP32 function; under the context's lock */
+    struct amp__comparisons *comparisons; /* verify: comparisons with its FP32 function, under the lock of the
+                                             context */
 
     const struct amp__probe *glance; /* enters each call as it comes: the gate's watch on GPUs (NULL: none) */
     _Atomic(const struct amp__probe *) probes[AMP__PROBES]; /* NULL: none in this slot */
@@ -150,7 +151,7 @@ uint64_t amp__op_passed(const struct amp__op *op); /* calls that ran as they cam
 /* Returns the number of calls for undescribed objects, if its slot had no others. */
 uint64_t amp__op_strangers(const struct amp__op *op);
 bool amp__op_unused(const struct amp__op *op);
-/* Those of `ops` that saw no call, by name, behind `found` others in the text; how many there are now. */
+/* Adds the ops of `ops` without a call, by name, behind `found` others in the text, and returns their number. */
 size_t amp__name_unused(amp__text *names, const struct amp__op *ops, size_t n, size_t found);
 /* Adds its name, with its number, to a list of `found` names. */
 void amp__name_op(amp__text *names, const struct amp__op *op, size_t found);

@@ -43,7 +43,7 @@ struct amp__call {
     amp_fn original;
     struct amp__thread *thread; /* the caller's */
     struct amp__registers *registers; /* NULL: libffi's closure was called */
-    void *const *args; /* args[i] points at argument i's value; never written through */
+    void *const *args; /* args[i] points at the value of argument i, never written through */
     void *ret;         /* where the return value goes */
 };
 
@@ -54,7 +54,7 @@ typedef void (*amp__handler)(void *user, struct amp__call *call);
 void amp__call_run(const struct amp__call *call, amp_fn function, void *const *argv);
 /* The same where it is no call of the host's: ops that it calls run as they come, and are not counted. */
 void amp__call_rehearse(const struct amp__call *call, amp_fn function, void *const *argv);
-/* The pointer that the last run returned, for schemas that return Tensor; and its replacement. */
+/* Return and replace the pointer that the last run returned, for schemas that return Tensor. */
 void *amp__call_returned(const struct amp__call *call);
 void amp__call_return_pointer(const struct amp__call *call, void *pointer);
 /* Returns the value at `value` (of the schema's return type), or zeros for NULL, without calling anything. */
@@ -65,13 +65,13 @@ static inline void *amp__call_pointer(const struct amp__call *call, uint32_t arg
     memcpy(&pointer, call->args[arg], sizeof pointer);
     return pointer;
 }
-/* Any integer kind; uint64 above INT64_MAX: INT64_MAX. */
+/* Returns an argument of any integer kind. uint64 above INT64_MAX: INT64_MAX. */
 int64_t amp__call_integer(const struct amp__call *call, uint32_t arg);
 /* Returns the number of handles in a list argument, 0 if it is negative. */
 size_t amp__call_list_length(const struct amp__call *call, uint32_t arg);
 int64_t amp__integer_at(uint8_t kind, const void *address);
-/* Where the argument's value lies, amp__arg_size bytes of it: for a struct by value its bytes. The op's own copy, not
- * the caller's object; to change it, copy it and repoint the entry of argv. */
+/* Returns the address of the value of an argument, amp__arg_size bytes, for a struct by value its bytes. It is the copy
+ * of the op, not the object of the caller. To change it, copy it and change the entry of argv. */
 const void *amp__call_value(const struct amp__call *call, uint32_t arg);
 
 /* A raw buffer in one call. Elements are compact but for the rows of a strided one. */
@@ -79,8 +79,8 @@ struct amp__extents {
     int32_t ndim;
     int64_t shape[AMP__MAX_DIMS];
     int64_t row_stride; /* elements from one row (last dimension) to the next */
-    int64_t count;      /* elements; 0 is allowed */
-    int64_t span;       /* elements from the first to the last, with the gaps between rows; 0 if count is 0 */
+    int64_t count;      /* number of elements (0 is allowed) */
+    int64_t span;       /* elements from the first to the last, with the gaps between rows (0 if count is 0) */
 };
 
 /* Works out the extents of argument `arg`, an AMP__BUFFER without AMP__EXTENT_UNKNOWN. AMP_ERR_INVALID_ARGUMENT, naming
@@ -94,7 +94,7 @@ struct amp__wrap {
     struct amp__schema *schema; /* a closure that has to be made holds it, too */
     amp__handler handler;
     void *user;
-    const amp_context *owner; /* not NULL; owner of the scope, never dereferenced */
+    const amp_context *owner; /* owner of the scope, not NULL, never dereferenced */
     const void *self; /* with match_self: the client takes calls with this value of the argument named self */
     bool match_self;
     bool in_copy; /* the slot is read only: amp__table_copy gives the wrapper's pointer */

@@ -22,16 +22,16 @@ enum { AMP__DEVICE_CPU = 1, AMP__DEVICE_CUDA = 2 }; /* kDLCPU, kDLCUDA */
 
 /* Functions of libamp for a plugin, for the life of the process. A plugin does not link to libamp. */
 struct amp__backend_host {
-    /* Sets the thread's last error; returns `status`. */
+    /* Sets the last error of the thread and returns `status`. */
     amp_status (*fail)(amp_status status, const char *text);
     /* conversion of libamp between floating types, without overlap */
     void (*cast)(amp_dtype dst_type, void *dst, amp_dtype src_type, const void *src, size_t n);
-    /* d = activation(alpha * sums + beta * c + bias) in d's type for a block of d: rows i0 to i0 + rows, columns j0 to
-     * j0 + cols. sums are the block's op(a) * op(b), ld elements between rows; overwritten. For batch 1. */
+    /* d = activation(alpha * sums + beta * c + bias) in the type of d for a block of d: rows i0 to i0 + rows, columns
+     * j0 to j0 + cols. sums: op(a) * op(b) of the block, with ld elements between rows, overwritten. For batch 1. */
     void (*finish)(const amp_matmul_args *args, float *sums, size_t ld, size_t i0, size_t rows, size_t j0, size_t cols);
 };
 
-/* A call over lists in a device's memory, checked; amp_device.h has the words. */
+/* A checked call over lists in device memory, with the names of amp_device.h. */
 enum {
     AMP__LIST_CAST,
     AMP__LIST_ZERO,
@@ -41,11 +41,11 @@ enum {
     AMP__LIST_OPTIM,
     AMP__LIST_RECONCILE, /* dst (FP32) = src where dst rounded differs from src, or everywhere if norms[i] is 0. src:
                             16-bit, or FP32 with values of `low` */
-    AMP__LIST_ADD, /* AXPBY; found_inf only where the last list was finite */
+    AMP__LIST_ADD, /* AXPBY with found_inf only where the last list was finite */
     AMP__LIST_CLAMP, /* dst = src, within factors[0].value of 0 */
-    AMP__LIST_ROUND, /* dst = src rounded to `low`, both FP32; found_inf if a finite element overflows */
+    AMP__LIST_ROUND, /* dst = src rounded to `low`, both FP32, with found_inf if a finite element overflows */
     AMP__LIST_STATISTICS,
-    AMP__LIST_SPLIT, /* dst, bf16, and its remainder become src, FP32; the remainder is the third span, of 16 bits */
+    AMP__LIST_SPLIT, /* dst (bf16) and its remainder = src (FP32). The remainder is the third span, of 16 bits */
     AMP__LIST_JOIN,  /* dst, FP32, becomes src, bf16, and its remainder, the third */
     AMP__LIST_PACK,  /* arguments in `pack` or `unpack` */
 };
@@ -53,13 +53,14 @@ struct amp__list_call {
     int32_t kind; /* AMP__LIST_... */
     void *stream;
     size_t n;
-    const amp_span *spans[3];            /* dst and the sources; of CHECK: src */
+    const amp_span *spans[3];            /* dst and the sources (CHECK: src) */
     amp_factor factors[2];               /* in the order of the arguments */
     float *found_inf, *norm, *norms;     /* on the device */
     amp_statistics *statistics;          /* STATISTICS: there too */
     const amp_optim *rule;               /* OPTIM: of libamp's size */
-    const amp_optim_tensors *tensors;    /* likewise; moments that the rule has not are NULL */
-    uint32_t *first;      /* with found_inf: lowered to the least base + i of a tensor that was not finite; or NULL */
+    const amp_optim_tensors *tensors;    /* tensors of OPTIM (moments that the rule lacks are NULL) */
+    uint32_t *first;      /* with found_inf: lowered to the least base + i of a tensor with a non-finite result (may be
+                             NULL) */
     uint32_t base;
     const float *only_if; /* CAST: nothing happens unless it is not 0 (NULL: it happens) */
     bool passes_over;     /* OPTIM: a tensor without gradient data is not updated, nor is its step count */
@@ -74,11 +75,11 @@ enum {
     AMP__MEMORY_FREE,      /* dst, in the stream's order */
     AMP__MEMORY_FILL,      /* each of `bytes` at dst becomes `value` */
     /* AMP_ERR_WRONG_STATE of these three: the stream is being captured. */
-    AMP__MEMORY_IN,        /* `bytes` of the host's at src to dst; they may change afterwards */
-    AMP__MEMORY_OUT,       /* `bytes` at src to the host's dst; waits */
+    AMP__MEMORY_IN,        /* copies `bytes` of host memory from src to dst. src may change afterwards */
+    AMP__MEMORY_OUT,       /* copies `bytes` from src to host memory dst, and waits */
     AMP__MEMORY_FETCH,     /* `bytes` at src, as many for each fetch of a handle, on their way to the host */
     AMP__MEMORY_ARRIVED,   /* has the last fetch of this handle come? Does not wait */
-    AMP__MEMORY_FETCHED,   /* the last fetch of this handle into the host's dst; waits until it has come */
+    AMP__MEMORY_FETCHED,   /* writes the last fetch of this handle to host memory dst, and waits for it */
     AMP__MEMORY_FETCH_FREE, /* ends the handle */
     AMP__MEMORY_CAPTURING, /* is the stream being captured in a graph? */
     AMP__MEMORY_SCALER,    /* the end of a bracket on the device */
@@ -91,10 +92,10 @@ struct amp__memory_call {
     const void *src;
     size_t bytes;
     uint8_t value;  /* FILL */
-    void *made;     /* ALLOC; of FETCH, ARRIVED, FETCHED and FETCH_FREE the handle: NULL before the first fetch */
+    void *made; /* block of ALLOC, or handle of FETCH, ARRIVED, FETCHED and FETCH_FREE (NULL before the first fetch) */
     bool capturing; /* CAPTURING */
     bool arrived;   /* ARRIVED */
-    /* SCALER: amp__rule_end of scaler; where it skips, skips[which[i]] becomes 1 for i < n. */
+    /* SCALER: amp__rule_end of scaler. If it skips, skips[which[i]] is set to 1 for i < n. */
     struct amp__device_scaler *scaler;
     const struct amp__scaler_settings *settings;
     bool decides, found_elsewhere;
@@ -103,13 +104,13 @@ struct amp__memory_call {
     size_t n;
 };
 
-/* A product in a device's memory, checked; amp_device.h has the words. */
+/* A checked product in device memory, with the names of amp_device.h. */
 enum { AMP__PRODUCT_RUN, AMP__PRODUCT_MEASURE };
 struct amp__device_product {
     int32_t kind;                        /* AMP__PRODUCT_... */
     void *list;                          /* result of list_open, or NULL: memory in the order of the stream */
-    const amp_matmul_args *args;         /* as for matmul, but alpha and k may be 0; device and stream are filled in */
-    const amp_device_epilogue *epilogue; /* of libamp's size, distances filled in; never NULL */
+    const amp_matmul_args *args;         /* as for matmul, but alpha and k may be 0, and device and stream are set */
+    const amp_device_epilogue *epilogue; /* of libamp's size, with distances filled in, never NULL */
 };
 
 /* A communicator of the host's, with a stream beside the host's own. */
@@ -129,7 +130,7 @@ struct amp__comm_call {
 struct amp__comm {
     void *comm;   /* the plugin's */
     void *stream; /* its stream */
-    int32_t id, ranks; /* the device; how many there are */
+    int32_t id, ranks; /* device number, and number of ranks */
 };
 
 /* The table of a plugin. Constant, for the life of the process. */
@@ -147,8 +148,8 @@ struct amp__backend {
     amp_status (*matmul)(const amp_matmul_args *args, int32_t threads);
     /* May be NULL: how matmul would do it, "bf16, brg:avx512_core_bf16", or its error. Computes nothing. */
     amp_status (*matmul_explain)(const amp_matmul_args *args, int32_t threads, char *text, size_t size);
-    /* May be NULL: its mutexes (pthread_mutex_t), ended by NULL, which fork waits for so that a child finds them free;
-     * at most AMP__BACKEND_LOCKS. They are held for short stretches, never two, never while libamp is called. */
+    /* May be NULL: its mutexes (pthread_mutex_t), terminated by NULL, at most AMP__BACKEND_LOCKS. fork waits for them,
+     * so that a child finds them free. They are held for short sections, never two, never during a call of libamp. */
     void *const *locks;
     /* May be NULL. Returns the unit for products of this type, as in the table of the gate (call/gate_table.inc):
      * "avx512_core_bf16", or "" if operands are converted to fp32. Static. */
@@ -164,10 +165,10 @@ struct amp__backend {
     amp_status (*memory_run)(void *memory, struct amp__memory_call *call);
     /* May be NULL, and then all three are: products in a device's memory. Any thread, but one at a time for a list. */
     amp_status (*product)(const struct amp__device_product *call);
-    /* How it would be done, or its error. Computes nothing; the call has no stream. */
+    /* Describes how it would be done, or fails. Computes nothing. The call has no stream. */
     amp_status (*product_explain)(const struct amp__device_product *call, char *text, size_t size);
-    /* 1 if the device multiplies this type by tensor cores, 0 if not, -1 if that is not known; *capability, where it is
-     * known: 10 * major + minor. */
+    /* Returns 1 if the device multiplies this type by tensor cores, 0 if not, -1 if unknown. *capability, if known: 10
+     * * major + minor. */
     int32_t (*tensor_cores)(int32_t id, amp_dtype type, int32_t *capability);
     /* Finds the memory of an address: { 2, id } for a device with memory that the CPU cannot touch, else { 1, 0 }, also
      * for managed and pinned memory. Any thread, also during capture. Does not wait. */

@@ -26,7 +26,7 @@ static size_t round_down(size_t n, size_t to) { return n / to * to; }
 
 /* ---- checks ---- */
 
-/* One stored matrix; data NULL: not there, or not to be read. */
+/* One stored matrix. data NULL: absent, or not to be read. */
 struct matrix {
     const char *name;
     const void *data;
@@ -148,7 +148,7 @@ amp_matmul_args amp__matmul_item(const amp_matmul_args *g, int64_t i) {
 /* op(a) or the transpose of op(b): `lines` are rows of op(a) or columns of op(b), each as long as the depth. */
 struct operand {
     const char *data;
-    size_t ld, width; /* elements between stored rows; bytes of an element */
+    size_t ld, width; /* elements between stored rows, and bytes of an element */
     amp__cast_fn *to_float;
     bool along_depth; /* a stored row is one line, rather than one depth of all lines */
 };
@@ -183,7 +183,7 @@ static void pack_depths(float *dst, size_t side, const struct operand *x, const 
     }
 }
 
-/* Packs a part into panels of `side` lines: panel after panel, in each depth after depth, in each line after line; the
+/* Packs a part into panels of `side` lines: panel after panel, in each depth after depth, in each line after line. The
  * last panel is filled up with zeros. */
 static void pack(float *dst, size_t side, const struct operand *x, const struct part *part) {
     (x->along_depth ? pack_lines : pack_depths)(dst, side, x, part);

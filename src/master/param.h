@@ -60,7 +60,7 @@ struct amp__gradient {
     struct amp__left {
         void *handle, *given;  /* given: the handle that was to be unscaled by work that was added to a place */
         uint64_t version;      /* of the handle at the bracket's end */
-        float inverse, factor; /* the gradient is that times inverse, times factor (clipping; 1) */
+        float inverse, factor; /* the gradient is that times inverse times factor (of clipping, or 1) */
         const float *device_inverse; /* on a device: that times this (NULL: inverse) */
         double squares;        /* their sum of squares, before factor */
     } left;
@@ -69,7 +69,7 @@ struct amp__gradient {
     uint64_t version;       /* of the handle when it and `master` last agreed */
     uint32_t delayed_loss;  /* loss of its scale while it is delayed */
     float delayed_scale;    /* and which one */
-    amp_storage first_copy; /* with AMP__FIRST_COPIED; FP32 where there is a master */
+    amp_storage first_copy; /* contents with AMP__FIRST_COPIED, FP32 if there is a master */
     amp_storage lent;       /* the block that lies under lent.grad during a step */
     amp_storage with_gaps;  /* lent.grad has gaps: this block with the same gaps is exchanged instead of `master` */
     void *flat;             /* compact copy of a gradient that is not compact */
@@ -79,14 +79,14 @@ struct amp__gradient {
 
 /* The FP32 master of the elements. */
 struct amp__master {
-    amp_storage fp32;  /* the FP32 storage that lies beside the 16-bit one: the master, or (no masters, host without
-                          alloc) the host's own block kept for the way back; empty: neither, or split */
+    amp_storage fp32;  /* FP32 storage beside the 16-bit one: the master, or without masters the block of a host without
+                          alloc, for the way back. Empty: neither, or split */
     amp_storage rest;  /* split master: its 16 bits beyond the bfloat16 parameter (amp_optim.h). fp32 is then a
                           temporary copy, and is the master while it exists */
     bool spent;        /* unless parameter and rest have all of it again */
     uint64_t version;  /* version of the tensor when master and parameter last agreed */
     bool may_differ;   /* the update that should make them agree was dropped */
-    uint64_t sum;      /* of the parameter's elements at that time; AMP_HOST_VERSION_MISSES_WRITES */
+    uint64_t sum;      /* sum of the elements at that time, for AMP_HOST_VERSION_MISSES_WRITES */
     bool held_by_host; /* its optimizer has the master as a tensor of its own */
 };
 
@@ -96,7 +96,7 @@ struct amp__param {
     void *tensor; /* the first handle on this storage */
     uint64_t size;
     struct amp__lent lent;
-    uint8_t emulated; /* 16-bit type of the values in the FP32 block of the host (emulate); DEFAULT: none */
+    uint8_t emulated; /* 16-bit type of the values in the FP32 block of the host, with emulate (DEFAULT: none) */
     bool on_device;   /* its elements are in `place`'s memory, and only work that is put there touches them */
     bool has_master;  /* `master` is one */
     bool missed;      /* a write was found by `master.sum` alone: the next ones are looked for at each begin, too */
@@ -106,7 +106,7 @@ struct amp__param {
     const char *name;         /* behind the structure, in its block */
     amp_dtype dtype;          /* present type */
     struct amp__master master;
-    amp_storage released; /* its elements, 16-bit, where the FP32 block was released; empty: it was not */
+    amp_storage released; /* 16-bit elements after the release of the FP32 block (empty: not released) */
     int64_t *layout; /* shape and strides returned by amp_master_params */
 
     void **ties; /* further handles on the storage */
@@ -119,13 +119,13 @@ struct amp__param {
     bool in_model, in_optimizer;
     bool re_typed;
     void *address;              /* at initialize, or at the last look (apart.c) */
-    _Atomic(uintptr_t) grad_begin, grad_end; /* addresses of its FP32 gradient (gradients.c); 0: none is known */
-    _Atomic(bool) grad_came; /* by an op, since the last begin or end; amp__gradient_came asks */
+    _Atomic(uintptr_t) grad_begin, grad_end; /* addresses of its FP32 gradient (gradients.c), 0 if unknown */
+    _Atomic(bool) grad_came; /* found by an op since the last begin or end (amp__gradient_came) */
     size_t listed_by;           /* 1 + the last optimizer that lists it */
     struct amp__param *tied_to; /* while ties are being found */
     uint64_t unfit;             /* finite FP32 weights that became infinite */
     struct amp__looked {        /* bracket/wiring.c, when it last looked: */
-        bool zeros;             /* at its gradient; */
+        bool zeros;             /* the zeros are at its gradient */
         uint64_t sum;           /* at its elements, if no optimizer lists it, else at its gradient (0: it had none) */
     } looked;
 };
@@ -153,7 +153,7 @@ bool amp__is_finite(void *data, uint64_t size, amp_dtype dtype);
 bool amp__param_is_finite(const struct amp__param *param);
 /* The same as one compact block. */
 amp_status amp__param_block(const struct amp__param *param, void *tensor, const char *name, struct amp__elements *out);
-/* How many weights became infinite when its type changed, which is read piece by piece; waits. */
+/* Returns the number of weights that became infinite when the type changed. Reads piece by piece, and waits. */
 amp_status amp__param_count_unfit(struct amp__param *param);
 /* Memory beside the parameter: the host's where it has alloc and free, else libamp's. Of its size, or another. */
 amp_status amp__param_alloc_size(const struct amp__param *param, uint64_t size, amp_dtype dtype, amp_purpose purpose,
@@ -163,7 +163,7 @@ void amp__param_free(const struct amp__param *param, amp_storage *storage); /* a
 /* For gradients of a bracket: on a device from the blocks that are kept, and back to them. */
 amp_status amp__param_borrow(struct amp__param *param, amp_dtype dtype, amp_storage *out);
 void amp__param_give_back(struct amp__param *param, amp_storage *storage);
-/* dst := src in dst's type; on a device with the next flush, as work of this kind. */
+/* Copies src to dst in the type of dst. On a device with the next flush, as work of this kind. */
 amp_status amp__param_copy(const struct amp__param *param, enum amp__work work, const amp_span *dst,
                            const amp_span *src);
 static inline amp_status amp__param_add(const struct amp__param *param, enum amp__work work, const amp_span *dst,
@@ -178,8 +178,8 @@ amp_status amp__param_zero(const struct amp__param *param, const amp_span *dst);
 /* Which master a parameter of 16 bits gets. */
 enum amp__keep { AMP__KEEP_NOTHING, AMP__KEEP_MASTER, AMP__KEEP_SPLIT };
 
-/* Gives the parameter `dtype`. The FP32 elements stay beside it as its master; where that is split, until the commit.
- * All or nothing. */
+/* Gives the parameter `dtype`. The FP32 elements stay beside it as its master, a split one until the commit. All or
+ * nothing. */
 amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, enum amp__keep keep);
 /* Finite in FP32, infinite in the 16-bit type: such weights do not fit it. */
 uint64_t amp__count_unfit(const float *exact, const uint16_t *low, uint64_t size, amp_dtype dtype);
@@ -200,7 +200,7 @@ void amp__param_tell_left(const struct amp__param *param, amp__text *text);
 /* For amp_verify_step: shows the parameter as without the level, FP32 under the handles with the values of the master,
  * and a 16-bit gradient as FP32 zeros. Then restores both. */
 struct amp__exposed {
-    amp_storage param, grad; /* storage normally under the handles; empty: unchanged */
+    amp_storage param, grad; /* storage normally under the handles (empty: unchanged) */
     void *handle;            /* the gradient's */
     bool settled;            /* the master knew the parameter's version */
 };
@@ -231,13 +231,13 @@ amp_status amp__master_part(struct amp__param *param);
 
 /* ---- emulate.c: the same on hosts that know FP32 only ---- */
 
-/* The host's own FP32 block is rounded through `dtype`; the exact values stay apart, as master if keep_master. */
+/* Rounds the FP32 block of the host to `dtype`. The exact values stay separate, as master if keep_master. */
 amp_status amp__param_emulate(struct amp__param *param, amp_dtype dtype, bool keep_master);
 /* Writes the exact values to the block of the host and frees the copies. */
 amp_status amp__emulated_undo(struct amp__param *param);
-/* master := parameter where the parameter is not the rounded master; then the block is rounded again. */
+/* Copies parameters that are not the rounded master into the master, and rounds the block again. */
 amp_status amp__emulated_reconcile(struct amp__param *param, float *block);
-/* The master into the host's block for a step; and back, rounded. */
+/* Write the master to the block of the host for a step, and back, rounded. */
 amp_status amp__emulated_lend(const struct amp__param *param);
 amp_status amp__emulated_take_back(struct amp__param *param);
 /* The block becomes the rounded master, or is rounded itself where there is none. */
@@ -287,11 +287,11 @@ static inline amp_status amp__master_settle(struct amp__param *param) {
     return param->lent.grad || param->lent.stuck ? amp__master_settle_now(param) : AMP_OK;
 }
 amp_status amp__master_swap_out(struct amp__param *param);
-/* master[i] := low[i] wherever master[i] rounded is not low[i]; any NaN equals any NaN. */
+/* Sets master[i] = low[i] where master[i] rounded differs from low[i]. NaNs count as equal. */
 amp_status amp__reconcile(float *master, const uint16_t *low, uint64_t size, amp_dtype dtype);
 /* The parameter's elements := the master, rounded. */
 amp_status amp__master_write_back(struct amp__param *param);
-/* The same where the elements were just looked at; cannot fail. */
+/* The same for elements just read. Cannot fail. */
 void amp__master_round(struct amp__param *param, void *elements);
 /* libamp's own optimizer has updated the master, or the parameter where it has none, and written a 16-bit one. */
 void amp__master_stepped(struct amp__param *param, void *elements);
@@ -307,15 +307,15 @@ struct amp__grads_result {
 struct amp__plan {
     struct amp__plan_entry *entries;
     uint16_t *what;
-    amp_span *fresh, *dst, *set_aside; /* one block from fresh on; dst and set_aside are valid for entries that need
-                                          them */
+    amp_span *fresh, *dst, *set_aside; /* one block from fresh on (dst and set_aside are valid for entries that need
+                                          them) */
     size_t n, capacity;
     unsigned all;      /* union of the needs of all entries */
     uint64_t mastered; /* elements of those that have master gradients */
     bool skips;        /* no gradient that is not finite will be stepped on */
     /* an overflow since the last step: gradients set aside may not be finite (`overflowed`) */
     bool tainted;
-    struct amp__place *const *places; /* places of the context; their work is launched before the end returns */
+    struct amp__place *const *places; /* places of the context, with work that is launched before the end returns */
     size_t n_places;
 };
 /* For amp__place_open: the work on the parameter is dropped, and it is inspected again. */
@@ -327,10 +327,9 @@ void amp__plan_free(struct amp__plan *plan);
 /* Prefetches the data of params[i + a few], at the addresses of the last plan. */
 void amp__plan_prefetch(const struct amp__plan *plan, struct amp__param *const *params, size_t n, size_t i, bool data);
 
-/* Sets existing gradients aside; those in fixed FP32 buffers are multiplied by the scale instead, whatever they hold,
- * so that backward may add to them, or write over them. scale 0: it is not known here. Where a bracket that delayed
- * left scaled ones, those stay: the host may reduce them, and its backward adds to them. On an error everything is as
- * it was. */
+/* Sets existing gradients aside. Those in fixed FP32 buffers are multiplied by the scale instead, whatever they are, so
+ * that backward may add to them or overwrite them. scale 0: unknown here. Gradients left scaled by a delayed bracket
+ * stay: the host may reduce them, and its backward adds to them. On an error everything is as before. */
 amp_status amp__grads_begin(struct amp__param *const *params, size_t n, float scale, const struct amp__plan *last);
 /* The end of a bracket that delays: gradients stay as backward left them, with this loss's scale. */
 void amp__grads_delay(struct amp__param *const *params, size_t n, uint32_t loss_id, float scale);

@@ -23,16 +23,16 @@ enum { AMP__FLOWS_LOW = 1, AMP__FLOWS_WIDE = 2 }; /* low: or not known */
 /* One thing that is looked at. */
 struct amp__seen {
     struct amp__seen *next, *sibling; /* of the same op or parameter */
-    const struct amp__op *op; /* inputs and outputs; else NULL */
+    const struct amp__op *op; /* op of inputs and outputs, NULL for others */
     const struct amp__param *param; /* else NULL */
-    const char *name;         /* of the argument or the parameter; a copy */
+    const char *name;         /* copied name of the argument or the parameter */
     uint32_t what;            /* AMP_SEE_* */
     amp_dtype dtype;
     uint64_t iteration;  /* the last one */
     uint64_t iterations; /* so many */
     uint64_t tensors;    /* in the last one */
-    _Atomic(int64_t) odd; /* a dimension of its matrices that is no multiple of 8, when last seen so; else 0 */
-    uint8_t flows;        /* AMP__FLOWS_*, of the calls of its op; a bit each */
+    _Atomic(int64_t) odd; /* last dimension of its matrices that was no multiple of 8, or 0 */
+    uint8_t flows;        /* AMP__FLOWS_* bits of the calls of its op */
     struct amp__skipped {     /* iterations skipped by a dynamic scale, with scaled gradients */
         uint64_t iterations, elements, infinite; /* in fp16 */
         double kept_largest;  /* of the others */
@@ -53,7 +53,7 @@ struct amp__seen_call {
     int32_t cause; /* AMP_CAUSE_*, once it was judged */
     const void *got, *made; /* memory, as the host has it, of the first input and output that are not finite */
     struct amp__later_call *later; /* a device counts some of its tensors (NULL: none) */
-    uint32_t n;      /* arguments; those beyond the room are not remembered */
+    uint32_t n;      /* number of arguments, without those beyond the room */
     amp_seen_argument arguments[AMP_SEEN_ARGUMENTS];
 };
 
@@ -97,7 +97,7 @@ enum { AMP__MADE, AMP__ABSORBED, AMP__MASKED, AMP__SUSPECTS };
 
 struct amp__suspect {
     struct amp__seen_call call;
-    uint64_t at; /* number of the call with the overflow; a later call if that made NaN of its -infinity */
+    uint64_t at; /* number of the call with the overflow, or of a later call that made NaN of its -infinity */
 };
 
 /* Tensors of this iteration that are not finite, by their memory: enough of them to follow an infinity for a layer. */
@@ -106,8 +106,8 @@ enum { AMP__TRAILS = 64, AMP__ROOTS = 8, AMP__NO_ROOT = AMP__ROOTS, AMP__OUTSIDE
 struct amp__trail {
     const void *memory;
     bool was_cast; /* finite before a cast */
-    uint32_t root; /* for -infinity: index in observer->roots of the call that made it; AMP__NO_ROOT: none, or a mask;
-                      AMP__OUTSIDE: no observed op */
+    uint32_t root; /* for -infinity: index in observer->roots of the call that made it, AMP__NO_ROOT (none, or a mask)
+                      or AMP__OUTSIDE (no observed op) */
 };
 
 struct amp__observer {
@@ -146,11 +146,11 @@ struct amp__observer {
     size_t n_uses;
     struct amp__suspect suspects[AMP__SUSPECTS]; /* the first of each kind */
     struct amp__trail trails[AMP__TRAILS]; /* trail i at i % AMP__TRAILS */
-    size_t n_trails, n_roots; /* of this iteration; roots: those that found room */
+    size_t n_trails, n_roots; /* counts in this iteration (roots: those with room) */
     struct amp__seen_call roots[AMP__ROOTS]; /* arithmetic that made -infinity of finite values */
     uint64_t finite_in;  /* the last bracket in which all observed weights were finite (0: none) */
     uint64_t stepped_on; /* first bracket after it with a step on non-finite gradients (0: none) */
-    uint64_t since, since_least; /* the bracket from which on a weight is not finite, and the first it can be; 0 */
+    uint64_t since, since_least; /* latest and earliest bracket in which a weight can have become non-finite, or 0 */
     bool suspect_written;          /* by an op that was seen */
     const struct amp__param *suspect_param; /* first parameter in the order of backward with a non-finite gradient */
     amp_culprit culprit;
@@ -181,7 +181,7 @@ static inline void amp__observe_count(const amp_span *span, amp_statistics *stat
 /* Checked, with defaults filled in and names copied. */
 amp_status amp__observe_resolve(const amp_observe_options *given, amp_observe_options *options);
 void amp__observe_free_options(amp_observe_options *options);
-/* By the environment's AMP_OBSERVE, where that asks; an error where it cannot be read. */
+/* Reads the options in the environment variable AMP_OBSERVE. *asked: it is set. Fails for an unreadable value. */
 amp_status amp__observe_environment(amp_observe_options *options, bool *asked);
 
 /* ---- observe.c ---- */
@@ -242,7 +242,7 @@ bool amp__later_update(struct amp__observer *observer, const struct amp__param *
 void amp__later_call_ended(const struct amp__seen_call *seen);
 /* All of it is on its way, or left out. */
 void amp__later_send(struct amp__observer *observer);
-/* All of it is entered, as if it had been seen at once, but for gradients that no step got; waits. */
+/* Enters all of it, as if read at once, except for gradients that no step got. Waits. */
 void amp__later_receive(struct amp__observer *observer, bool skipped);
 /* FP32, in memory of the parameter's place. NULL: it cannot be had. */
 float *amp__later_copy(struct amp__observer *observer, const struct amp__param *param, const amp_span *weights);
@@ -254,7 +254,7 @@ void amp__later_end(struct amp__observer *observer);
 
 /* A bracket has ended: skips that the host hears of let the next iterations be observed. */
 void amp__decision_follow(struct amp__observer *observer, const struct amp__decided_bracket *bracket);
-/* The decision on its way has come, and is that of observer->due; waits for it. */
+/* Waits for the decision in flight, that of observer->due. */
 void amp__decision_wait(struct amp__observer *observer);
 void amp__decision_end(struct amp__observer *observer);
 
@@ -306,12 +306,12 @@ void amp__observe_call(amp_context *context, struct amp__seen_call *seen);
 void amp__observe_judge(struct amp__observer *observer, const struct amp__seen_call *seen);
 /* Records that an op wrote a non-finite value to memory, if that is the gradient of a parameter. */
 void amp__observe_gradient(amp_context *context, const void *memory);
-/* The call that is entered uses the parameter; its gradient was made now; and, where backward is not seen, this
- * gradient is not finite. */
+/* Record that the present call uses the parameter, that its gradient was made now, and, without ops in backward, that
+ * this gradient is not finite. */
 void amp__observe_use(const struct amp__seen_call *seen, const struct amp__param *param);
 void amp__observe_made(amp_context *context, const struct amp__param *param);
 void amp__observe_suspect(struct amp__observer *observer, const struct amp__param *param);
-/* The first weight that is not finite in this bracket, NULL: none; and since when. is_observed: they were seen. */
+/* Returns the first weight that is not finite in this bracket, or NULL, and since when. is_observed: they were read. */
 const struct amp__param *amp__observe_bad_weight(const amp_context *context, uint64_t bracket, bool is_observed);
 /* A bracket that is not observed: where gradients that are not finite were stepped on, and where wiring.c looks at
  * gradients (at a scale that is always 1: brackets 1, 2, 4, 8, ...), weights are looked at once. */

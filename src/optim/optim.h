@@ -35,7 +35,7 @@ static inline bool amp__optim_has(const amp_optim *rule, uint32_t flag) { return
 
 /* ---- rules.c ---- */
 
-/* A caller's rule, checked; *out has libamp's struct_size. */
+/* Checks a rule of the caller. *out has libamp's struct_size. */
 amp_status amp__optim_check(const amp_optim *given, const char *what, amp_optim *out);
 /* Moment k's name in checkpoints (torch's), NULL: this rule has none. */
 const char *amp__optim_moment(const amp_optim *rule, int k);
@@ -62,7 +62,7 @@ struct amp__powers {
 /* One tensor as a step finds it. */
 struct amp__optim_tensor {
     amp_span grad, param, low; /* low.data NULL: none. param 16-bit: has no master */
-    void *remainder;           /* param is bf16, and this makes it an FP32 master (amp_optim.h); NULL: not */
+    void *remainder;           /* remainder that makes param (bf16) an FP32 master, see amp_optim.h (NULL: none) */
     float *moments[AMP__MOMENTS];
     uint64_t *steps;
     float inv_scale, factor; /* the gradient is grad * inv_scale * factor */
@@ -82,7 +82,7 @@ uint64_t amp__optim_bytes(const amp_optim *rule, amp_dtype grad, uint64_t size);
 /* The sum of squares of a tensor's unscaled gradient. The functions of this section run in the default floating-point
  * environment (kernels/fpenv.h). */
 double amp__optim_squares(const struct amp__optim_tensor *tensor);
-/* LAMB's factor that brings the norm of all gradients to the rule's limit; 1 for all others. */
+/* Returns the factor of LAMB that brings the norm of all gradients to the limit of the rule, 1 for other rules. */
 float amp__optim_limit(const amp_optim *rule, float norm_of_all);
 /* The step. `limit` as above. */
 void amp__optim_update(const amp_optim *rule, const struct amp__optim_tensor *tensor, float limit);
@@ -139,10 +139,10 @@ struct amp__optim {
     size_t n_devices;
 };
 
-/* From the caller's description; *out is ended with amp__optim_destroy. */
+/* Makes *out from the description of the caller, for amp__optim_destroy. */
 amp_status amp__optim_new(const amp_fused *given, size_t n_params, const char *what, struct amp__optim **out);
 void amp__optim_destroy(struct amp__optim *optim);
-/* Room for `n` parameters; those beyond the present ones join group 0 and have no moments yet. */
+/* Makes room for `n` parameters. New ones join group 0 and have no moments yet. */
 amp_status amp__optim_grow(struct amp__optim *optim, size_t n);
 /* Zero moments for parameter i of `size` elements, in the memory of `place` or, NULL, here. */
 amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size, struct amp__place *place);

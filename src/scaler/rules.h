@@ -31,19 +31,19 @@ struct amp__scaler_settings {
     double growth;
     double backoff; /* 0: back off by dividing by `growth`, as originals with one factor for both do */
     uint32_t window, hysteresis;
-    bool consecutive_hysteresis; /* a clean bracket restores the hysteresis; else only growth does */
+    bool consecutive_hysteresis; /* a clean bracket restores the hysteresis (false: only growth does) */
     bool check_finite; /* a static scale of 1 skips too */
 };
 
 /* All of it belongs in a checkpoint. */
 struct amp__scaler {
-    float scale;              /* the next bracket's; min_scale..max_scale while dynamic, never 0, never infinite */
-    float next_scale;         /* mxnet: decided by the last bracket, in effect after the next; else equal to `scale` */
+    float scale; /* scale of the next bracket, in min_scale..max_scale while dynamic, never 0, never infinite */
+    float next_scale; /* mxnet: decided by the last bracket, in effect after the next (others: equal to `scale`) */
     uint32_t unskipped;       /* clean brackets since overflow or growth (torch: _growth_tracker, jmp: counter) */
     uint32_t hysteresis_left; /* how many overflows until one backs off, that one included (1: the next does) */
     uint32_t skips_in_row;
-    uint64_t clean_run; /* deepspeed: clean brackets since the last overflow, which growth does not reset
-                           (cur_iter - last_overflow_iter of the original); else 0 */
+    uint64_t clean_run; /* deepspeed: clean brackets since the last overflow, which growth does not reset (cur_iter -
+                           last_overflow_iter of the original), others: 0 */
 };
 
 /* ---- the next scale ---- */
@@ -101,8 +101,8 @@ AMP__RULE bool amp__rule_completes_window(struct amp__scaler *state, const struc
 
 /* ---- the modes ---- */
 
-/* apex.amp.scaler LossScaler.update_scale; megatron.core.optimizer.grad_scaler DynamicGradScaler.update. One rule: they
- * differ in consecutive_hysteresis and in their defaults. */
+/* apex.amp.scaler LossScaler.update_scale and megatron.core.optimizer.grad_scaler DynamicGradScaler.update. One rule:
+ * they differ in consecutive_hysteresis and in their defaults. */
 AMP__RULE void amp__rule_apex(struct amp__scaler *state, const struct amp__scaler_settings *settings, bool found_inf) {
     if (found_inf) {
         if (amp__rule_exceeds_hysteresis(state)) state->scale = amp__rule_backed_off(state->scale, settings);
@@ -112,7 +112,7 @@ AMP__RULE void amp__rule_apex(struct amp__scaler *state, const struct amp__scale
     state->next_scale = state->scale;
 }
 
-/* torch.amp.GradScaler (_amp_update_scale_); jmp DynamicLossScale.adjust. */
+/* torch.amp.GradScaler (_amp_update_scale_) and jmp DynamicLossScale.adjust. */
 AMP__RULE void amp__rule_torch(struct amp__scaler *state, const struct amp__scaler_settings *settings, bool found_inf) {
     if (found_inf) {
         if (amp__rule_exceeds_hysteresis(state)) state->scale = amp__rule_backed_off(state->scale, settings);
@@ -200,7 +200,7 @@ struct amp__device_scaler {
     float ended;         /* no cancel; yes, but for a cancel's moment */
     /* set by the kernels of the open bracket and of earlier ones with a delayed check. 0: all finite */
     float found;
-    uint32_t first;      /* least number of a tensor that was not finite, with `found`; else AMP__NO_TENSOR */
+    uint32_t first;      /* least number of a tensor that was not finite, with `found` (AMP__NO_TENSOR: none) */
     float inverse;       /* of the scale that the open bracket has, or the next one will */
     float left;          /* the same of the bracket that closed last: its gradients may be left to the step */
     float found_inf;     /* of that bracket */

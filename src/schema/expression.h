@@ -20,8 +20,8 @@ enum amp__operation_code {
     AMP__OP_MULTIPLY, AMP__OP_DIVIDE, AMP__OP_REMAINDER, AMP__OP_ADD, AMP__OP_SUBTRACT,
     AMP__OP_LESS, AMP__OP_LESS_EQUAL, AMP__OP_GREATER, AMP__OP_GREATER_EQUAL, AMP__OP_EQUAL, AMP__OP_NOT_EQUAL,
     /* `value` is the next operation. Operands that C does not evaluate are not evaluated, so that K && N/K is safe. */
-    AMP__OP_AND,    /* zero: leave 0 and jump; else pop */
-    AMP__OP_OR,     /* not zero: leave 1 and jump; else pop */
+    AMP__OP_AND,    /* zero: leave 0 and jump, else pop */
+    AMP__OP_OR,     /* not zero: leave 1 and jump, else pop */
     AMP__OP_BRANCH, /* pop; zero: jump */
     AMP__OP_JUMP
 };

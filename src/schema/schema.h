@@ -41,14 +41,14 @@ static inline bool amp__may_cast(uint16_t flags) { return !(flags & (AMP__WRITE 
 #define AMP__MAX_ARGS 64
 
 struct amp__arg {
-    const char *name; /* in the schema's own memory; "" for a return and for an argument without a name */
+    const char *name; /* in the memory of the schema ("" for a return and for an argument without a name) */
     uint8_t kind;     /* enum amp__kind */
     uint8_t dtype;    /* buffers: amp_dtype of an element */
     uint16_t flags;
     int16_t count_arg;     /* lists: index of the integer argument that counts them, or -1 */
-    int16_t struct_index;  /* structs and pointers to them: into schema->structs; else -1 */
+    int16_t struct_index;  /* structs and pointers to them: index in schema->structs (others: -1) */
     uint32_t fixed_count;  /* lists: Tensor[3] */
-    uint16_t ndim;         /* buffers; 0 with AMP__EXTENT_UNKNOWN */
+    uint16_t ndim;         /* buffers: number of dimensions (0 with AMP__EXTENT_UNKNOWN) */
     uint16_t first_extent; /* buffers: schema->expressions[first_extent + i] is extent i, then comes the row stride */
 };
 
@@ -60,14 +60,14 @@ struct amp__struct {
     uint32_t alignment;
 };
 
-/* Immutable once parsed; one allocation. */
+/* Immutable once parsed, in one allocation. */
 struct amp__schema {
     _Atomic(uint32_t) holders; /* an op, and the closure that its slot got, which outlives it */
     const char *text; /* as given, for messages and for comparing */
     const char *name; /* of the op inside the schema text, e.g. "linear" */
     uint32_t n_args;
     int32_t self_arg;   /* index of the argument named self if it is a pointer or Tensor, else -1 */
-    uint32_t n_tensors; /* arguments of kind AMP__TENSOR; a list is one */
+    uint32_t n_tensors; /* arguments of kind AMP__TENSOR (a list is one) */
     uint32_t n_buffers; /* arguments of kind AMP__BUFFER */
     uint32_t n_structs; /* that the schema names */
     uint16_t operand_flags; /* of all Tensor arguments that the policy may cast */
@@ -94,7 +94,7 @@ struct amp__schema {
 amp_status amp__schema_parse(const char *op, const char *text, const amp_struct *structs, size_t n_structs,
                              struct amp__schema **out);
 
-/* One more holder; each lets go of it in the end. NULL is let go of without effect. */
+/* Adds a holder. Each releases it in the end. Releasing NULL has no effect. */
 struct amp__schema *amp__schema_hold(struct amp__schema *schema);
 void amp__schema_release(struct amp__schema *schema);
 

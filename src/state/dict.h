@@ -59,7 +59,7 @@ struct amp__image {
         uint64_t size;
         amp_dtype dtype; /* fp32, or 16 bits that are widened on the way */
         const struct amp__place *place; /* place with the data (NULL: the CPU) */
-        const void *rest;               /* of a split master: the remainder beside data; else NULL */
+        const void *rest;               /* remainder beside data of a split master, else NULL */
     } *tensors;
     size_t n_tensors;
     uint64_t bytes; /* all */
@@ -70,14 +70,14 @@ bool amp__state_holds(const struct amp__param *param);
 /* Its elements, still of the type and size that libamp knows. */
 amp_status amp__state_elements(const struct amp__param *param, struct amp__elements *now);
 
-/* without_data: only for measuring; the data's checksum is left out. */
+/* without_data: only for measuring, without the checksum of the data. */
 amp_status amp__image_make(amp_context *context, amp_state_format format, bool without_data, struct amp__image *image);
 amp_status amp__image_write(const struct amp__image *image, amp__write_fn *write, void *to);
 void amp__image_clear(struct amp__image *image);
 
 /* ---- state_load.c ---- */
 
-/* The parts of one state. Everything is checked first; then it is applied, which cannot fail. */
+/* The parts of one state. Everything is checked first, then applied, which cannot fail. */
 amp_status amp__state_apply(amp_context *context, const struct amp__source *sources, size_t n);
 
 #endif

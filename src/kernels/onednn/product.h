@@ -19,11 +19,11 @@ struct shape {
     int64_t a[3], b[3], d[2]; /* a batch stride 0: one for all */
     int32_t type, d_type;     /* amp_dtype: of a and b; of d */
     int32_t activation, has_bias; /* not relu */
-    int32_t packed;  /* b is in the order that oneDNN likes best; b[] is 0 */
+    int32_t packed;  /* b is in the order preferred by oneDNN, and b[] is 0 */
     int32_t threads; /* at most */
 };
 
-/* The one engine: starts it. Not thread safe; before anything else. */
+/* Starts the only engine, before anything else. Not thread safe. */
 dnnl_status_t product_init(void);
 
 struct product; /* counted */
@@ -43,7 +43,7 @@ dnnl_status_t product_run(const struct product *product, const void *a, const vo
 
 /* For pack.c. */
 const struct shape *product_shape(const struct product *product);
-desc_ref product_weights(const struct product *product); /* in the order that it wants; as long as the product */
+desc_ref product_weights(const struct product *product); /* in its preferred order, valid as long as the product */
 void product_retain(struct product *product);
 /* Brings b, k rows of n with these strides, into that order. */
 dnnl_status_t product_reorder(const struct product *product, const void *b, const int64_t strides[2], void *packed,
@@ -69,7 +69,7 @@ void pack_put(struct pack *pack);
 
 /* ---- scratch (scratch.c) ---- */
 
-/* 64-byte aligned, not zeroed; given back, the largest are kept for the next call. NULL: out of memory. */
+/* 64-byte aligned, not zeroed. The largest blocks are reused after they are given back. NULL: no memory. */
 void *scratch_get(size_t bytes);
 void scratch_put(void *block);
 
