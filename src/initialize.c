@@ -363,7 +363,7 @@ static amp_status wire_all(amp_context *context) {
 
 /* ---- all together ---- */
 
-/* How many parameters they say they have; nothing of it is checked yet. */
+/* Counts the parameters in the descriptors, which are not checked yet. */
 static size_t expected(amp_model *const *models, size_t n_models, amp_optimizer *const *optimizers,
                        size_t n_optimizers) {
     enum { MOST = 1 << 20 };

@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Brackets that are looked at one after the other; decisions after which a step should have been seen. */
+/* numbers of brackets inspected in a row, and of decisions after which a step is expected */
 enum { EACH = 8, LONG = 64 };
 enum { PIECE = 512, PIECES = 128 }; /* bytes of a parameter that are looked at in one place, and in how many at most */
 

@@ -38,7 +38,7 @@ struct amp__cache {
     struct amp__ledger ledger; /* of casts and of calls' copies that were made while a training is observed */
     amp__cache_cell retired;
     _Atomic(uint32_t) users;
-    _Atomic(size_t) kept, recorded; /* entries in cells, and those of them that a tape recorded; or a few more */
+    _Atomic(size_t) kept, recorded; /* entries in cells, and those recorded by a tape, or a few more */
 };
 
 amp_status amp__cache_init(struct amp__cache *cache, size_t n_keys);

@@ -84,13 +84,13 @@ void amp__cached_leave(struct amp__op *op, const struct amp__call *call);
  * nothing has happened. */
 void *amp__cached_enter_one(amp_context *context, const amp_host *host, const struct amp__thread *thread, void *tensor,
                             amp_dtype to);
-/* `bytes` of memory, 64-byte aligned, until the call's end; NULL when out of memory. */
+/* `bytes` of memory, 64-byte aligned, until the call's end, NULL when out of memory. */
 void *amp__casting_memory(struct amp__casting *casting, size_t bytes);
 /* Returns the original pointer of a field of the host, or the present one if it was not replaced. */
 float *amp__casting_original(const struct amp__casting *casting, float **field);
 /* Replaces a pointer of the host's until the call's end, however it ends. */
 amp_status amp__casting_patch(struct amp__casting *casting, float **field, void *value);
-/* Room for `n` handles until the call's end; NULL when out of memory. */
+/* Room for `n` handles until the call's end, NULL when out of memory. */
 void **amp__casting_array(struct amp__casting *casting, size_t n);
 /* Ends the temporaries, or hands them to the tape. */
 void amp__casting_end(struct amp__casting *casting);

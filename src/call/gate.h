@@ -46,10 +46,10 @@ bool amp__gate_lacks_cores(const struct amp__op *op, int32_t device);
 /* Writes the counts and advice for amp_explain. */
 void amp__gate_explain_device(const struct amp__op *op, amp__text *text);
 
-/* "; gate: ..." for amp_explain; nothing where the gate does not look. */
+/* "; gate: ..." for amp_explain, nothing where the gate does not look. */
 void amp__gate_explain(const struct amp__op *op, amp__text *text);
 
-/* The edge of the square product with as many multiplications for each element of its matrices; 0 for an empty one. */
+/* The edge of the square product with as many multiplications for each element of its matrices, 0 for an empty one. */
 uint64_t amp__gate_edge(double m, double n, double k);
 
 #endif

@@ -80,7 +80,7 @@ amp_status amp__outputs_leave(struct amp__op *op, const struct amp__bound *bound
 
 /* ---- emulate ---- */
 
-/* FP32 elements in one block; NULL where there are none to see. */
+/* FP32 elements in one block, NULL where there are none to see. */
 static float *fp32_elements(const amp_host *host, void *tensor, uint64_t *size) {
     amp_tensor_view view;
     memset(&view, 0, sizeof view);

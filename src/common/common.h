@@ -59,7 +59,7 @@ void *amp__alloc(size_t count, size_t size);
 /* Grows to `count` elements with zeros. After NULL the old block stays valid. */
 void *amp__grow(void *block, size_t old_count, size_t count, size_t size);
 void *amp__alloc_aligned(size_t bytes); /* 64-byte aligned, not zeroed. bytes 0 is rounded up */
-void amp__free(void *block);            /* any of the above; NULL is a no-op */
+void amp__free(void *block);            /* any of the above. NULL: no effect */
 char *amp__strdup(const char *text);
 
 /* Continues from `sum`. Equal for equal bytes, and for others with probability 2^-64, for any pattern. At the speed of

@@ -25,7 +25,7 @@ void *amp__map_get_name(const struct amp__map *map, const char *text, const char
 amp_status amp__map_put_name(struct amp__map *map, const char *text, void *value,
                              const char *(*name)(const void *value));
 
-/* By rising key; equal keys keep their order. */
+/* Sorts by rising key. Equal keys keep their order. */
 amp_status amp__sort_keyed(struct amp__keyed *entries, size_t n);
 
 #endif

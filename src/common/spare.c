@@ -16,7 +16,7 @@ static void *new_block(size_t bytes) {
     return (char *)head + HEAD;
 }
 
-/* Into an empty place; false if there is none. */
+/* Into an empty place, false if there is none. */
 static bool store_spare(struct amp__spares *spares, void *memory) {
     for (size_t i = 0; i < AMP__SPARES; i++) {
         void *none = NULL;

@@ -11,15 +11,15 @@
 
 #include <stdatomic.h>
 
-enum { AMP__SPARES = 8, AMP__SPARE_LEAST = 1 << 16 }; /* blocks kept at most; bytes from which a block is worth it */
+enum { AMP__SPARES = 8, AMP__SPARE_LEAST = 1 << 16 }; /* largest number of blocks, and least bytes of one */
 
-/* All zero at first. Any thread may take and give; a block may be given by another thread than the one that took it. */
+/* All zero at first. Any thread may take and give, also a block taken by another thread. */
 struct amp__spares {
     _Atomic(void *) blocks[AMP__SPARES];
     _Atomic(uint32_t) next; /* to make way for another */
 };
 
-/* At least `bytes`, aligned to 64, not initialised; NULL if there is no memory. */
+/* At least `bytes`, aligned to 64, not initialised, NULL if there is no memory. */
 void *amp__spare_take(struct amp__spares *spares, size_t bytes);
 /* Given back to the spares that it was taken from, or to NULL: freed. memory may be NULL. */
 void amp__spare_give(struct amp__spares *spares, void *memory);

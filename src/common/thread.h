@@ -66,7 +66,7 @@ static inline void amp__thread_recover(struct amp__thread *thread, const void *f
 /* Drops the marks above the first `n_marks` when an exception leaves their frames, and restores `scope`. */
 void amp__thread_unwind(struct amp__thread *thread, uint32_t n_marks, struct amp__scope_state scope);
 
-/* Enters `scope` under a mark; false if the marks are exhausted (nothing changed). frame and anchor are
+/* Enters `scope` under a mark, false if the marks are exhausted (nothing changed). frame and anchor are
  * the caller's. */
 static inline bool amp__mark_push(struct amp__thread *thread, const void *frame, amp__anchor *anchor,
                                   struct amp__scope_state scope, void (*abandoned)(void *), void *user) {

@@ -27,7 +27,7 @@ struct amp__addresses {
     _Atomic(bool) grads_absent; /* a parameter without a gradient at a begin */
     _Atomic(bool) grads_move;   /* a gradient seen at another address */
 
-    struct amp__range *grads;       /* sorted addresses of FP32 gradients (gradients.c); under the context's lock */
+    struct amp__range *grads;       /* sorted addresses of FP32 gradients (gradients.c), under the context's lock */
     size_t n_grads, grads_capacity; /* under the context's lock */
     struct amp__strays *strays;     /* raw/strays.c, under the context's lock (NULL: none yet) */
 };

@@ -17,7 +17,7 @@ struct amp__bound_arg {
         void **handles; /* the caller's: one, or those of a list or of an out-parameter */
         void *buffer;   /* elements of a raw buffer */
     };
-    size_t count;     /* handles; 0 for a NULL list or out-parameter */
+    size_t count;     /* handles, 0 for a NULL list or out-parameter */
     amp_dtype dtype;  /* type of the elements, or of the only handle (AMP_DTYPE_DEFAULT: read for each handle) */
     uint16_t flags;   /* AMP__LIST, AMP__READ_WRITE, ... of the schema */
     uint8_t index;    /* among the call's arguments */

@@ -37,8 +37,8 @@ struct amp__op_gate {
     const char *who, *unit;      /* AMP_OP_MATMUL: names for the look-up in the table */
 };
 
-/* Calls of an op, and their outcome. The first thread that called counts without locked instructions, in first_*, and a
- * thread that later lives at its address goes on; the others count in the rest. */
+/* Calls of an op, and their outcome. The first calling thread counts without locked instructions, in first_*, as does a
+ * later thread at its address. The others count in the rest. */
 struct amp__op_tally {
     _Atomic(const struct amp__thread *) first;
     _Atomic(uint64_t) first_calls, first_hits;

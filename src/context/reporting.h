@@ -10,10 +10,10 @@ struct amp__reporting {
     struct amp__trace *trace; /* NULL: no trace */
     bool explained_skip, explained_growth; /* events reported once with an explanation */
 
-    amp_status kept;               /* error of a call, for the bracket's end; under the context's lock */
-    char kept_text[512];           /* its text; under the context's lock */
-    char *warnings;                /* lines; under the context's lock */
-    struct amp__finding *findings; /* the oldest first; under the context's lock */
+    amp_status kept;               /* error of a call, for the bracket's end, under the context's lock */
+    char kept_text[512];           /* its text, under the context's lock */
+    char *warnings;                /* lines, under the context's lock */
+    struct amp__finding *findings; /* the oldest first, under the context's lock */
 };
 
 #endif

@@ -51,7 +51,7 @@ struct amp__trace {
     struct file *file;
     uint64_t number; /* of the context in this process, from 1 on */
     uint64_t brackets, skips;
-    uint64_t stride, left_out; /* of the brackets that step one in so many has a line; since the last that had one */
+    uint64_t stride, left_out; /* one in so many brackets with a step has a line, and brackets since the last line */
     uint32_t thinned;          /* number of times that half of the remaining room was used */
     uint64_t lost;             /* lines that there was no room for */
     bool began;                /* its line "start" is there */

@@ -67,8 +67,8 @@ amp_status amp__host_set_grad(const amp_host *host, void *tensor, const char *na
 amp_status amp__host_swap(const amp_host *host, void *tensor, const char *name, amp_storage *storage);
 /* Are there ranks to ask now? */
 bool amp__host_has_ranks(const amp_host *host);
-/* `n` values over all ranks, in place; unchanged where there are none, or no hook reduce. After an error they are
- * anything. */
+/* Reduces `n` values over all ranks, in place. Unchanged without ranks or without the hook reduce. After an error they
+ * are undefined. */
 amp_status amp__host_reduce(const amp_host *host, amp_reduction reduction, double *values, size_t n);
 /* The greatest of each over all ranks, of values in a device's memory, in the order of its stream. */
 amp_status amp__host_reduce_on_device(const amp_host *host, void *stream, float *values, size_t n);
@@ -80,7 +80,7 @@ static inline bool amp__host_grad_enabled(const amp_host *host) {
 /* Memory for `size` elements of `dtype`: the host's where it has alloc and free, else libamp's. */
 amp_status amp__host_alloc(const amp_host *host, uint64_t size, amp_dtype dtype, amp_device device,
                            amp_purpose purpose, amp_storage *out);
-void amp__host_free(const amp_host *host, amp_storage *storage); /* and clears it; empty is a no-op */
+void amp__host_free(const amp_host *host, amp_storage *storage); /* and clears it (empty: no effect) */
 
 void amp__host_release(const amp_host *host, void *tensor); /* NULL is a no-op */
 static inline bool amp__host_owns_memory(const amp_host *host) { return host->alloc && host->free; }
@@ -93,7 +93,7 @@ static inline bool amp__host_owns_memory(const amp_host *host) { return host->al
 bool amp__strides_apart(int32_t ndim, const int64_t *shape, const int64_t *strides);
 /* Do some strides run backwards? */
 bool amp__strides_negative(const struct amp__elements *at);
-/* Elements from the first in memory to the last, both counted; strides are not negative. */
+/* Elements from the first in memory to the last, inclusive. Strides are not negative. */
 uint64_t amp__strides_reach(const struct amp__elements *at);
 void amp__strides_gather(void *dst, const struct amp__elements *src);
 void amp__strides_scatter(const struct amp__elements *dst, const void *src);

@@ -43,7 +43,7 @@ void amp__register_map_find(const struct amp__schema *schema, struct amp__regist
  * assembly. */
 void amp__registers_call(struct amp__registers *registers, amp_fn function, uint32_t n_vector);
 
-/* A stub that hands its calls to `closure` from now on; NULL if there is none left. Under the registry's mutex. */
+/* A stub that hands its calls to `closure` from now on, NULL if there is none left. Under the registry's mutex. */
 struct amp__closure;
 amp_fn amp__stub_take(struct amp__closure *closure);
 /* Where stubs go, from assembly: closure.c. */

@@ -26,9 +26,9 @@ amp_status amp__counts_add_update(struct amp__counts *counts, const amp_span *no
 /* Copies src to dst, in the order of the counting. */
 amp_status amp__counts_copy(struct amp__counts *counts, const amp_span *dst, const amp_span *src);
 
-/* All slots are on their way; nothing waits. */
+/* Starts the copies of all slots to the host. Does not wait. */
 amp_status amp__counts_send(struct amp__counts *counts);
-/* They have come; waits for it. */
+/* Waits for these copies. */
 amp_status amp__counts_receive(struct amp__counts *counts);
 /* A slot as it came. */
 const amp_statistics *amp__counts_at(const struct amp__counts *counts, size_t slot);

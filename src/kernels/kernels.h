@@ -15,11 +15,11 @@
 #include "common/common.h"
 #include "kernels/cpu.h"
 
-/* Tables are indexed by amp_dtype; index 0 (AMP_DTYPE_DEFAULT) stays NULL. */
+/* Tables are indexed by amp_dtype. Index 0 (AMP_DTYPE_DEFAULT) stays NULL. */
 #define AMP__TYPES (AMP_FLOAT64 + 1)
 
-/* dst = src in dst's type: to nearest even, subnormals kept, overflow to infinity; a NaN becomes quiet and keeps its
- * sign and the upper bits of its payload. The same type: a copy of the bits. */
+/* dst = src in the type of dst: to nearest even, subnormals kept, overflow to infinity. A NaN becomes quiet and keeps
+ * its sign and the upper bits of its payload. The same type: a copy of the bits. */
 #define AMP__CAST(name) void name(void *dst, const void *src, size_t n)
 
 /* The same for n entries of the same two types: dst[i] and src[i] have equal sizes. So many short ones take no longer
@@ -33,7 +33,7 @@
 #define AMP__SCALE_LIST(name)                                                                                          \
     void name(const amp_span *dst, const amp_span *src, size_t n, float scale, uint32_t *nonfinite)
 
-/* dst = src, but from -limit to limit, in float (in double if src is fp64), then as cast; a NaN stays one. For n
+/* dst = src clamped to [-limit, limit] in float (in double if src is fp64), then as cast. A NaN stays NaN. For n
  * entries, as AMP__CAST_LIST. */
 #define AMP__CLAMP_LIST(name) void name(const amp_span *dst, const amp_span *src, size_t n, float limit)
 
@@ -133,7 +133,7 @@ struct amp__update {
  * Packed tensors (amp_pack.h; pack.h has a group's header): elements [begin, end) of one; begin is a multiple of
  * AMP_PACK_GROUP, and so is end, or it is size.
  *     r       amp__pack_random of element e of a group, row = e / 16, lane = e % 16, and amp__pack_key
- *     codes   as amp__pack_plan says; all 0 in a group that is not finite; 0 behind the last element
+ *     codes   as amp__pack_plan says; all 0 in a group that is not finite, 0 behind the last element
  * pack returns what it saw: AMP__PACK_NONFINITE_SEEN, AMP__PACK_INEXACT (of 1 bit; of a group that is not finite, too).
  */
 struct amp__pack {

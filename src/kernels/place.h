@@ -27,13 +27,13 @@ enum amp__work {
     AMP__WORK_SCALE,        /* dst = src * args.inverse, looked at */
     /* dst = src * args.inverse + third, checked, without elements that are not finite in third */
     AMP__WORK_ADD,
-    AMP__WORK_ROUND_GRAD,   /* dst = src rounded through args.low, looked at; emulated */
+    AMP__WORK_ROUND_GRAD,   /* dst = src rounded to args.low, checked (emulated) */
     AMP__WORK_MULTIPLY,     /* dst = src * args.factor */
     AMP__WORK_CLAMP,        /* dst = src, within args.factor.value of 0 */
     AMP__WORK_RESTORE,      /* dst = src, if args.restore_if shows something */
     AMP__WORK_SHOW,         /* dst = src */
     AMP__WORK_WRITE_BACK,   /* dst = src */
-    AMP__WORK_ROUND,        /* dst = src rounded through args.low; emulated */
+    AMP__WORK_ROUND,        /* dst = src rounded to args.low (emulated) */
     AMP__WORK_SPLIT,        /* dst and its remainder third = src */
     AMP__WORKS
 };
@@ -59,7 +59,7 @@ struct amp__place {
         float *found;
         uint32_t *first;
         const float *restore_if;
-        amp_dtype low; /* that FP32 parameters are rounded through; for all flushes */
+        amp_dtype low; /* 16-bit type to round FP32 parameters to, for all flushes */
     } args;
     /* owners of tensors checked since amp__place_nothing_found, by tensor number */
     const void **inspected;
@@ -76,7 +76,7 @@ amp_status amp__place_open(amp_device device, amp_status (*current_stream)(void 
 /* Blocks that the caller made are his to free before. */
 void amp__place_close(struct amp__place *place);
 
-/* Adds one tensor to the next flush; src and third as the kind has them. */
+/* Adds one tensor to the next flush, with src and third as the kind needs them. */
 amp_status amp__place_add(struct amp__place *place, enum amp__work work, const void *owner, const amp_span *dst,
                           const amp_span *src, const amp_span *third);
 /* Room for `n` tensors: that many can be added without an error. */

@@ -16,7 +16,7 @@ static amp_status multiply(const amp_span *grads, size_t n, float factor) {
     return amp_scale_list(grads, grads, n, factor, NULL);
 }
 
-/* The host's handle shows the new value, rounded where it is the master's; one with gaps gets it scattered. */
+/* The handle of the host shows the new value, rounded if it is that of the master. One with gaps gets it scattered. */
 static amp_status show(struct amp__param *param, const amp_span *exact, const amp_span *shown) {
     void *grad;
     if (exact->data != shown->data) {

@@ -22,7 +22,7 @@ void amp__grads_forget_left(struct amp__param *param) {
     amp__grad_goes(param, AMP__GRAD_UNSCALED);
 }
 
-/* The handle that was left, or NULL; forgets one that the host has replaced. */
+/* Returns the handle that was left scaled, or NULL. Forgets one that the host has replaced. */
 static amp_status find_left(struct amp__param *param, void **out) {
     void *grad;
     *out = NULL;

@@ -182,7 +182,7 @@ static amp_status lend_spread(struct amp__param *param, void *grad, const struct
     return AMP_OK;
 }
 
-/* The FP32 gradient is back; the optimizer may have written into it. */
+/* The FP32 gradient is back. The optimizer may have written to it. */
 static amp_status show_grad(struct amp__param *param) {
     return param->lent.unused ? AMP_OK : amp__grads_show(param, false);
 }
@@ -224,8 +224,8 @@ static amp_status lend_grad(struct amp__param *param) {
     return AMP_OK;
 }
 
-/* The host may have dropped or replaced its gradient during the step; then the lent block went with the handle. Until
- * the block is back, lent.grad says so. */
+/* The host may have dropped or replaced its gradient during the step, with the lent block in its handle. Until the
+ * block is back, lent.grad says so. */
 static amp_status take_grad_back(struct amp__param *param) {
     void *grad = param->lent.grad;
     if (!grad) return AMP_OK;

@@ -125,7 +125,7 @@ struct amp__param {
     struct amp__param *tied_to; /* while ties are being found */
     uint64_t unfit;             /* finite FP32 weights that became infinite */
     struct amp__looked {        /* bracket/wiring.c, when it last looked: */
-        bool zeros;             /* the zeros are at its gradient */
+        bool zeros;             /* its gradient was zero */
         uint64_t sum;           /* at its elements, if no optimizer lists it, else at its gradient (0: it had none) */
     } looked;
 };
@@ -159,7 +159,7 @@ amp_status amp__param_count_unfit(struct amp__param *param);
 amp_status amp__param_alloc_size(const struct amp__param *param, uint64_t size, amp_dtype dtype, amp_purpose purpose,
                                  amp_storage *out);
 amp_status amp__param_alloc(const struct amp__param *param, amp_dtype dtype, amp_purpose purpose, amp_storage *out);
-void amp__param_free(const struct amp__param *param, amp_storage *storage); /* and clears it; empty is a no-op */
+void amp__param_free(const struct amp__param *param, amp_storage *storage); /* and clears it (empty: no effect) */
 /* For gradients of a bracket: on a device from the blocks that are kept, and back to them. */
 amp_status amp__param_borrow(struct amp__param *param, amp_dtype dtype, amp_storage *out);
 void amp__param_give_back(struct amp__param *param, amp_storage *storage);

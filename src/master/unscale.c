@@ -13,7 +13,7 @@
 
 /* The work on an entry of the plan. Neighbours that agree in WORK go to the kernels together. */
 enum {
-    TO_MASTER = 1 << 0, /* the result is the FP32 master gradient; else in place */
+    TO_MASTER = 1 << 0, /* the result is the FP32 master gradient (else in place) */
     ADDS = 1 << 1,      /* adds to the gradient set aside */
     ADDS_ZERO = 1 << 2, /* which was zeros: a sum that is zero is +0 then */
     LEFT = 1 << 3,      /* only checked here, for the step unscales */
@@ -173,7 +173,7 @@ static void check(struct amp__plan *plan, size_t begin, size_t end, float invers
     amp__fpenv_leave(saved);
 }
 
-/* Neighbours of one kind; the host's handles show the results, master gradients rounded. */
+/* Neighbours of one kind. The handles of the host show the results, master gradients rounded. */
 static amp_status run_list(struct amp__plan *plan, size_t i, size_t n, float inverse, float *found_inf) {
     const uint16_t what = plan->what[i];
     const amp_span *fresh = plan->fresh + i, *dst = what & TO_MASTER ? plan->dst + i : fresh;

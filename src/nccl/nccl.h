@@ -22,7 +22,7 @@ amp_status amp__nccl_reduce(const amp_nccl *nccl, amp_reduction reduction, void 
 
 enum { AMP__SECTIONS = AMP_FLOAT64 };
 
-/* A stretch of the list; in memory a section for each type that is added up in it. */
+/* A part of the list, with a section in memory for each type of sum. */
 struct amp__bucket {
     size_t begin, end; /* of the list */
     size_t missing;    /* gradients that were not announced yet */

@@ -59,7 +59,7 @@ struct amp__ruling amp__ruling_for(const struct amp__properties *properties, amp
 struct amp__ruling amp__ruling_on(const struct amp__properties *properties, amp_class op_class,
                                   const struct amp__operand *operands, size_t n);
 
-/* The error of a ruling with a status, for op `name`; AMP_OK without one. */
+/* The error of a ruling with a status, for op `name`, AMP_OK without one. */
 amp_status amp__ruling_error(struct amp__ruling ruling, const char *name);
 
 /* Must this one operand be cast? */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_optim_list: everything is checked before anything is written; then one tensor after the other. */
+/* amp_optim_list: everything is checked before anything is written, then one tensor is stepped after the other. */
 #include "kernels/device.h"
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"

@@ -7,7 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
-/* A step of n_tensors tensors. Pointers are to device memory; NULL where a rule does not ask. */
+/* A step of n_tensors tensors. Pointers are to device memory, NULL where a rule does not ask. */
 struct cuda_step {
     amp_optim rule;
     struct cuda_factor inv_scale, factor;

@@ -14,7 +14,7 @@ CUDA_BOTH int cuda_is_split(const struct cuda_tensor *t, int k) {
     return CUDA_TYPE(t->shape, k) == AMP_BFLOAT16 && cuda_has(t, k + 1);
 }
 
-/* Half a group as it lies in memory; 0 behind its last element. */
+/* Half a group as it lies in memory, 0 behind its last element. */
 CUDA_BOTH void cuda_load_bits(uint32_t bits[CUDA_HALF], const struct cuda_tensor *t, int k,
                               const struct cuda_half *at) {
     const uint16_t *data = (const uint16_t *)t->data[k] + at->first;

@@ -17,7 +17,7 @@
 struct shape {
     int64_t batch, m, n, k;
     int64_t a[3], b[3], d[2]; /* a batch stride 0: one for all */
-    int32_t type, d_type;     /* amp_dtype: of a and b; of d */
+    int32_t type, d_type;     /* amp_dtype of a and b, and of d */
     int32_t activation, has_bias; /* not relu */
     int32_t packed;  /* b is in the order preferred by oneDNN, and b[] is 0 */
     int32_t threads; /* at most */
@@ -37,7 +37,7 @@ const char *product_name(const struct product *product);
 /* Whether that is oneDNN's own reference: a plain loop. */
 bool product_is_slow(const struct product *product);
 
-/* d = activation(a b + bias); bias: fp32. dnnl_out_of_memory: nothing was written. */
+/* d = activation(a b + bias), with an fp32 bias. dnnl_out_of_memory: nothing was written. */
 dnnl_status_t product_run(const struct product *product, const void *a, const void *b, const float *bias, void *d,
                           int32_t threads);
 

@@ -26,7 +26,7 @@ typedef float amp__f32;
 typedef uint16_t amp__f16, amp__bf16;
 typedef double amp__f64;
 
-/* Exponent and mantissa bits of a format; the sign is the bit above. */
+/* Exponent and mantissa bits of a format. The sign is the bit above. */
 struct amp__format {
     unsigned exponent, mantissa;
 };
@@ -73,7 +73,7 @@ AMP__CONVERT uint64_t amp__infinity(struct amp__format format) {
 
 AMP__CONVERT uint64_t amp__bias(struct amp__format format) { return (UINT64_C(1) << (format.exponent - 1)) - 1; }
 
-/* bits / 2^shift, to nearest even; shift from 1 on. */
+/* bits / 2^shift, to nearest even, for shift from 1 on. */
 AMP__CONVERT uint64_t amp__shift_right_even(uint64_t bits, unsigned shift) {
     const uint64_t odd = (bits >> shift) & 1;
     return (bits + (UINT64_C(1) << (shift - 1)) - 1 + odd) >> shift;
