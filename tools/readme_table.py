@@ -16,7 +16,7 @@ H100, PROGRAMS = "2026-11-27-nvidia-h100.md", "2026-11-27-programs-cpu.md"
 MODELS = {"GPT-2": "GPT-2 small, 16 x 512 tokens", "BERT": "BERT base, 64 x 128 tokens"}
 LEVELS = {"O1": "autocast-fp16", "O2": "autocast-fp16", "O4": "autocast-bf16", "O5": "autocast-bf16"}
 PROGRAMS_SHOWN = {"darknet": ("darknet, digits", "tests/darknet/show.sh"), "demo": ("the demo, digits", "tools/demo")}
-TRAIN = "bench/python/train.py"
+TRAIN = "`bench/python/train.py` on CUDA"
 
 
 def find(text, *cells):
@@ -40,38 +40,31 @@ def number(row, column):
 
 
 def rows(root):
-    """(program, device, peer, command, accuracy, {level: (times as fast, share of the memory or None)})"""
+    """(program, machine, peer, command, accuracy, {level: times as fast})"""
     results = root / "bench" / "results"
     h100, programs = ((results / name).read_text(encoding="utf-8") for name in (H100, PROGRAMS))
     for model, size in MODELS.items():
-        figures = {}
-        for level, peer in LEVELS.items():
-            ours, theirs = find(h100, model, level), find(h100, model, peer)
-            figures[level] = (number(theirs, "GPU ms") / number(ours, "GPU ms"),
-                              number(ours, "MiB") / number(theirs, "MiB"))
-        yield size, "H100", "autocast", TRAIN, "", figures
+        yield size, "H100", "autocast", TRAIN, "", {
+            level: number(find(h100, model, peer), "GPU ms") / number(find(h100, model, level), "GPU ms")
+            for level, peer in LEVELS.items()}
     steps = re.findall(r"^step +training step, (O\d) .*? ms +([\d.]+) .*the same host in FP32$", h100, re.MULTILINE)
-    yield ("4 linear layers of 4096", "H100", "itself in FP32", "tools/gpu pack", "",
-           {level: (float(ratio), None) for level, ratio in steps})
+    yield ("4 linear layers of 4096, C", "H100", "FP32", "`tools/gpu pack`, `./run`", "",
+           {level: float(ratio) for level, ratio in steps})
     for program, (name, command) in PROGRAMS_SHOWN.items():
         found = {level: find(programs, program, level) for level in LEVELS if f"| {program} | {level} |" in programs}
-        last = found[max(found)]
-        yield (name, "CPU", "itself in FP32", command, f"{last['accuracy']}, alone {last['accuracy alone']}",
-               {level: (number(row, "seconds alone") / number(row, "seconds"),
-                        None if row["activations"] == "-" else number(row, "activations"))
-                for level, row in found.items()})
+        known = {}  # levels of the same accuracy together
+        for level, row in found.items():
+            known.setdefault(row["accuracy"], []).append(level)
+        accuracy = "; ".join(f"{', '.join(levels)}: {known_as}" for known_as, levels in known.items())
+        first = next(iter(found.values()))
+        yield (f"{name}, C", first["machine"], "FP32", f"`{command}`", f"FP32: {first['accuracy alone']}; {accuracy}",
+               {level: number(row, "seconds alone") / number(row, "seconds") for level, row in found.items()})
 
 
 def block(root):
-    def cell(figures):
-        if figures is None:
-            return ""
-        speed, memory = figures
-        return f"{speed:.2f}x" + ("" if memory is None else f", {memory:.2f}")
-
-    table = [("program", "on", "compared with", *LEVELS, "accuracy", "command"), ("---",) * (5 + len(LEVELS))]
-    table += [(program, device, peer, *(cell(figures.get(level)) for level in LEVELS), accuracy, f"`{command}`")
-              for program, device, peer, command, accuracy, figures in rows(root)]
+    table = [("program", "machine", "against", *LEVELS, "accuracy", "command"), ("---",) * (5 + len(LEVELS))]
+    table += [(program, machine, peer, *(f"{figures[level]:.2f}x" if level in figures else "" for level in LEVELS),
+               accuracy, command) for program, machine, peer, command, accuracy, figures in rows(root)]
     return "".join("|" + "|".join(f" {text} " if text else " " for text in row) + "|\n" for row in table)
 
 

@@ -7,6 +7,7 @@ check_docs.py --run ROOT NAME EXE           runs a program of examples/hosts: it
 docs/start/c-host.md says check_docs.py --page ROOT PAGE COMMAND...   runs a command: the page has the lines that it
 prints check_docs.py --head ROOT        prints the program of include/amp.h, for tests/docs/head.c
 """
+import os
 import pathlib
 import re
 import subprocess
@@ -185,18 +186,16 @@ def links(root):
 
 def mentions(root):
     """Every page that code, a header, a message or a manual names is there."""
-    listed = subprocess.run(["git", "-C", root, "ls-files"], check=False, stdout=subprocess.PIPE,
-                            text=True).stdout.splitlines()
-    files = [root / name for name in listed] or [path for path in root.rglob("*") if path.is_file()
-                                                 and "build" not in path.parts]
     complaints, found = [], 0
-    for path in files:
-        if path.suffix in {".png", ".gz", ".ipynb"} or not path.is_file():
-            continue
-        for page in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.(?:md|json)",
-                               path.read_text(encoding="utf-8", errors="ignore")):
-            found += 1
-            complaints += [] if (root / page).is_file() else [f"{path.relative_to(root)}: {page} is not there"]
+    for folder, names, files in os.walk(root):
+        names[:] = [name for name in names if name not in {".git", "build", "subprojects", "__pycache__", "shared"}
+                    and not os.path.exists(os.path.join(folder, name, "meson-private"))]
+        for path in (pathlib.Path(folder) / name for name in files):
+            if path.suffix in {".png", ".gz", ".ipynb"} or not path.is_file():
+                continue
+            for page in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.(?:md|json)", path.read_text("utf-8", "ignore")):
+                found += 1
+                complaints += [] if (root / page).is_file() else [f"{path.relative_to(root)}: {page} is not there"]
     return ([] if found > 100 else ["hardly any was found"]) + complaints
 
 
