@@ -18,7 +18,7 @@ LIMITS = {  # per 1,000 words: what; who, whose; semicolons. Lower them with eve
     "src": (1, 0.5, 5),
 }
 PAGE = 24 * 1024
-LARGER = {"docs/internals/apex-differences.md", "docs/reference/numerics.md"}
+LARGER = {"docs/reference/numerics.md"}
 
 PATTERNS = {"what": r"\bwhat\b", "who, whose": r"\bwho(?:se|m)?\b", "semicolons": ";"}
 BLOCK = re.compile(r"^(?:```.*?^```$|(?:    [^\n]*\n)+)", re.MULTILINE | re.DOTALL)

@@ -18,7 +18,7 @@ VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 # torch.autocast on CPUs has fp16 since 2.4; older torches have few of its kernels.
 LEVELS = PATCHES if VERSION >= (2, 4) else ("O4",)
 PREFIX = {"torch.linalg": "linalg_", "torch.fft": "fft_"}
-# The rows of docs/internals/apex-differences.md, "beside torch.autocast", that fail here and not there.
+# The rows of docs/internals/apex-differences-python.md, "beside torch.autocast", that fail here and not there.
 REFUSED = {("torch.nn.functional", "binary_cross_entropy")}
 # What torch.autocast names and the lists do not: the insides of functions that they have; what runs in 16 bits too, in
 # the type that arrives (the second row of that table).
