@@ -55,9 +55,9 @@ def rows(root):
         known = {}  # levels of the same accuracy together
         for level, row in found.items():
             known.setdefault(row["accuracy"], []).append(level)
-        accuracy = "; ".join(f"{', '.join(levels)}: {known_as}" for known_as, levels in known.items())
+        accuracy = ", ".join(f"{'/'.join(levels)}: {known_as}" for known_as, levels in known.items())
         first = next(iter(found.values()))
-        yield (f"{name}, C", first["machine"], "FP32", f"`{command}`", f"FP32: {first['accuracy alone']}; {accuracy}",
+        yield (f"{name}, C", first["machine"], "FP32", f"`{command}`", f"FP32: {first['accuracy alone']}, {accuracy}",
                {level: number(row, "seconds alone") / number(row, "seconds") for level, row in found.items()})
 
 
