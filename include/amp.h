@@ -42,15 +42,15 @@
  * Further headers, each a page: amp_types.h (statuses, types; included here), amp_train.h (several losses,
  * micro-batches, masters written between steps), amp_call.h (calls without slots, scopes), amp_raw.h (float buffers,
  * structs), amp_state.h (checkpoints), amp_diagnostics.h (events, counters), amp_gate.h (implementations; what runs in
- * FP32), amp_ranks.h (ranks, devices), amp_api.h (the table for dlopen), amp_kernels.h, amp_optim.h, amp_device.h,
- * amp_nccl.h, amp_symbol.h. amp_all.h has all but the last.
+ * FP32), amp_ranks.h (ranks, devices), amp_api.h (the table for dlopen), amp_kernels.h, amp_optim.h, amp_pack.h,
+ * amp_observe.h, amp_device.h, amp_serve.h, amp_nccl.h, amp_mpi.h, amp_symbol.h. amp_all.h has all but the last two.
  *
  * Ownership. "Borrowed": valid during the call only, unless a longer time is stated. "Kept": the pointer must stay
  * valid until amp_shutdown. "Moves": the other side must now give it back or release it.
  *
  * Errors. Every fallible function returns an amp_status; on anything but AMP_OK nothing has changed, nothing has
  * leaked, out-parameters are untouched and amp_last_error() says in words what was wrong, where, and what to do. The
- * one exception is amp_scale_loss_end, which closes its bracket whatever it returns.
+ * exceptions are amp_scale_loss_end, which closes its bracket whatever it returns, and amp_shutdown.
  *
  * Threads. Different contexts are independent. Within one context, wrapped ops, amp_op_target, amp_cast_args, scopes
  * and the diagnostics may run on any number of threads at once; initialize, shutdown, brackets and steps of one context
@@ -351,7 +351,7 @@ typedef struct amp_config {
     double backoff; /* factor after an overflow, from 2^-149 (default 0.5, or 1 / growth in modes with one factor) */
     amp_switch emulate; /* ON, for hosts with FP32 only: values rounded to 16 bits in FP32 storage (amp_raw.h) */
     amp_switch gate;    /* calls run in FP32 if the 16-bit type would be slower: amp_gate.h */
-    amp_switch check_finite; /* ON: overflows are skipped at a static scale of 1 too, as at O0 and O4 (default OFF) */
+    amp_switch check_finite; /* ON: overflows are skipped at a static scale of 1 too (O0, O3, O4, O5); default OFF */
     int32_t log; /* AMP_LOG_*: messages on standard error if there is no hook `event`: amp_diagnostics.h */
     amp_switch verify; /* ON, or AMP_VERIFY=1: checks every wrapped call, for the first run of an adapter: same page */
     amp_switch observe; /* ON, or AMP_OBSERVE=1: amp_observe can see ops that the level does not cast: amp_observe.h */
