@@ -13,7 +13,7 @@ import sys
 GOALS = {"what": 3, "who, whose": 2, "semicolons": 5}
 LIMITS = {  # per 1,000 words: what; who, whose; semicolons. Lower them with every rewrite, down to GOALS
     "README.md": (3, 2, 5),
-    "docs": (1, 0.5, 1.5),
+    "docs": (0.9, 0.4, 1.2),
     "include": (1, 0.5, 5),
     "src": (1, 0.5, 5),
 }
