@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Automatic mixed precision. `libamp.torch.amp` is apex.amp for today's PyTorch; `libamp.kernels` works on any tensors.
-Importing libamp changes nothing in the process, and imports neither torch nor NumPy."""
+"""Automatic mixed precision. `libamp.torch.amp` is apex.amp for today's PyTorch. `libamp.kernels` works on tensors of
+any library.
+
+Importing libamp imports neither torch nor NumPy and changes nothing in the process.
+"""
 from ._core import ArgumentError, Error, FileError
 from ._core import version as __version__
 from ._findings import FindingWarning
@@ -9,9 +12,11 @@ __all__ = ["ArgumentError", "Error", "FileError", "FindingWarning", "__version__
 
 
 def install_apex(replace: bool = False) -> None:
-    """Makes `import apex` work in this process, with libamp's parts where no installed Apex has them.
+    """Makes `import apex` work in this process: libamp's modules answer for those that no installed Apex has.
 
-    replace: libamp's parts also where the installed Apex has its own. ImportError if another apex is imported already.
+    replace: bool, True uses libamp's modules also where the installed Apex has its own.
+
+    Raises ImportError if another apex is already imported.
     """
     from . import apex_shim
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The precision plugin of libamp.lightning and libamp.pytorch_lightning: two packages with the same classes."""
+"""The precision plugin of libamp.lightning and libamp.pytorch_lightning, two packages with the same classes."""
 from __future__ import annotations
 
 from collections import OrderedDict
@@ -15,7 +15,10 @@ from .torch.amp import checkpoint, frontend
 
 
 class Amp:
-    """Trainer(plugins=[AmpPrecision("O2")]): the training runs at that level. settings: amp.initialize's."""
+    """Precision plugin that runs the training at an opt level: `Trainer(plugins=[AmpPrecision("O2")])`.
+
+    opt_level: "O0" to "O5". settings: other arguments of amp.initialize. Raises RuntimeError for an unknown level.
+    """
 
     def __init__(self, opt_level: str = "O1", **settings: Any) -> None:
         frontend.check_level(opt_level)
@@ -26,7 +29,8 @@ class Amp:
         self._state: Mapping[str, Any] = {}  # of the scaler, between two trainings
 
     def connect(self, model: nn.Module, optimizers: list[Any], lr_schedulers: list[Any]) -> Any:
-        """Where Lightning hands over a model on its device, and its optimizers."""
+        """Receives from Lightning the model on its device and its optimizers, and calls amp.initialize. Raises
+        RuntimeError if a strategy has wrapped the model and the level changes parameter types."""
         module: Any = getattr(model, "module", model)
         models = list(boundaries(module))
         low = _core.resolve(self._settings["opt_level"], {})["cast_model_type"] in ("float16", "bfloat16")
@@ -43,13 +47,15 @@ class Amp:
         return model, optimizers, lr_schedulers
 
     def backward(self, tensor: torch.Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """Lightning's, inside amp.scale_loss. In manual optimization: of all optimizers that are not toggled off."""
+        """Runs Lightning's backward inside amp.scale_loss. In manual optimization without an optimizer it includes all
+        optimizers that are not toggled off."""
         optimizers = [each for each in self._optimizers if _is_on(each)] if optimizer is None else optimizer
         with amp.scale_loss(tensor, optimizers) as scaled:
             super().backward(scaled, model, optimizer, *args, **kwargs)  # type: ignore[misc]
 
     def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
-        """The closure, with backward in it, before the step, which then skips or not; L-BFGS calls it itself."""
+        """Runs the closure, which includes backward, before the step, so that the step can skip. L-BFGS calls the
+        closure itself."""
         if isinstance(optimizer, torch.optim.LBFGS):
             return super().optimizer_step(optimizer, model, closure, **kwargs)  # type: ignore[misc]
         result = self._wrap_closure(model, optimizer, closure)  # type: ignore[attr-defined]
@@ -59,7 +65,7 @@ class Amp:
         return result
 
     def teardown(self) -> None:
-        """The model is FP32 again, and torch's functions are torch's."""
+        """Restores the model to FP32 and torch's functions."""
         super().teardown()  # type: ignore[misc]
         if self._session is None:
             return
@@ -71,19 +77,19 @@ class Amp:
         self._session, self._optimizers = None, []
 
     def state_dict(self) -> Any:
-        """The scaler's."""
+        """Returns the state of the loss scaler."""
         return self._state if self._session is None else checkpoint.state_of(self._session, OrderedDict())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes what state_dict gave."""
+        """Loads a result of state_dict. Before the model is connected the state waits for it."""
         self._state = state_dict
         if self._session is not None:
             checkpoint.load_into(self._session, state_dict)
 
 
 def boundaries(module: Any) -> Iterator[nn.Module]:
-    """What is called with FP32 and answers in FP32: a module that has a forward, or else those that training_step
-    calls."""
+    """Iterates over the modules that take FP32 inputs and return FP32 outputs: the module if it has a forward, else the
+    modules that training_step calls."""
     own = getattr(type(module), "forward", None)
     if own not in (nn.Module.forward, _base_forward(type(module))) and not isinstance(module, _CONTAINERS):
         yield module
@@ -97,7 +103,7 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 
 
 def _base_forward(cls: type) -> Any:
-    """The forward that LightningModule has for modules without one."""
+    """Returns the forward that LightningModule defines for modules without one."""
     return next((base.__dict__.get("forward") for base in cls.__mro__ if base.__name__ == "LightningModule"), None)
 
 

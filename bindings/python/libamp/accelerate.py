@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face accelerate, and the trainers that are built on it, at a level of libamp's:
+"""Runs Hugging Face accelerate, and trainers that are built on it, at one of libamp's levels.
 
     accelerator = libamp.accelerate.initialize(Accelerator(), opt_level="O2")       # a script
-    libamp.accelerate.initialize(trainer.accelerator, opt_level="O2")               # transformers.Trainer and its kin
+    libamp.accelerate.initialize(trainer.accelerator, opt_level="O2")               # transformers.Trainer and others
 """
 from __future__ import annotations
 
@@ -28,8 +28,15 @@ _NO = {
 
 
 def initialize(accelerator: Any, opt_level: str = "O1", **settings: Any) -> Any:
-    """From here on `accelerator.prepare(model, optimizer, ...)` calls amp.initialize with these arguments, and
-    backward, clipping, schedulers, save_state and load_state are amp's. Returns the accelerator."""
+    """Makes `accelerator.prepare(model, optimizer, ...)` call amp.initialize with these arguments, and returns the
+    accelerator.
+
+    backward, clipping, schedulers, save_state and load_state use amp then. accelerator: an accelerate.Accelerator,
+    before its prepare. opt_level: "O0" to "O5". settings: other arguments of amp.initialize.
+
+    Raises TypeError for another object, ValueError if the accelerator has its own mixed precision or an unsupported
+    distributed type, RuntimeError if it has already prepared models or for an unknown opt_level.
+    """
     if not isinstance(accelerator, accelerate.Accelerator):
         raise TypeError(
             f"libamp.accelerate.initialize takes an accelerate.Accelerator, not a {type(accelerator).__name__}: of a "
@@ -59,26 +66,26 @@ def _with_amp(own: type) -> type:
 
 
 class Scaler:
-    """What accelerate and trainers find as `accelerator.scaler`, and save and load with the rest."""
+    """The object in `accelerator.scaler` that accelerate and trainers save and load."""
 
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator
 
     def scale(self, loss: Any) -> Any:
-        """The loss, which Amp.backward has scaled."""
+        """Returns the loss unchanged, because Amp.backward scales it."""
         return loss
 
     def get_scale(self) -> float:
-        """What the next loss is multiplied by."""
+        """Returns the present loss scale, 1.0 without an optimizer."""
         session = self._accelerator._session()
         return 1.0 if session is None else float(session.scalers[0].loss_scale())
 
     def state_dict(self) -> Any:
-        """As amp.state_dict(), of this accelerator."""
+        """Returns amp.state_dict() of this accelerator."""
         return checkpoint.state_of(self._accelerator._session(), OrderedDict())
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Takes what state_dict gave."""
+        """Loads a result of state_dict. Raises RuntimeError before the model and its optimizer are prepared."""
         session = self._accelerator._session()
         if not self._accelerator._amp_settings.get("enabled", True):
             return
@@ -88,22 +95,23 @@ class Scaler:
 
 
 class Optimizer(AcceleratedOptimizer):
-    """Tells schedulers of skips, which leave the learning rate as it is."""
+    """Reports skipped steps to accelerate, so that schedulers keep the learning rate after a skip."""
 
     @property
     def step_was_skipped(self) -> bool:
-        """Was the last step?"""
+        """Returns True if the last step was skipped."""
         return amp.stepped(self.optimizer) is False
 
 
 class Amp:
-    """Goes before an accelerator's own class."""
+    """Base class before an accelerator's own class, which it extends with amp."""
 
     _amp_settings: dict[str, Any]
     _optimizers: list[Any]
 
     def prepare(self, *args: Any, device_placement: Any = None) -> Any:
-        """accelerate's, over models and optimizers that went through amp.initialize together."""
+        """Prepares as accelerate does, after amp.initialize of models and optimizers together. Raises RuntimeError if
+        they come in separate calls."""
         models = [self.unwrap_model(each) for each in args if isinstance(each, nn.Module)]  # type: ignore[attr-defined]
         optimizers = [_bare(each) for each in args if isinstance(each, torch.optim.Optimizer)]
         if not all(amp.initialized(each) for each in (*models, *optimizers)):
@@ -123,13 +131,13 @@ class Amp:
         amp.initialize(models, optimizers or None, **self._amp_settings)
 
     def prepare_optimizer(self, optimizer: Any, device_placement: Any = None) -> Any:
-        """accelerate's, whose step is amp's and tells of skips."""
+        """Prepares as accelerate does. The step is amp's and reports skips."""
         prepared = super().prepare_optimizer(optimizer, device_placement)  # type: ignore[misc]
         prepared.scaler, prepared.__class__ = None, Optimizer
         return prepared
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """accelerate's, inside amp.scale_loss."""
+        """Runs accelerate's backward inside amp.scale_loss. Raises RuntimeError if no optimizer is prepared."""
         if not self._optimizers and self._amp_settings.get("enabled", True):
             raise RuntimeError(
                 "nobody takes the gradients: give accelerator.prepare the model and its optimizer in one call"
@@ -138,15 +146,15 @@ class Amp:
             super().backward(scaled, **kwargs)  # type: ignore[misc]
 
     def clip_grad_norm_(self, parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        """accelerate's, on the masters of these parameters."""
+        """Clips as accelerate does, on the masters of these parameters."""
         return super().clip_grad_norm_(self._masters_of(parameters), *args, **kwargs)  # type: ignore[misc]
 
     def clip_grad_value_(self, parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        """accelerate's, on the masters of these parameters."""
+        """Clips as accelerate does, on the masters of these parameters."""
         return super().clip_grad_value_(self._masters_of(parameters), *args, **kwargs)  # type: ignore[misc]
 
     def _session(self) -> Any:
-        """None before there is an optimizer, and with enabled=False."""
+        """Returns the session, None without an optimizer or with enabled=False."""
         stash = getattr(_bare(self._optimizers[0]), "_amp_stash", None) if self._optimizers else None
         return None if stash is None else stash.session
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libamp's kernels on tensors in memory: torch's, NumPy's, any with `__dlpack__`, one or a list of them, never copied.
+"""libamp's kernels on tensors in memory: of torch, NumPy or any library with `__dlpack__`. They are never copied.
 
-Where a function takes a list it does all of it in one call. Results have the same bits on every machine:
-docs/reference/python-kernels.md and docs/reference/numerics.md say more. `requires_grad` does not matter: tensors are
-memory here, and torch's version counters say that they were written.
+A function takes one tensor or a list, and works on a list in one call. Results have the same bits on every machine: see
+docs/reference/python-kernels.md and docs/reference/numerics.md. `requires_grad` is ignored. torch's version counters
+record the writes.
 """
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ zero = _kernels.zero
 
 
 class Losses(NamedTuple):
-    """How many elements a cast to a 16-bit type would lose."""
+    """Number of elements that a cast to a 16-bit type would change beyond rounding."""
 
     zeros: int  # become 0
     subnormals: int  # keep fewer bits
@@ -42,7 +42,7 @@ class Losses(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What the elements of tensors are like: amp_statistics of amp_kernels.h, all tensors of a call together."""
+    """Statistics of the elements of all tensors of a call, as amp_statistics in amp_kernels.h."""
 
     elements: int
     zeros: int
@@ -61,12 +61,14 @@ class Statistics(NamedTuple):
         return f"Statistics({told})"
 
     def lost(self, dtype: str, scale: float = 1.0) -> Losses:
-        """What a cast of src * scale to "float16" or "bfloat16" would lose, exactly; the scale is a power of two."""
+        """Returns the exact Losses of a cast of src * scale. dtype: "float16" or "bfloat16", or torch's. scale: a power
+        of two."""
         return Losses(*_kernels.statistics_losses(self.memory, str(dtype).removeprefix("torch."), scale))
 
 
 def statistics(src):
-    """Counts, extremes, sums and a histogram of exponents of one tensor or a list of them, in one pass. CPU alone."""
+    """Returns the Statistics of one tensor or a list of them: counts, extremes, sums and a histogram of exponents. It
+    reads each element once. CPU only."""
     return Statistics(*_kernels.statistics(src))
 
 

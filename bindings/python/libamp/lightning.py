@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`from libamp.lightning import AmpPrecision`, for the Trainer of the package lightning."""
+"""AmpPrecision for the Trainer of the package lightning: `from libamp.lightning import AmpPrecision`."""
 from lightning.pytorch.plugins.precision import Precision
 
 from ._lightning import Amp

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`from libamp.pytorch_lightning import AmpPrecision`, for the Trainer of the package pytorch_lightning."""
+"""AmpPrecision for the Trainer of the package pytorch_lightning: `from libamp.pytorch_lightning import
+AmpPrecision`."""
 from pytorch_lightning.plugins.precision import Precision
 
 from ._lightning import Amp

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a script with `import apex` answered by libamp: python -m libamp.run [options] script.py args…
+"""Runs a script in which `import apex` imports libamp: python -m libamp.run [options] script.py args…
 
-The script gets a Python of its own, in the same process, that differs in nothing but `import apex`: same arguments,
-__main__, sys.path, exit code, tracebacks. What it starts (workers, spawned children, ranks) has it too.
+The script runs in a Python of its own, in the same process. Only `import apex` differs: arguments, __main__, sys.path,
+exit code and tracebacks are those of a plain Python. Processes that the script starts (workers, spawned children,
+ranks) import libamp too.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ USAGE = """\
 usage: python -m libamp.run [options] script.py args…
        python -m libamp.run [options] -m module args…
        python -m libamp.run [options] -c code args…
-Runs it with `import apex` answered by libamp (apex.amp, apex.optimizers, apex.parallel, …), unedited.
-  --cpu          on the CPU, whatever the script says: .cuda(), device="cuda", torch.cuda, NCCL
+Runs an unedited script in which `import apex` imports libamp (apex.amp, apex.optimizers, apex.parallel, …).
+  --cpu          runs on the CPU whatever the script asks for: .cuda(), device="cuda", torch.cuda, NCCL
                  (docs/start/from-apex.md)
-  --bf16         O1 of the script is read as O4, O2 as O5, and O3 in bfloat16: LIBAMP_BF16=1
+  --bf16         runs levels in bfloat16: O1 becomes O4, O2 becomes O5, O3 uses bfloat16. Sets LIBAMP_BF16=1
   --check        looks for mistakes (docs/reference/mistakes.md) until the script ends, then writes a report to
-                 standard error; the status is the script's own, or 1 if that is 0 and there are findings. The script
-                 runs in libamp.run's own process
-  --survey       observes the script (AMP_OBSERVE in the environment says how: default every=10,first=10), and at its
-                 end tells on standard error what each level would lose, and where (docs/guide/choose-a-level.md).
-                 In libamp.run's own process
-  --trace FILE   writes there what libamp does in each step: AMP_TRACE (docs/reference/trace.md) for the script and
-                 the processes that it starts
-  --replace      libamp's parts also where an installed Apex has its own
-  --install-pth  from now on every Python of this environment answers `import apex`, without libamp.run
-  --remove-pth   takes that back
-  --version      libamp's version
-  --help         this text
-  --local-rank=N of torch.distributed.launch … -m libamp.run script.py: goes to the script, as --local_rank=N unless
-                 its text has --local-rank alone
+                 standard error. The status is that of the script, or 1 if that is 0 and there are findings. The
+                 script runs in the process of libamp.run
+  --survey       observes the script, and at its end reports on standard error the losses at each level and their
+                 places (docs/guide/choose-a-level.md). AMP_OBSERVE in the environment has the settings, by default
+                 every=10,first=10. The script runs in the process of libamp.run
+  --trace FILE   writes the actions of libamp in each step to FILE: sets AMP_TRACE (docs/reference/trace.md) for the
+                 script and the processes that it starts
+  --replace      uses libamp's modules also where an installed Apex has its own
+  --install-pth  makes every Python of this environment import libamp for `import apex`, without libamp.run
+  --remove-pth   undoes --install-pth
+  --version      prints libamp's version
+  --help         prints this text
+  --local-rank=N of torch.distributed.launch … -m libamp.run script.py: passed to the script, as --local_rank=N
+                 unless its text has only --local-rank
 """
 
-# What all processes of the script are to know.
+# Environment variables for all processes of the script.
 SWITCHES = {"--cpu": _cpu.VARIABLE, "--bf16": "LIBAMP_BF16"}
 STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_startup")
 PTH = "libamp_apex.pth"
@@ -56,6 +57,7 @@ PTH_LINE = (
 
 
 def main(args: list[str]) -> int:
+    """Runs libamp.run with these arguments. Returns the exit status."""
     replace, check, survey, ranks = False, False, False, []
     while args and args[0].startswith("--"):
         option = args.pop(0)
@@ -120,17 +122,20 @@ def main(args: list[str]) -> int:
 
 
 def refuse(message: str) -> int:
+    """Prints an error and the usage. Returns the exit status 2."""
     print(f"libamp.run: {message}\n{USAGE}", end="", file=sys.stderr)
     return 2
 
 
 def fail(message: str) -> int:
+    """Prints an error. Returns the exit status 2."""
     print(f"libamp.run: {message}", file=sys.stderr)
     return 2
 
 
 def why_no_trace(file: str) -> str | None:
-    """Said before the script runs: it would hear of it in amp.initialize."""
+    """Returns the reason why the trace cannot be written, else None. It is checked before the script runs, because
+    amp.initialize would report it late."""
     path = os.path.abspath(file)
     folder = os.path.dirname(path)
     if os.path.isdir(path):
@@ -147,7 +152,7 @@ def why_no_trace(file: str) -> str | None:
 
 
 def why_not_run(args: list[str]) -> str | None:
-    """What Python itself would say, where the script runs in this process."""
+    """Returns the error that Python itself would report, for a script that runs in this process, else None."""
     if args[0][:2] == "-m":
         name = args[0][2:] or args[1]
         try:
@@ -161,7 +166,7 @@ def why_not_run(args: list[str]) -> str | None:
 
 
 def set_environment(replace: bool) -> None:
-    """Every Python that is started from here on runs _startup/sitecustomize.py first."""
+    """Makes every Python that this process starts run _startup/sitecustomize.py first."""
     folders = [STARTUP]
     package = os.path.dirname(os.path.dirname(STARTUP))
     if os.path.abspath(sys.path[0] or ".") == package and package not in sys.path[1:]:
@@ -175,8 +180,8 @@ def set_environment(replace: bool) -> None:
 
 
 def interpreter_options(args: list[str]) -> list[str] | None:
-    """The options of `python OPTIONS -m libamp.run …`; None where a new Python would not do: under a debugger or
-    another runner, or where Python was told to ignore PYTHONPATH."""
+    """Returns the options of `python OPTIONS -m libamp.run …`. Returns None if no new Python can replace this one:
+    under a debugger or another runner, or if Python ignores PYTHONPATH."""
     if sys.flags.ignore_environment or sys.flags.no_site or sys.gettrace() is not None or not sys.executable:
         return None
     before = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]  # sys.argv[0] is this file
@@ -195,7 +200,7 @@ def interpreter_options(args: list[str]) -> list[str] | None:
 
 
 def run_here(args: list[str], replace: bool) -> dict[str, Any]:
-    """Runs it in this process; its globals."""
+    """Runs the script in this process and returns its globals."""
     apex_shim.install(replace)
     if switch(_cpu.VARIABLE):
         _cpu.when_imported()
@@ -216,6 +221,7 @@ def run_here(args: list[str], replace: bool) -> dict[str, Any]:
 
 
 def run_text(args: list[str]) -> dict[str, Any]:
+    """Runs the code of `-c` or of standard input and returns its globals."""
     names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
     if args[0] == "-":
         sys.argv = args
@@ -228,12 +234,14 @@ def run_text(args: list[str]) -> dict[str, Any]:
 
 
 def pth_path() -> str:
+    """Returns the path of the .pth file."""
     package = os.path.dirname(os.path.dirname(STARTUP))
     folders = [*site.getsitepackages(), site.getusersitepackages()]
     return os.path.join(package if package in folders else sysconfig.get_path("purelib"), PTH)
 
 
 def install_pth() -> int:
+    """Writes the .pth file of --install-pth. Returns the exit status."""
     path = pth_path()
     try:
         with open(path, "w", encoding="ascii") as file:
@@ -249,6 +257,7 @@ def install_pth() -> int:
 
 
 def remove_pth() -> int:
+    """Removes the .pth file of --install-pth. Returns the exit status."""
     path = pth_path()
     try:
         os.remove(path)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision for MLX: `from libamp.mlx import amp`. Importing this imports mlx, no torch, and patches nothing."""
+"""Mixed precision for MLX: `from libamp.mlx import amp`. Importing this imports mlx but not torch, and patches
+nothing."""
 
 
 def _check_mlx() -> None:

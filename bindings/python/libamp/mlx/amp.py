@@ -2,11 +2,11 @@
 """Apex's amp for MLX.
 
     model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
-    step = amp.value_and_grad(model, loss_fn)           # in the place of nn.value_and_grad
+    step = amp.value_and_grad(model, loss_fn)           # instead of nn.value_and_grad
     loss, grads = step(model, x, y)                     # FP32 and unscaled
-    optimizer.update(model, grads)                      # steps, or skips after an overflow: nobody waits to know
+    optimizer.update(model, grads)                      # steps, or skips after an overflow, without waiting
 
-Nothing is evaluated before mx.eval. docs/start/mlx.md has the rest.
+Nothing is evaluated before mx.eval. docs/start/mlx.md has more.
 """
 from __future__ import annotations
 
@@ -43,12 +43,15 @@ def _setting(name: str, value: Any) -> Any:
 def initialize(
     model: nn.Module, optimizer: Any = None, opt_level: str = "O1", *, enabled: bool = True, **settings: Any
 ) -> Any:
-    """Makes model and optimizer train at a level: "O0" ... "O5". Returns (model, optimizer), the same objects; without
-    an optimizer the model. optimizer: one of mlx.optimizers, or a list of those that share the model's parameters.
+    """Prepares model and optimizer, in place, for a level. Returns (model, optimizer), or the model without an
+    optimizer.
 
-    settings: Apex's cast_model_type, keep_batchnorm_fp32, master_weights, loss_scale ("dynamic" or a number),
-    num_losses, cast_model_outputs, min_loss_scale, max_loss_scale; and scaler, init_scale, window, growth, backoff,
-    hysteresis, max_skips, lists, as members of amp_config.
+    model: mlx.nn.Module. optimizer: one of mlx.optimizers, or a list of those that share the model's parameters.
+    opt_level: "O0" to "O5". enabled: False changes nothing. settings: Apex's cast_model_type, keep_batchnorm_fp32,
+    master_weights, loss_scale ("dynamic" or a number), num_losses, cast_model_outputs, min_loss_scale, max_loss_scale,
+    and scaler, init_scale, window, growth, backoff, hysteresis, max_skips, lists as in amp_config.
+
+    Raises libamp.ArgumentError for wrong arguments or a model that is already initialized.
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"amp.initialize wants a model of mlx.nn, not {type(model).__name__}")
@@ -61,23 +64,26 @@ def initialize(
 
 
 def value_and_grad(model: nn.Module, fn: Callable[..., Any], loss_id: int = 0) -> Callable[..., Any]:
-    """As nn.value_and_grad: a function that returns what fn returns, and the gradients of the (first) value with
-    respect to the model's trainable parameters. fn runs with the level's casts; its loss is scaled, the gradients are
-    not: they are FP32 where there are FP32 parameters or masters. If one is not finite all of them are NaN, the scale
-    backs off, and the update that gets them changes nothing. loss_id: which of num_losses scales.
+    """Returns a function like that of nn.value_and_grad: it returns the result of fn, and the gradients of the (first)
+    value with respect to the model's trainable parameters.
+
+    fn runs with the level's casts. Its loss is scaled. The gradients are unscaled, and FP32 where parameters or masters
+    are FP32. If a gradient is not finite, all gradients are NaN, the scale backs off, and the update with them changes
+    nothing. loss_id: index of the loss scaler, below num_losses. Raises libamp.ArgumentError for a model that is not
+    initialized, has no optimizer, or for a wrong loss_id.
     """
     return session_of(model, "amp.value_and_grad").value_and_grad(fn, loss_id)
 
 
 def master_params(model: nn.Module) -> Any:
-    """The parameters as a tree in FP32: masters, where there are. For files: model.load_weights takes them back, at any
-    level."""
+    """Returns the parameters as a tree in FP32, from the masters where there are some. Use it for files:
+    model.load_weights takes the tree at any level."""
     return session_of(model, "amp.master_params").fp32_parameters()
 
 
 def check(model: nn.Module) -> None:
-    """Evaluates, and raises libamp.Error if training is stuck: max_skips steps skipped in a row, or a parameter that is
-    not finite. Once in a while is enough."""
+    """Raises libamp.Error if training is stuck: max_skips skips in a row, or a parameter that is not finite. It
+    evaluates arrays. Call it now and then."""
     session_of(model, "amp.check").check()
 
 
@@ -90,8 +96,9 @@ def _only(model: nn.Module | None, function: str) -> Session:
 
 
 def state_dict(model: nn.Module | None = None) -> dict[str, dict[str, float]]:
-    """The scalers as Apex saves them, as libamp.torch does: {"loss_scaler0": {"loss_scale": 65536.0, "unskipped": 0}}.
-    Evaluates. A checkpoint of MLX needs no more than model.parameters() and optimizer.state: they are in there."""
+    """Returns the scalers in Apex's form, as libamp.torch does: {"loss_scaler0": {"loss_scale": 65536.0, "unskipped":
+    0}}. It evaluates arrays. A checkpoint of MLX needs only model.parameters() and optimizer.state, which contain the
+    scalers."""
     session = _only(model, "amp.state_dict")
     if session.scaler.idle:
         return {f"loss_scaler{i}": {"loss_scale": 1.0, "unskipped": 0} for i in range(session.settings["num_losses"])}
@@ -103,7 +110,7 @@ def state_dict(model: nn.Module | None = None) -> dict[str, dict[str, float]]:
 
 
 def load_state_dict(state_dict: dict[str, dict[str, float]], model: nn.Module | None = None) -> None:
-    """What state_dict gave, here or in libamp.torch."""
+    """Loads a result of state_dict, of this module or of libamp.torch. Raises libamp.ArgumentError for other keys."""
     session = _only(model, "amp.load_state_dict")
     wanted = {f"loss_scaler{i}" for i in range(session.settings["num_losses"])}
     if set(state_dict) != wanted:
@@ -117,8 +124,8 @@ def load_state_dict(state_dict: dict[str, dict[str, float]], model: nn.Module | 
 
 
 def shutdown(model: nn.Module | None = None) -> None:
-    """Takes back what initialize did to this model, or to all: parameters have their types again, with what was
-    trained, and the functions of MLX are its own."""
+    """Undoes initialize for this model, or for all: parameters get their types again with the trained values, and MLX
+    gets its functions."""
     for session in live() if model is None else [session_of(model, "amp.shutdown")]:
         session.end()
     if not live():
@@ -126,35 +133,35 @@ def shutdown(model: nn.Module | None = None) -> None:
 
 
 def disable_casts() -> contextlib.AbstractContextManager[None]:
-    """In this block functions run as they come."""
+    """Opens a block in which functions run without casts."""
     return _ops.policy_holds(False)
 
 
 def half_function(fn: Callable[..., Any]) -> Any:
-    """A decorator: floating arguments become the level's 16-bit type, and nothing is cast inside."""
+    """Decorates fn: floating arguments are cast to the level's 16-bit type. Nothing is cast inside."""
     return _ops.asks(fn, fn.__name__, _ops.LOWER, whole=True)
 
 
 def float_function(fn: Callable[..., Any]) -> Any:
-    """A decorator: floating arguments become FP32, and nothing is cast inside."""
+    """Decorates fn: floating arguments are cast to FP32. Nothing is cast inside."""
     return _ops.asks(fn, fn.__name__, _ops.FP32, whole=True)
 
 
 def promote_function(fn: Callable[..., Any]) -> Any:
-    """A decorator: floating arguments become the widest type among them, and nothing is cast inside."""
+    """Decorates fn: floating arguments are cast to the widest type among them. Nothing is cast inside."""
     return _ops.asks(fn, fn.__name__, _ops.PROMOTE, whole=True)
 
 
 def register_half_function(module: Any, name: str) -> None:
-    """half_function for a function that lies elsewhere, before initialize, whatever the lists say of it."""
+    """Applies half_function to `module.name`, before initialize. It overrides the cast lists."""
     _ops.register(module, name, _ops.LOWER)
 
 
 def register_float_function(module: Any, name: str) -> None:
-    """float_function for a function that lies elsewhere."""
+    """Applies float_function to `module.name`, before initialize. It overrides the cast lists."""
     _ops.register(module, name, _ops.FP32)
 
 
 def register_promote_function(module: Any, name: str) -> None:
-    """promote_function for a function that lies elsewhere."""
+    """Applies promote_function to `module.name`, before initialize. It overrides the cast lists."""
     _ops.register(module, name, _ops.PROMOTE)

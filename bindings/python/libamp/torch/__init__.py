@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Apex had for PyTorch. Importing this imports PyTorch, and patches nothing."""
+"""Apex's packages for PyTorch: amp, optimizers, parallel, fp16_utils and others. Importing this imports PyTorch and
+patches nothing."""
 
 from ..apex import FOLDER
 from . import _tested_versions
@@ -8,7 +9,7 @@ __path__.append(FOLDER)  # libamp.torch.RNN is libamp/apex/RNN
 
 
 def _check_torch() -> None:
-    """An error that can be acted on, before a module of libamp's misses something of torch's."""
+    """Raises ImportError with advice if PyTorch is missing, too old or another package of that name."""
     wanted = "libamp.torch needs PyTorch {}.{} or later".format(*_tested_versions.TORCH[0])
     try:
         import torch

@@ -6,7 +6,7 @@
         scaled_loss.backward()
     optimizer.step()
 
-Importing it patches nothing.
+Importing it patches nothing. docs/reference/python.md is the reference.
 """
 import importlib
 import os
@@ -40,6 +40,7 @@ try:
 except ModuleNotFoundError:
 
     def compress_activations(*_arguments: Any, **_named: Any) -> Any:  # type: ignore[misc]
+        """Raises RuntimeError: this build of libamp has no compressed activations."""
         raise RuntimeError("amp.compress_activations is not in this build of libamp (-Dactivations=disabled)")
 
 

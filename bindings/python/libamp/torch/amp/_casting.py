@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Casts of whatever a model takes or returns: every floating tensor inside, in containers of the same kind. A scaled
-loss, and a stretch without casts."""
+"""Casts the floating tensors in the arguments or results of a model, in containers of any nesting, multiplies a loss by
+a scale, and disables casts in a block."""
 from __future__ import annotations
 
 import contextlib
@@ -52,7 +52,8 @@ def _cast_dataclass(value: Any, dtype: torch.dtype) -> Any:
 
 
 def cast_tree(value: Any, dtype: torch.dtype) -> Any:
-    """`value` with its floating tensors in `dtype`. What holds none, or is no container (generators too), is itself."""
+    """Returns `value` with its floating tensors in `dtype`. An object without floating tensors, or one that is no
+    container (generators too), is returned unchanged."""
     if isinstance(value, torch.Tensor):
         return value.to(dtype) if value.is_floating_point() and value.dtype is not dtype else value
     if isinstance(value, (str, bytes, torch.nn.Module, type)) or value is None:
@@ -72,8 +73,8 @@ def cast_tree(value: Any, dtype: torch.dtype) -> Any:
 
 
 def scaled(loss: Any, scale: float | torch.Tensor) -> Any:
-    """loss.float() * scale on the tape, and nothing done where nothing is to do. A tensor: on a GPU, which alone knows
-    it."""
+    """Returns loss.float() * scale, recorded by autograd. scale: a number, or a tensor where only the GPU knows it. A
+    step without effect is omitted."""
     if not hasattr(loss, "float"):
         raise TypeError(
             f"the loss is a tensor with a graph behind it, what backward is called on; not a {type(loss).__name__}"
@@ -86,7 +87,7 @@ def scaled(loss: Any, scale: float | torch.Tensor) -> Any:
 
 @contextlib.contextmanager
 def disable_casts() -> Iterator[None]:
-    """Torch's functions run as they come inside, on this thread, at every level. It nests."""
+    """Opens a block in which torch's functions run without casts, on this thread and at every level. Blocks nest."""
     if is_compiling():  # a graph holds this block; guards.py knows it by cache_enabled
         with torch.autocast("cpu", enabled=False, cache_enabled=False):
             yield

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activations in 8, 4 or 2 bits while they wait for backward.
+"""Stores saved activations in 8, 4 or 2 bits until backward.
 
     amp.compress_activations(model)                              4 bits
     amp.compress_activations(model, {"encoder": 2, "": 4})       by the names of modules
-    amp.compress_activations(model, "auto", budget=3.0)          by what the rounding does to the gradients
+    amp.compress_activations(model, "auto", budget=3.0)          by the effect of rounding on the gradients
 
 Sources: Chen et al. 2021, ActNN, arXiv:2104.14129; Liu et al. 2022, GACT, arXiv:2206.11357.
 """
@@ -29,14 +29,14 @@ _BITS = (8, 4, 2)
 
 
 class Saved(NamedTuple):
-    """Bytes that the last forward left for backward: as torch would have kept them, and as they are."""
+    """Bytes that the last forward saved for backward: the size that torch would use, and the compressed size."""
 
     before: int
     now: int
 
 
 class _Hook:
-    """Of a module, so that copies of the module have it, too; a file has none of it."""
+    """A hook of a module. Copies of the module have it too, pickles do not."""
 
     def __init__(self, run: Callable[..., None] | None, *args: Any) -> None:
         self.run, self.args = run, args
@@ -53,7 +53,7 @@ class _Hook:
 
 
 class _Thread(threading.local):
-    """Of a thread: how deep it is in the model's forward, and by which setting it saves."""
+    """State of one thread: its depth in the model's forward and the setting of the current module."""
 
     depth = 0
     hooks: Any = None  # torch's, while they are in force
@@ -65,7 +65,7 @@ class _Thread(threading.local):
 
 
 def _call_of_module() -> Any:
-    """The frame in which torch calls the module whose hook runs."""
+    """Returns the frame in which torch calls the module whose hook runs."""
     frame: Any = sys._getframe(1)
     while frame is not None and not frame.f_code.co_filename.endswith("modules/module.py"):
         frame = frame.f_back
@@ -73,7 +73,7 @@ def _call_of_module() -> Any:
 
 
 def _is_over(frame: Any) -> bool:
-    """Has it ended? torch runs no hooks after a KeyboardInterrupt."""
+    """Returns True if the frame has ended. torch runs no hooks after a KeyboardInterrupt."""
     try:
         frame.clear()
     except (RuntimeError, AttributeError):  # it runs; there is none
@@ -90,7 +90,7 @@ def _checked_bits(bits: Any) -> Any:
 
 
 class _Rules:
-    """bits and skip as they were given, and which of them named a module."""
+    """The arguments bits and skip, and the set of rules that matched a module."""
 
     def __init__(self, bits: Any, skip: Any) -> None:
         self.patterns = dict(bits) if isinstance(bits, Mapping) else {"": bits}
@@ -111,7 +111,7 @@ class _Rules:
         return module is one if isinstance(one, nn.Module) else bool(one(name, module))
 
     def of(self, name: str, module: nn.Module, around: Any) -> Any:
-        """The bits of a module, None: exact; those of what is around it if nothing names it."""
+        """Returns the bits of a module, None for exact. Without a rule of its own the bits of the enclosing module."""
         for one in self.skipped:
             if self._skips(name, module, one):
                 self._used.add(id(one))
@@ -123,13 +123,13 @@ class _Rules:
         return around
 
     def unused(self) -> list[str]:
-        """What names no module."""
+        """Returns the rules that match no module."""
         given = [one for one in (*self.skipped, *filter(None, self.patterns)) if isinstance(one, (str, nn.Module))]
         return [one if isinstance(one, str) else type(one).__name__ for one in given if id(one) not in self._used]
 
 
 def _settings(model: nn.Module, bits: Any, skip: Any) -> dict[str, Any]:
-    """Of each module by its name."""
+    """Returns the setting of each module by name."""
     rules = _Rules(bits, skip)
     general = rules.patterns.get("")
     made = {"": rules.of("", model, general if general == "auto" else _checked_bits(general))}
@@ -146,7 +146,7 @@ def _settings(model: nn.Module, bits: Any, skip: Any) -> dict[str, Any]:
 
 
 def _context_of(model: nn.Module) -> Any:
-    """Of the initialize that it, or what a parallel wrapper has inside, went through; None: of none in force."""
+    """Returns the context of the initialize call of the model, or of the model in a parallel wrapper, else None."""
     for module in (model, model._modules.get("module")):
         spec = module.__dict__.get("_amp_forward") if module is not None else None
         if spec is not None and spec.session is not None and spec.session.alive:
@@ -155,7 +155,7 @@ def _context_of(model: nn.Module) -> Any:
 
 
 class Compression:
-    """What compress_activations returns; it holds until remove()."""
+    """The handle that compress_activations returns. Compression lasts until remove()."""
 
     def __init__(
         self, model: nn.Module, settings: dict[str, Any], auto: sensitivity.Budget | None, **options: Any
@@ -178,7 +178,7 @@ class Compression:
         self._hooks.append(module.register_forward_hook(after, always_call=True))
 
     def remove(self) -> None:
-        """Everything is saved as it is again; what was packed comes back in the backward that waits for it."""
+        """Ends the compression. Tensors that are already packed are unpacked in their backward."""
         while self._hooks:
             self._hooks.pop().remove()
         for hook in self._outer:
@@ -195,7 +195,7 @@ class Compression:
     # ---- forward ----
 
     def _end_interrupted(self) -> None:
-        """A forward that was broken off left its hooks, which save nothing in fewer bits any more."""
+        """Ends hooks of an interrupted forward, so that they compress nothing more."""
         thread = self._thread
         if thread.hooks is None or not _is_over(thread.frame):
             return
@@ -256,7 +256,8 @@ class Compression:
     # ---- what was saved ----
 
     def measure(self, loss: torch.Tensor) -> None:
-        """bits="auto" without amp.scale_loss: before backward, what each rounding does to the gradients."""
+        """Measures the effect of each rounding on the gradients, for bits="auto" without amp.scale_loss. Call it with
+        the loss before backward."""
         if self._auto is None:
             raise RuntimeError('measure: this is for bits="auto"')
         self._auto.measure(loss, self.store)
@@ -265,17 +266,17 @@ class Compression:
 
     @property
     def bytes(self) -> Saved:
-        """Of the last forward, without parameters and what is smaller than min_size."""
+        """Returns the bytes of the last forward, without parameters and tensors below min_size."""
         kept = self.store.counts.values()
         return Saved(sum(before for _, before, _ in kept), sum(now for _, _, now in kept))
 
     @property
     def bits(self) -> dict[tuple[str, int], int]:
-        """What "auto" has chosen: of each module's tensors in their order; empty while it measures."""
+        """Returns the bits that "auto" has chosen, by module and index of the tensor. Empty while it measures."""
         return {} if self._auto is None else dict(self._auto.chosen)
 
     def report(self) -> str:
-        """The last forward's tensors for people: why, how many, bytes before and now."""
+        """Returns a table of the last forward's tensors: reason, number, bytes before and now."""
         rows = sorted(self.store.counts.items(), key=lambda row: -row[1][1])
         lines = [f"{'':12} {'tensors':>8} {'MiB before':>11} {'MiB now':>9}"]
         lines += [f"{why:12} {n:8} {b / 2**20:11.2f} {a / 2**20:9.2f}" for why, (n, b, a) in rows]
@@ -295,15 +296,20 @@ def compress_activations(
     steps: int = 3,
     seed: int | None = None,
 ) -> Compression:
-    """From here on what the model's forward saves for backward is kept in `bits` bits an element, while it trains.
+    """Stores the activations that the model's forward saves for backward in `bits` bits an element, in training mode.
 
-    bits: 8, 4, 2; a dict of these by patterns of modules' names ("": of what no pattern names; None: exact), each for
-    all that is inside; or "auto": measured over the first `steps` brackets of scale_loss, so that the gradients'
-    variance is least with `budget` bits an element. skip: modules, patterns, or a function of name and module: what is
-    inside stays exact. softmax: probabilities are rounded, too, and what fused attention makes
-    them of again, query and key. Tensors of fewer than min_size elements stay exact, as
-    do parameters, what is not finite, and what came without a graph; of this masks take 1 bit, and indices 16 or 32.
-    seed: of the rounding; None: torch.initial_seed(), another on each rank.
+    bits: 8, 4 or 2, or a dict of these by shell patterns of module names ("" for all others, None for exact), or
+    "auto". A pattern applies to all modules inside. "auto" measures over the first `steps` brackets of scale_loss and
+    chooses the least variance of the gradients at an average of `budget` bits an element. skip: modules, patterns, or a
+    function of name and module, whose activations remain exact. softmax: True also rounds probabilities, and the query
+    and key of fused attention. min_size: smaller tensors, in elements, remain exact. seed: of the rounding, None for
+    torch.initial_seed() and the rank.
+
+    Parameters, nonfinite tensors and tensors without a graph remain exact. Of the latter, masks take 1 bit, indices 16
+    or 32.
+
+    Returns a Compression. Raises TypeError or ValueError for wrong arguments, a model without trained parameters or one
+    that is already compressed, RuntimeError before PyTorch 2.1.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"amp.compress_activations: a torch.nn.Module is wanted, not {type(model).__name__}")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""state_dict and load_state_dict: the scalers, in Apex's form. All else is where torch keeps it: the model's state_dict
-has the FP32 values (the masters' where there are masters), the optimizer's its FP32 state. So a resumed run is the
-uninterrupted one, whatever is loaded first."""
+"""Loss scalers in checkpoints, in Apex's form. The model's state_dict has the FP32 values (of the masters where there
+are some), the optimizer's has its FP32 state. A resumed run equals the uninterrupted one, in any order of loading."""
 from __future__ import annotations
 
 import math
@@ -15,12 +14,13 @@ from .session import Session, last
 
 
 def state_dict(destination: Any = None) -> Any:
-    """OrderedDict of {"loss_scaler0": {"loss_scale": ..., "unskipped": ...}, ...}; empty where amp is off."""
+    """Returns the scalers of the last initialize: {"loss_scaler0": {"loss_scale": ..., "unskipped": ...}, ...}. Empty
+    where amp is off. destination: a dict to fill. The format is Apex's."""
     return state_of(last(), OrderedDict() if destination is None else destination)
 
 
 def state_of(session: Session | None, destination: Any) -> Any:
-    """The scalers of one initialize."""
+    """Returns the scalers of one session in `destination`."""
     if session is not None:
         states = read_states(session.context)
         for scaler, (name, state) in zip(session.scalers, states.items(), strict=True):
@@ -29,12 +29,13 @@ def state_of(session: Session | None, destination: Any) -> Any:
 
 
 def load_state_dict(state_dict: Mapping[str, Any]) -> None:
-    """Takes scalers by their order. Other keys are a RuntimeError, after the rest was applied."""
+    """Loads scalers, in their order, into the last initialize. Raises TypeError if the state is no dict, ValueError for
+    a wrong value, RuntimeError for other keys after the scalers were loaded. The format is Apex's."""
     load_into(last(), state_dict)
 
 
 def load_into(session: Session | None, state_dict: Mapping[str, Any]) -> None:
-    """load_state_dict for one initialize."""
+    """Loads scalers as load_state_dict does, into one session."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(
             f"load_state_dict: the state is a dict as amp.state_dict() gives it, not a {type(state_dict).__name__}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that no policy reaches: a block, or whatever a module's forward does.
+"""Exempts code from the casts of every level: a block, or the forward of a module.
 
     with amp.exempt():                                     a block, as amp.disable_casts()
         penalty = (weights ** 2).sum()
@@ -31,8 +31,8 @@ def _leave(module: Any, args: Any, output: Any) -> None:
 
 
 class _Forward:
-    """Of an exempted module, where torch has no hooks that run after an error too (before 2.1). It lies on the module
-    and not in its class, so that copies and files have their own."""
+    """Replaces the forward of an exempted module before torch 2.1, which has no hooks that also run after an error. It
+    is an attribute of the module, not of its class, so that copies and pickles have their own."""
 
     def __init__(self, module: torch.nn.Module, dtype: torch.dtype | None) -> None:
         self.module, self.dtype, self.removed = module, dtype, False
@@ -60,8 +60,15 @@ class _Forward:
 
 
 class exempt:
-    """`cast_inputs`: the floating tensors that the module gets become this type; a module in FP32 that is fed by others
-    whose outputs are 16-bit wants torch.float32."""
+    """Exempts a block or the forward of a module from the casts of every level.
+
+    module: a torch.nn.Module, exempt until remove() or the end of a `with` block. None exempts the `with` block itself.
+
+    cast_inputs: torch.dtype to which the floating inputs of the module are cast. Use torch.float32 for an FP32 module
+    that receives 16-bit outputs of other modules.
+
+    Raises TypeError if module is no torch.nn.Module, ValueError for cast_inputs without a module.
+    """
 
     def __init__(self, module: torch.nn.Module | None = None, cast_inputs: torch.dtype | None = None) -> None:
         self._hooks: list[Any] = []
@@ -81,7 +88,7 @@ class exempt:
         self._hooks.append(module.register_forward_hook(_leave, always_call=True))
 
     def remove(self) -> None:
-        """The module obeys the policy again."""
+        """Ends the exemption: the casts of the level apply to the module again."""
         while self._hooks:
             self._hooks.pop().remove()
 

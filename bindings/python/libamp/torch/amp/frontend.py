@@ -69,6 +69,7 @@ _SETTINGS = ("scaler", "lists", "window", "hysteresis", "max_skips", "init_scale
 
 
 def check_level(level: Any) -> str:
+    """Returns the opt level, a string "O0" to "O5". Raises RuntimeError for anything else."""
     if isinstance(level, str) and level in opt_levels:
         return level
     raise RuntimeError(
@@ -113,6 +114,8 @@ def _list_optimizers(optimizers: Any) -> list[Any]:
 
 
 def check_models(models: list[nn.Module]) -> None:
+    """Raises TypeError or RuntimeError if initialize cannot take these models: wrapped, graphed or on the meta
+    device."""
     for item in models:
         if not isinstance(item, nn.Module):
             raise TypeError(f"models must be torch.nn.Modules, not {type(item).__name__}")
@@ -136,6 +139,7 @@ def check_models(models: list[nn.Module]) -> None:
 
 
 def check_optimizers(optimizers: list[Any]) -> None:
+    """Raises TypeError or RuntimeError if initialize cannot take these optimizers, for example one listed twice."""
     for i, optimizer in enumerate(optimizers):
         if type(optimizer).__name__ == "FP16_Optimizer":
             raise RuntimeError("the optimizer is an FP16_Optimizer, which scales by itself: give the bare optimizer")
@@ -155,8 +159,8 @@ def check_optimizers(optimizers: list[Any]) -> None:
 
 
 def _list_params(optimizers: list[Any], scales: bool) -> list[list[torch.Tensor]]:
-    """Each tensor once; those without elements have nothing to scale. scales: gradients will be scaled, so that none
-    may be left out."""
+    """Lists the parameters of each optimizer. A parameter appears once, and parameters without elements are omitted.
+    scales: bool, gradients will be scaled. Raises RuntimeError then for a parameter that is not dense."""
     listed = []
     for optimizer in optimizers:
         params = list({id(param): param for group in optimizer.param_groups for param in group["params"]}.values())
@@ -177,7 +181,8 @@ def _trained(models: list[nn.Module], optimizers: list[Any]) -> list[torch.Tenso
 
 
 def _prepare_models(current: Session, models: list[nn.Module]) -> None:
-    """Everything about the models but what the library re-types."""
+    """Prepares the models before the library changes their types: saves values and casts to FP32 where the level needs
+    it."""
     cast = current.resolved["cast_model_type"]
     if cast == "unchanged":
         return
@@ -258,9 +263,9 @@ def _patch(current: Session, models: list[nn.Module], lists: str, allow_banned: 
 
 
 def _restart_others(current: Session) -> None:
-    """Apex's scalers were the process's, and each initialize began with new ones for all models. Scripts that import
-    apex have it so, its own tests of checkpoints among them; under libamp's name each initialize has scalers of its
-    own."""
+    """Restarts the scalers of other sessions when the script imported apex. In Apex the scalers belong to the process,
+    and each initialize makes new ones for all models (its checkpoint tests rely on it). Under libamp's name each
+    initialize has its own scalers."""
     if sys.modules.get("apex.amp") is not sys.modules[__package__]:
         return
     for other in session.live():
@@ -298,13 +303,26 @@ def initialize(
     process_group: Any = None,
     **settings: Any,
 ) -> Any:
-    """Wires models and optimizers for an opt level, in place, and returns them in the shape they came in.
+    """Prepares models and optimizers for an opt level, in place, and returns them in the shape in which they were
+    given.
 
-    Arguments, order and defaults are apex.amp's; models on CPUs are welcome, and opt_level may be O4 or O5 (bfloat16)
-    too. settings: further members of amp_config by name: scaler ("apex", "torch", "megatron", ...), lists ("apex",
-    "torch"), window, hysteresis, max_skips, init_scale, growth, backoff, cache, gate. process_group: the ranks that
-    skip a step together and keep equal scales: a group of torch.distributed, True for the default one, False for none.
-    None: those among which parameters or an optimizer are sharded (FSDP, fully_shard, ZeRO).
+    Names, order and defaults of the arguments are those of apex.amp.initialize. Models may be on CPUs.
+
+    models, optimizers: one object or a list. enabled: False returns them unchanged. opt_level: "O0" to "O5" (O4 and O5
+    are O1 and O2 in bfloat16). cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale:
+    override the level, None keeps its value. master_weights="split" at O5 stores the masters as parameters plus 16
+    bits. cast_model_outputs: torch.dtype of forward's outputs. num_losses: number of loss scalers. verbosity: 0 prints
+    nothing, 1 prints Apex's lines, 2 also each cast. min_loss_scale, max_loss_scale: bounds of a dynamic scale.
+
+    process_group: the ranks that skip a step together and keep equal scales. A group of torch.distributed, True for the
+    default group, False for none. None means the ranks that share sharded parameters or optimizer states (FSDP,
+    fully_shard, ZeRO).
+
+    settings: members of amp_config (amp.h) by name: scaler ("apex", "torch", "megatron", ...), lists ("apex", "torch"),
+    window, hysteresis, max_skips, init_scale, growth, backoff, cache, gate.
+
+    Raises TypeError or ValueError for an argument of a wrong type or value, RuntimeError for an unknown level, a model
+    or optimizer that cannot be prepared, or an override that the level does not allow.
     """
     for name in settings:
         if name not in _SETTINGS:
@@ -347,7 +365,8 @@ def start(
     cast_model_outputs: torch.dtype | None,
     process_group: Any = None,
 ) -> Any:
-    """The work of initialize, once the properties stand."""
+    """Builds the session for initialize, once the properties are known. Takes and returns models and optimizers as
+    initialize does."""
     settings.update(
         num_losses=num_losses,
         cast_model_outputs=dtype_name(cast_model_outputs),
@@ -395,8 +414,14 @@ def init(
     allow_banned: bool = False,
     patch_type: torch.dtype = torch.float16,
 ) -> Any:
-    """Apex's oldest API: patches torch's functions as O1 does, without models, and returns a handle. patch_type
-    torch.bfloat16 (ROCm's fork): as O4 does."""
+    """Patches torch's functions as O1 does, without models, and returns an AmpHandle. This is Apex's oldest interface.
+
+    enabled: False returns a handle that does nothing. loss_scale: "dynamic" or a number. enable_caching: cast each
+    weight once an iteration. verbose: print each cast. allow_banned: permit binary_cross_entropy. patch_type:
+    torch.float16 for the casts of O1, torch.bfloat16 for those of O4 (ROCm's fork).
+
+    Raises ValueError for another patch_type.
+    """
     if patch_type not in _PATCH_LEVELS:
         raise ValueError(f"init: patch_type must be torch.float16 or torch.bfloat16, not {patch_type}")
     if not enabled:
@@ -416,9 +441,13 @@ def init(
 
 
 def shutdown(what: Any = None) -> None:
-    """Everything as before initialize: functions, forward, step, param_groups, types.
+    """Restores functions of torch, forward, step, param_groups and parameter types as they were before initialize.
+    Parameters become FP32 with the values of their masters.
 
-    what: a model or an optimizer, for the initialize that it went through; None: all of them."""
+    what: a model or an optimizer restores the initialize call that it belongs to. None restores all.
+
+    Raises TypeError for another object. If a part fails, the rest is still restored before the error is raised.
+    """
     if what is None:
         chosen = list(session.live())
     else:
@@ -433,6 +462,6 @@ def shutdown(what: Any = None) -> None:
 
 
 def initialized(what: Any) -> bool:
-    """Is this model or optimizer in the hands of an initialize that is still in force?"""
+    """Returns True if this model or optimizer belongs to an initialize call that is in force."""
     spec = getattr(what, "_amp_stash", None) or getattr(what, "_amp_forward", None)
     return spec is not None and spec.session is not None and bool(spec.session.alive)

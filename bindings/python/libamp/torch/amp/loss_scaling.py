@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""amp.scale_loss, the bracket around backward; amp.scale and amp.unscale."""
+"""amp.scale_loss opens the bracket around backward. amp.scale and amp.unscale multiply and divide by the loss scale."""
 from __future__ import annotations
 
 import operator
@@ -45,8 +45,8 @@ def _session_of(optimizers: list[Any]) -> Session:
 
 
 class ScaledLoss:
-    """What scale_loss returns: `with` it is the loss times the scale, and the gradients are unscaled when the block
-    ends."""
+    """The context manager that scale_loss returns. Entering it returns the scaled loss. Leaving it unscales the
+    gradients."""
 
     __slots__ = ("_arguments", "_bracket", "_entered", "_loss", "_optimizers", "_session")
 
@@ -162,14 +162,20 @@ def scale_loss(
     delay_unscale: bool = False,
     delay_overflow_check: bool = False,
 ) -> ScaledLoss:
-    """`with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()`
+    """Opens a bracket: `with amp.scale_loss(loss, optimizer) as scaled_loss: scaled_loss.backward()`.
 
-    Afterwards the gradients are unscaled (FP32, in the masters where there are masters) and the next step of each
-    optimizer steps or skips. If the block raises, gradients are as they were before it. (At a static scale of 1 without
-    masters: None where they were None, after the first four blocks only where optimizer.zero_grad has made them None.)
-    optimizers: one, a list or a tuple. delay_unscale: leave the gradients scaled, in .grad, for a later block with the
-    same loss_id, where backward adds to them and DDP reduces the sum.
-    delay_overflow_check: unscale, and leave the decision to a later block. model is not used, as in Apex.
+    The block receives the loss times the loss scale. At its end the gradients are unscaled (FP32, in the masters where
+    there are masters), and the next step of each optimizer either steps or, after an overflow, skips. If the block
+    raises, the gradients are restored to their values before it. At a static scale of 1 without masters a gradient that
+    was None becomes None again. After the first four blocks that holds only if optimizer.zero_grad has set it to None.
+
+    loss: a tensor. optimizers: one optimizer, a list or a tuple. loss_id: index of the loss scaler, below num_losses.
+    model: not used, as in Apex. delay_unscale: True leaves the gradients scaled in .grad for a later block with the
+    same loss_id, in which backward adds to them (gradient accumulation, DDP). delay_overflow_check: True unscales, and
+    leaves the decision to step or skip to a later block.
+
+    Raises RuntimeError before initialize or after shutdown, AttributeError for an optimizer that initialize does not
+    know, TypeError without an optimizer, IndexError for a loss_id out of range. The semantics are Apex's.
     """
     return ScaledLoss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
 
@@ -182,12 +188,21 @@ def _scale_by_hand(optimizer: Any, loss_id: int) -> float:
 
 
 def scale(tensor: torch.Tensor, loss_id: int = 0, optimizer: Any = None) -> torch.Tensor:
-    """`tensor` times the present loss scale, on the tape: for gradient penalties, before torch.autograd.grad."""
+    """Returns `tensor` times the present loss scale, recorded by autograd. Use it before torch.autograd.grad, for
+    gradient penalties.
+
+    loss_id: index of the loss scaler. optimizer: selects the initialize call, None the last one. Raises as scale_loss
+    does.
+    """
     return scaled(tensor, _scale_by_hand(optimizer, loss_id))
 
 
 def unscale(tensors: Any, loss_id: int = 0, optimizer: Any = None) -> Any:
-    """The same tensors divided by the present loss scale, on the tape: what autograd.grad gave for a scaled loss."""
+    """Returns the tensors divided by the present loss scale, recorded by autograd. Use it on the results of
+    torch.autograd.grad for a scaled loss.
+
+    tensors: a tensor, or a list or tuple of tensors and None. loss_id, optimizer: as for scale.
+    """
     factor = 1.0 / _scale_by_hand(optimizer, loss_id)
     if isinstance(tensors, torch.Tensor):
         return tensors * factor

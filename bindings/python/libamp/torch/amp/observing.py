@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""amp.observe: what the numbers of a training are like, op by op, with the names of modules; and what follows from
-them: the culprit of an overflow, amp.survey, amp.memory.
+"""amp.observe records statistics of the numbers in a training, by op and module. amp.culprit, amp.survey and amp.memory
+report the source of an overflow, the fit of each level and the memory.
 
-The library looks at parameters, gradients, masters and updates. What torch's functions get and make is seen here, by a
-TorchFunctionMode that is on in observed iterations alone, from the model's forward to scale_loss, and by hooks on their
-backward. Values are read and never changed.
+The library reads parameters, gradients, masters and updates. A TorchFunctionMode, active only in observed iterations
+from the model's forward to scale_loss, and hooks on backward read the inputs and outputs of torch's functions. Values
+are never changed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _NAMES_OF_TYPES = {1: "float32", 2: "float16", 3: "bfloat16", 4: "float64"}
 
 
 class Observation(NamedTuple):
-    """One thing that was seen. what: one of WHAT. op: "encoder.0: linear" of inputs and outputs, else None. name: of
-    the argument or the parameter. lost_fp16, lost_bf16: updates that weights of the type would not have shown."""
+    """One observed tensor. what: one of WHAT. op: for inputs and outputs, as "encoder.0: linear", else None. name: of
+    the argument or parameter. lost_fp16, lost_bf16: number of updates that would round to nothing in weights of this
+    type."""
 
     what: str
     op: str | None
@@ -52,7 +53,7 @@ class Observation(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """Of a culprit."""
+    """An input or output of a culprit's op."""
 
     name: str
     is_output: bool
@@ -68,11 +69,11 @@ CAUSES = ("unknown", "op", "cast", "input", "weight")
 
 
 class Culprit(NamedTuple):
-    """Where the last observed overflow began. op: None where no op was seen to make it. parameter: whose gradient was
-    the first, in the order of backward, not to be finite. filename, lineno: the script's line that called the op.
-    cause: "op" made it of finite values; "cast": the op's input was finite before its cast; "input": the op's input was
-    not finite, and no op that was seen made it: look at the batch; "weight": the parameter `weight` itself is not
-    finite, since the bracket `since` (since_least: the first that it can be)."""
+    """The source of the last observed overflow. op: None if unknown. parameter: the first with a nonfinite gradient, in
+    the order of backward. filename, lineno: the line of the script that called the op. cause: "op": it made the value
+    from finite inputs. "cast": the input was finite before its cast. "input": the input was not finite and no observed
+    op made it (check the batch). "weight": the parameter `weight` is not finite since bracket `since` (since_least: the
+    earliest possible one)."""
 
     op: str | None
     bracket: int
@@ -90,7 +91,7 @@ class Culprit(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes; amp_memory of amp_observe.h says what each is."""
+    """Bytes by purpose, as amp_memory of amp_observe.h defines them."""
 
     level: str
     weights: int
@@ -111,7 +112,7 @@ class Memory(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """code: docs/guide/choose-a-level.md has each. levels: which it concerns."""
+    """One piece of advice. code: see docs/guide/choose-a-level.md. levels: the levels that it applies to."""
 
     code: str
     op: str | None
@@ -124,7 +125,7 @@ class Advice(NamedTuple):
 
 
 class Level(NamedTuple):
-    """fits: "yes", "with ops in fp32" or "no"."""
+    """The verdict for one level. fits: "yes", "with ops in fp32" or "no"."""
 
     fits: str
     n_advice: int
@@ -132,7 +133,7 @@ class Level(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What each level would make of what was seen. str() is for people."""
+    """The fit of each level for the observed training. str() gives a report for people."""
 
     level: str
     init_scale: float
@@ -159,7 +160,7 @@ class Survey(NamedTuple):
 
 
 class _Mode(TorchFunctionMode):
-    """Sees each call of torch's on a thread, between the model's forward and scale_loss."""
+    """Reports each call of a torch function on a thread, between the model's forward and scale_loss."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -178,7 +179,7 @@ class _Mode(TorchFunctionMode):
 
 
 class Watch:
-    """What is seen of one session's calls."""
+    """Observes the calls of one session."""
 
     def __init__(self, session: Session, names: dict[int, str]) -> None:
         self._session = weakref.ref(session)
@@ -193,8 +194,8 @@ class Watch:
     # -- on and off --
 
     def enter(self, model: Any, compiled: bool) -> bool:
-        """At the model's forward; True: leave is to be called at its end. Where no other mode is on it stays on until
-        scale_loss, for the loss. A model that has trained, and is in its mode for evaluation, is evaluated."""
+        """Begins at the model's forward. Returns True if leave must be called at its end. Without another mode it
+        remains until scale_loss, for the loss. A trained model in eval mode is not observed."""
         evaluates = not getattr(model, "training", True) and model in self._trained
         if getattr(model, "training", False):
             self._trained.add(model)
@@ -211,7 +212,7 @@ class Watch:
         return not self._here.lingers
 
     def leave(self) -> None:
-        """Where the mode is not the last one that was entered, it waits until it is."""
+        """Ends the mode, or waits until it is the innermost one."""
         if not getattr(self._here, "entered", False):
             return
         depth = torch._C._len_torch_function_stack()
@@ -222,7 +223,7 @@ class Watch:
     # -- a call --
 
     def _place(self) -> str | None:
-        """The module whose forward calls: by its name in the model, else by its class."""
+        """Returns the module whose forward is running: its name in the model, else its class."""
         frame = sys._getframe(3)
         while frame is not None:
             if frame.f_code.co_name == "forward":
@@ -233,7 +234,7 @@ class Watch:
         return None
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-        """What an op is about to overwrite: a copy, for it may not be finite already."""
+        """Copies a tensor that an op is about to overwrite, because it may already be nonfinite."""
         session = self._session()
         op = getattr(func, "__name__", "")
         if op in observed_call.NO_OPS or not args or not is_in_place(op, kwargs) or not is_readable(args[0]):
@@ -241,7 +242,7 @@ class Watch:
         return args[0].detach().clone() if session is not None and session.context.observing() else None
 
     def _cast(self, session: Session, args: tuple[Any, ...], out: Any) -> None:
-        """A conversion, libamp's or the script's: it may make infinities, there and on the way back."""
+        """Records a conversion by libamp or the script. It can create infinities in forward and in backward."""
         if not args or not is_readable(args[0]) or not is_readable(out) or args[0].dtype is out.dtype:
             return
         session.context.observe_call("cast", None, False, [("input", args[0], False), ("output", out, True)], True)
@@ -251,7 +252,7 @@ class Watch:
     def called(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, before: torch.Tensor | None
     ) -> None:
-        """One call of torch's has returned."""
+        """Records one finished call of a torch function."""
         session = self._session()
         op = getattr(func, "__name__", "")
         if session is None or not op or not session.context.observing():
@@ -298,7 +299,7 @@ class Watch:
     # -- a bracket --
 
     def began(self, loss: Any) -> None:
-        """A block of scale_loss: backward tells in which order it makes gradients."""
+        """Begins a bracket and hooks the order of gradients in backward."""
         session = self._session()
         self._unhook()
         if session is None or not session.context.observing() or cuda_graphs.is_capturing():
@@ -316,7 +317,6 @@ class Watch:
             waiting += new
 
     def _hook_function(self, node: Any) -> None:
-        """A Function of the script's, whose backward is no op of torch's."""
         op = type(node).__name__.removesuffix("Backward")
         code = getattr(getattr(getattr(node, "_forward_cls", None), "backward", None), "__code__", None)
         if code is not None:
@@ -339,14 +339,14 @@ class Watch:
             self._hooks.pop().remove()
 
     def accused(self, session: Session, message: str) -> None:
-        """The library's words of an overflow, with the script's line."""
+        """Returns the library's message about an overflow, with the script's line."""
         found = _culprit(session)
         at = f" ({found.filename}:{found.lineno})" if found is not None and found.filename else ""
         if session.verbosity > 0:
             maybe_print(message + at, True)
 
     def ended(self) -> None:
-        """A bracket is over. A survey, which may take long, shows on a terminal how far it has come."""
+        """Ends a bracket. A survey shows its progress on a terminal."""
         self._iterations += 1
         self._unhook()
         now = time.monotonic()
@@ -378,7 +378,7 @@ def _bits(what: str | Iterable[str] | None) -> int:
 
 
 def start(session: Session) -> None:
-    """Calls of torch's are seen from here on, in observed iterations."""
+    """Starts to observe calls of torch functions in observed iterations."""
     names = {}
     for ref in session.models:
         item = ref()
@@ -389,7 +389,7 @@ def start(session: Session) -> None:
 
 
 def as_asked(session: Session) -> None:
-    """Where the environment's AMP_OBSERVE has begun it in the library."""
+    """Starts if AMP_OBSERVE in the environment has started the library's observation."""
     if session.context.observing():
         start(session)
 
@@ -404,15 +404,15 @@ def observe(
     names: Iterable[str] | None = None,
     max_bytes: int = 64 << 20,
 ) -> None:
-    """Looks at the numbers of a training from here on: of one iteration in `every`, of the `first` ones, and of
-    `after_skip` ones after a skipped step. An iteration is what happens from the end of one block of scale_loss to the
-    end of the next.
+    """Starts to record statistics: in one iteration of `every`, the `first` ones, and `after_skip` ones after a skipped
+    step. An iteration lasts from the end of one scale_loss block to the end of the next. The results of training are
+    bitwise the same.
 
-    of: a model or an optimizer, for the initialize that it went through; None: the last one. what: of inputs, outputs,
-    weights, scaled, gradients, masters, updates; None: all. names: patterns as in a shell, of ops ("encoder.0: *") and
-    parameters; None: all. max_bytes: of what is kept. Called again it begins anew. Trained is the same to the bit. In
-    the environment AMP_OBSERVE=1 asks for it, and AMP_TRACE=FILE writes it down (docs/guide/see-what-it-did.md).
-    Functions that torch.compile has compiled are not seen. What a GPU holds is copied for it, which waits for the GPU.
+    of: a model or an optimizer, None for the last initialize. what: among inputs, outputs, weights, scaled, gradients,
+    masters, updates, None for all. names: shell patterns of ops ("encoder.0: *") and parameters, None for all.
+    max_bytes: limit of the records. Another call starts anew. AMP_OBSERVE=1 in the environment starts it too,
+    AMP_TRACE=FILE writes a file (docs/guide/see-what-it-did.md). Functions of torch.compile are not observed. GPU
+    tensors are copied, which waits. Raises ValueError for a number below 1.
     """
     session = _session_of(of, "observe")
     patterns = [names] if isinstance(names, str) else [str(name) for name in names or ()]
@@ -424,14 +424,14 @@ def observe(
 
 
 def observe_stop(of: Any = None) -> None:
-    """Ends it, and forgets what was seen."""
+    """Stops recording and deletes the records."""
     session = _session_of(of, "observe_stop")
     session.context.observe_stop()
     session.end_observing()
 
 
 def observations(of: Any = None) -> list[Observation]:
-    """What was seen so far: ops in the order of their first call, then parameters."""
+    """Returns the records so far: ops in the order of their first call, then parameters."""
     session = _session_of(of, "observations")
     found: list[Observation] = []
     for bit, op, name, dtype, iterations, fp16, bf16, latest, total in session.context.observations():
@@ -472,12 +472,13 @@ def _culprit(session: Session) -> Culprit | None:
 
 
 def culprit(of: Any = None) -> Culprit | None:
-    """Where the last overflow of an observed iteration began; None: there was none."""
+    """Returns the source of the last overflow in an observed iteration, or None."""
     return _culprit(_session_of(of, "culprit"))
 
 
 def memory(of: Any = None, level: str | None = None) -> Memory:
-    """Bytes that the training takes now; level: that it would take there."""
+    """Returns the bytes that the training uses now. level: a string "O0" to "O5", for an estimate at that level
+    instead."""
     session = _session_of(of, "memory")
     taken = Memory(*session.context.memory(level))
     if level is None and session.split is not None:  # the context knows of the parameters alone
@@ -486,7 +487,6 @@ def memory(of: Any = None, level: str | None = None) -> Memory:
 
 
 def survey_of(context: Any) -> Survey:
-    """The survey of a context."""
     level, init_scale, iterations, advice, surveyed, text = context.survey()
     listed = [Advice(code, op, name, tuple(names), *rest) for code, op, name, names, *rest in advice]
     fits = {0: "no", 1: "yes", 2: "with ops in fp32"}
@@ -495,6 +495,6 @@ def survey_of(context: Any) -> Survey:
 
 
 def survey(of: Any = None) -> Survey:
-    """Would this training survive at each level, and where not? By what amp.observe has seen: run some iterations, best
-    at O0 and with every=1, then ask."""
+    """Returns the fit of each level for this training, from the records of amp.observe. Run some iterations first, best
+    at O0 with every=1."""
     return survey_of(_session_of(of, "survey").context)

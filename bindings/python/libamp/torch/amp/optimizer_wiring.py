@@ -460,6 +460,7 @@ def _wire_one(optimizer: Any, stash: AmpStash) -> Callable[[], None]:
 
 
 def stepped(optimizer: Any) -> bool | None:
-    """Did the optimizer's last step() step? False: it was skipped. None: no step yet, or amp does not know it."""
+    """Returns True if the optimizer's last step() stepped, False if it skipped, None before the first step or for an
+    optimizer that amp does not know. If a GPU decides, this waits for it."""
     stash = getattr(optimizer, "_amp_stash", None)
     return None if stash is None else stash.stepped

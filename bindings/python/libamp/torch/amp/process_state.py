@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the last initialize left in the process, and the verbosity of what is printed: apex.amp._amp_state."""
+"""State of the last initialize call of the process, and the verbosity of its messages: apex.amp._amp_state."""
 from __future__ import annotations
 
 import os
@@ -11,8 +11,8 @@ import torch
 
 
 class AmpState:
-    """opt_properties, loss_scalers and handle exist from the first initialize on; loss_scalers and handle are views of
-    the context that was initialised last."""
+    """The class of _amp_state. opt_properties, loss_scalers and handle exist after the first initialize. loss_scalers
+    and handle are views of the last context."""
 
     def __init__(self) -> None:
         self.hard_override = False
@@ -31,7 +31,7 @@ loss_probes: weakref.WeakSet[Any] = weakref.WeakSet()  # what measures the next 
 
 
 def rank() -> int:
-    """This process's place in torch.distributed, or 0."""
+    """Returns the rank of this process in torch.distributed, or 0."""
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
@@ -39,20 +39,21 @@ def rank() -> int:
 
 
 def maybe_print(msg: str, rank0: bool = False) -> None:
-    """Apex's print: not with verbosity 0; rank0: on the first rank alone."""
+    """Prints msg unless the verbosity is 0, as Apex's function does. rank0: print on rank 0 only."""
     if _amp_state.verbosity > 0 and not (rank0 and rank() > 0):
         print(msg)
 
 
 def warn_or_err(msg: str) -> None:
-    """RuntimeError, or a printed warning where _amp_state.hard_override is set."""
+    """Raises RuntimeError, or prints a warning if _amp_state.hard_override is set."""
     if not _amp_state.hard_override:
         raise RuntimeError(msg)
     print("Warning:  " + msg)
 
 
 def master_params(optimizer: Any) -> Iterator[torch.Tensor]:
-    """What the optimizer updates: FP32 masters where there are masters, else the model's parameters."""
+    """Iterates over the tensors that the optimizer updates: FP32 masters where there are some, else the model's
+    parameters. Use it for clip_grad_norm_, as with Apex."""
     stash = getattr(optimizer, "_amp_stash", None)
     if stash is not None:
         stash.session.settle()

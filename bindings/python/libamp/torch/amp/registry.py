@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's own functions: decorators that give one a class at once, and registrars for every initialize to come.
+"""Classes of casts for the user's own functions. A decorator applies at once. A registration applies from the next
+initialize.
 
-A decorated function obeys whichever context holds when it is called, and runs as it comes where none does. A function
-that is registered by name is replaced in its module or class as torch's own functions are, and put back with them; over
-the class that a list gives it.
+A decorated function obeys the context that is in force when it is called, and runs without casts where none is. A
+function that is registered by name is replaced in its module or class as torch's own functions are, and restored with
+them. The registration overrides the cast lists.
 """
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Registration:
-    """What a registrar returns: `remove()` takes it back, from the next initialize on."""
+    """The handle that a register function returns. remove() cancels the registration from the next initialize on."""
 
     def __init__(self, module: Any, name: str, op_class: int, source: str = "registered") -> None:
         self.module, self.name, self.op_class, self.source = module, name, op_class, source
         self.removed = False
 
     def remove(self) -> None:
-        """The function has the class that it had before, or none."""
+        """Cancels the registration: the function has the class of the cast list again, or none."""
         self.removed = True
         if self in _registered:
             _registered.remove(self)
@@ -49,7 +50,8 @@ def _decorate(function: Any, op_class: int) -> Any:
 
 
 def half_function(fn: F) -> F:
-    """Floating tensors among the arguments become the level's 16-bit type."""
+    """Decorates fn: its floating tensor arguments are cast to the 16-bit type of the level. Apex's
+    amp.half_function."""
     decorated: F = _decorate(fn, LOWER)
     return decorated
 
@@ -58,13 +60,14 @@ bfloat16_function = half_function  # ROCm's name; the level says which of the tw
 
 
 def float_function(fn: F) -> F:
-    """Floating tensors among the arguments become FP32."""
+    """Decorates fn: its floating tensor arguments are cast to FP32. Apex's amp.float_function."""
     decorated: F = _decorate(fn, FP32)
     return decorated
 
 
 def promote_function(fn: F) -> F:
-    """Floating tensors among the arguments become the widest type among them."""
+    """Decorates fn: its floating tensor arguments are cast to the widest type among them. Apex's
+    amp.promote_function."""
     decorated: F = _decorate(fn, PROMOTE)
     return decorated
 
@@ -79,7 +82,10 @@ def _register(module: Any, name: str, op_class: int) -> Registration:
 
 
 def register_half_function(module: Any, name: str) -> Registration:
-    """half_function for `module.name`, from the next initialize on; `module` may be a class."""
+    """Registers `module.name` for casts to the level's 16-bit type, from the next initialize on.
+
+    module: a module or a class. name: string. Returns a Registration. Raises ValueError if there is no such function.
+    """
     return _register(module, name, LOWER)
 
 
@@ -87,17 +93,19 @@ register_bfloat16_function = register_half_function
 
 
 def register_float_function(module: Any, name: str) -> Registration:
-    """float_function for `module.name`, from the next initialize on."""
+    """Registers `module.name` for casts to FP32, from the next initialize on. Arguments are those of
+    register_half_function."""
     return _register(module, name, FP32)
 
 
 def register_promote_function(module: Any, name: str) -> Registration:
-    """promote_function for `module.name`, from the next initialize on."""
+    """Registers `module.name` for casts to the widest type among its arguments, from the next initialize on. Arguments
+    are those of register_half_function."""
     return _register(module, name, PROMOTE)
 
 
 def _edits() -> Iterable[Registration]:
-    """The changes that a script made in amp.lists. One that it took back is removed, as by its handle."""
+    """Returns the changes that a script made in amp.lists. A change that the script has undone is removed."""
     found: dict[tuple[int, str], Registration] = {}
     for module, name, op_class in changes():
         key = id(module), name
@@ -112,13 +120,14 @@ def _edits() -> Iterable[Registration]:
 
 
 def wanted(lists: str) -> list[Registration]:
-    """Those in force, one for each name, the last one; before them the changes that a script made in amp.lists."""
+    """Returns the registrations in force, the last one of each name. Changes in amp.lists precede them."""
     edited = _edits() if lists == "apex" else []
     return list({(id(each.module), each.name): each for each in (*edited, *_registered)}.values())
 
 
 def stand_in(raw: Any, make: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """(the function that `make` makes for a class's or module's entry `raw`, the entry that takes the place of raw)."""
+    """Returns two objects: the function that `make` makes from `raw`, and the entry of the class or module that
+    replaces raw."""
     if isinstance(raw, (staticmethod, classmethod)):
         made = make(raw.__func__)
         return made, type(raw)(made)

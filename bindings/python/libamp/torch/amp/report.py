@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of an initialize: what it does, whether it is sound, what was found."""
+"""Reports of an initialize call: its effects, its health and its findings."""
 from __future__ import annotations
 
 import functools
@@ -34,7 +34,8 @@ _TORCHS_OWN = "torch promotes, and a tensor without dimensions widens nothing"
 
 
 def _sessions_of(what: Any, asked: str) -> list[Session]:
-    """The one that this model or optimizer went through; None: each that is in force."""
+    """Returns the session of this model or optimizer, or for None all sessions in force. Raises RuntimeError if there
+    is none."""
     spec = getattr(what, "_amp_stash", None) or getattr(what, "_amp_forward", None)
     sessions = list(live()) if what is None else [spec.session] if spec is not None and spec.session is not None else []
     if what is not None and not (sessions and sessions[0].alive):
@@ -43,7 +44,7 @@ def _sessions_of(what: Any, asked: str) -> list[Session]:
 
 
 def findings() -> list[_findings.Finding]:
-    """What was found so far, in every initialize that is in force: the library's, then the script's."""
+    """Returns the mistakes found so far in every initialize call in force: the library's, then the script's."""
     found = [finding for session in live() for finding in _findings.listed(session.context, session.record)]
     return _html.Rows(found, f"{len(found)} findings", ("code", "where", "what"), _finding_row)
 
@@ -53,8 +54,12 @@ def _finding_row(finding: _findings.Finding) -> tuple[str, str, str]:
 
 
 def health(what: Any = None) -> str:
-    """A report for people of the initialize that this model or optimizer went through (None: each that is in
-    force): what was wired, called, cast; gradients seen and missing; steps; findings, and "sound" or their number."""
+    """Returns a report for people: parameters wired, calls, casts, gradients, steps, findings, and "sound" or the
+    number of findings.
+
+    what: a model or an optimizer selects its initialize call, None all in force. Raises RuntimeError if it belongs to
+    none.
+    """
     reports = [_findings.report(session.context, session.record) for session in _sessions_of(what, "health")]
     if reports and (untried := _tested_versions.outside(torch.__version__)):
         reports[0] = f"{untried}\n{reports[0]}"
@@ -68,8 +73,12 @@ def _verdict_first(report: str) -> str:
 
 
 def explain(what: Any = None, op: str | None = None) -> str:
-    """What the initialize that this model or optimizer went through (None: each that is in force) does, in words: to
-    parameters, casts and the loss; op: to a function of torch's by its name, as "linear", and by which list."""
+    """Returns the effects of an initialize call in words: on parameters, casts and the loss.
+
+    what: a model or an optimizer selects the call, None all in force. op: name of a torch function, as "linear". It
+    returns the function's class and the list that gives it. Raises RuntimeError if the object belongs to no call in
+    force.
+    """
     told = [_explained(session, op) for session in _sessions_of(what, "explain")]
     return _html.Text("\n".join(text for text, _ in told), "".join(shown for _, shown in told))
 
@@ -89,7 +98,8 @@ def _explained(session: Session, op: str | None) -> tuple[str, str]:
 
 
 def _op_lines(session: Session, op: str) -> list[str]:
-    """Where a script gave the op a class: that. For all other places: its class by the list."""
+    """Returns lines about an op: the class by the script's registration, then the class by the list for all other
+    places."""
     name = op.rpartition("::")[2].partition(".")[0] if "::" in op else op.rpartition(" ")[2].rpartition(".")[2]
     given, others = patching.classes_of(name) if session.patches else ([], 0)
     lines = [f"{op}: {_CLASSES[op_class]} ({path}, {source})" for path, op_class, source in given]
@@ -109,7 +119,7 @@ def _op_lines(session: Session, op: str) -> list[str]:
 
 
 def _remark(said: str, name: str, replaced: bool) -> str:
-    """Of an op by its list: what the class alone does not say."""
+    """Returns a remark about a listed op that its class alone does not express."""
     if not said.endswith(" lists)"):
         return ""
     in_place = name.startswith("__i") if name.endswith("__") else name.endswith("_")  # __iadd__, add_
@@ -124,7 +134,7 @@ def _remark(said: str, name: str, replaced: bool) -> str:
 
 
 def _apexs_own(op: str, replaced: bool) -> str:
-    """Of an op in Apex's lists that torch.autocast does not cast."""
+    """Returns a remark about an op in Apex's lists that torch.autocast does not cast."""
     if op in TORCH_PROMOTES and not replaced:
         return f"; not replaced, as Apex left it out: {_TORCHS_OWN}"
     if op in TORCH_PROMOTES:
@@ -136,7 +146,7 @@ def _apexs_own(op: str, replaced: bool) -> str:
 
 
 def _beside_autocast(op: str) -> str:
-    """Of an op in FP32: what torch.autocast does with it on CUDA devices."""
+    """Returns a remark about torch.autocast's treatment on CUDA of an op in FP32."""
     if not any(name == op and fp16 == _FP32 for name, _, fp16, _ in _core.list_ops(LISTS["torch"])):
         return ""
     if op == "cross_entropy":
@@ -150,13 +160,13 @@ def _beside_autocast(op: str) -> str:
 
 @functools.cache
 def _with_a_rule(device: str) -> frozenset[str]:
-    """torch's ops that have a kernel for autocast on this kind of device."""
+    """Returns the names of torch's ops that have an autocast kernel for this device type."""
     names = torch._C._dispatch_get_registrations_for_dispatch_key(f"Autocast{device}")
     return frozenset(name.removeprefix("aten::").partition(".")[0] for name in names if name.startswith("aten::"))
 
 
 def _kinds(session: Session) -> dict[tuple[str, bool], tuple[int, int]]:
-    """Parameters that are the context's, and their elements, by type and by whether they have a master."""
+    """Returns the number of the context's parameters and elements by type and by presence of a master."""
     params = {id(p): p for model in session.models if (module := model()) is not None for p in module.parameters()}
     numbers: Counter[tuple[str, bool]] = Counter()
     elements: Counter[tuple[str, bool]] = Counter()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.optimizers on libamp's kernels: on the CPU too, for FP32, FP16 and BF16. FP16_Optimizer, which was here before
-it was in fp16_utils, is the one of there."""
+"""apex.optimizers on libamp's kernels, for FP32, FP16 and BF16 parameters on CPUs and GPUs. FP16_Optimizer is the one
+of fp16_utils, under its older name."""
 
 from .fp16_optimizer import FP16_Optimizer
 from .fused_adagrad import FusedAdagrad

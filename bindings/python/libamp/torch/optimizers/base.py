@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the fused optimizers share: lists of tensors out of a group, one call of libamp.kernels for all of them."""
+"""Base of the fused optimizers. It collects the tensors of a group into lists for one call of libamp.kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _known: Any = WeakIdKeyDictionary()  # tensor -> its version and its number
 
 
 def number(value: Any) -> float:
-    """A rate. A tensor is asked once for each of its versions: on CUDA that waits, which a captured step must not."""
+    """Returns a rate as a float. A tensor is read once for each version, because on CUDA the read waits, which a
+    captured step must not do."""
     if not isinstance(value, torch.Tensor):
         return float(value)
     known = _known.get(value)
@@ -31,7 +32,7 @@ def number(value: Any) -> float:
 
 
 def loss_of(closure: Callable[[], Any] | None) -> Any:
-    """What a closure returns; None without one."""
+    """Returns the result of the closure, None without one."""
     if closure is None:
         return None
     with torch.enable_grad():
@@ -42,7 +43,7 @@ _SWITCHES = ("bias_correction", "grad_averaging", "nesterov")
 
 
 def numbers_of(group: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The rate, and those of a group's numbers that the kernel takes by the same names."""
+    """Returns the rate and the group's numbers that the kernel takes by the same names."""
     numbers = {name: bool(group[name]) if name in _SWITCHES else group[name] for name in names}
     return {"lr": number(group["lr"]), **numbers}
 
@@ -50,8 +51,8 @@ def numbers_of(group: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
 def apexs_arguments(
     function: str, names: tuple[str, ...], given: tuple[Any, ...], named: dict[str, Any]
 ) -> dict[str, Any]:
-    """Arguments of Apex's that no signature may show: torch's GradScaler hands itself to a step that has a grad_scaler,
-    instead of setting grad_scale and found_inf."""
+    """Returns Apex's arguments, which no signature may show: torch's GradScaler passes itself to a step with a
+    parameter grad_scaler, instead of setting grad_scale and found_inf. Raises TypeError for an unknown argument."""
     if len(given) > len(names):
         raise TypeError(f"{function}() takes at most {len(names) + 1} arguments, and {len(given) + 1} were given")
     values = dict.fromkeys(names, None)
@@ -63,7 +64,7 @@ def apexs_arguments(
 
 
 def _lie_as(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    """A remainder's elements lie as its parameter's, which is not copied."""
+    """Returns the gradient in the layout of its parameter. The remainder has that layout and is not copied."""
     return grad if grad.stride() == param.stride() else torch.empty_like(param, dtype=grad.dtype).copy_(grad)
 
 
@@ -76,7 +77,8 @@ def fused_step(
     model_params: list[torch.Tensor | None] | None = None,
     **numbers: Any,
 ) -> None:
-    """kernels.optimizer_step, which takes tensors of one device that lie alike; others are taken device by device."""
+    """Calls kernels.optimizer_step, which needs tensors of one device and layout. Other tensors are stepped device by
+    device."""
     if not params:
         return
     if is_served(params[0].device):
@@ -114,7 +116,7 @@ def _part(lists: dict[str, Any], which: list[int]) -> dict[str, Any]:
 
 
 def _step_served(rule: Any, lists: dict[str, Any], steps: Any, numbers: dict[str, Any]) -> None:
-    """The step by torch's operators, device by device: with the same formulas and state. Nothing is asked of a
+    """Steps with torch's operators, device by device, with the same formulas and state. It never reads from the
     device."""
     params = lists["params"]
     for device in {param.device for param in params}:
@@ -137,7 +139,7 @@ def _step_served(rule: Any, lists: dict[str, Any], steps: Any, numbers: dict[str
 
 
 def _step_of_copies(rule: Any, lists: dict[str, Any], numbers: dict[str, Any]) -> None:
-    """Row-major copies of what is not row-major are stepped, and written back."""
+    """Steps row-major copies of tensors that are not row-major, and writes the copies back."""
     copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def compact(tensor: Any) -> Any:
@@ -157,11 +159,11 @@ def _step_of_copies(rule: Any, lists: dict[str, Any], numbers: dict[str, Any]) -
 
 
 class FusedOptimizer(torch.optim.Optimizer):
-    """
-    An optimizer whose step is one call of a C kernel a group: FP32, FP16 and BF16 parameters in any mixture, on the CPU
-    and on CUDA. Moments are FP32. Gradients are only read (FusedAdam: scaling.py).
+    """Base class. A step is one call of a C kernel for each group, for FP32, FP16 and BF16 parameters in any mixture,
+    on CPUs and CUDA.
 
-    Nothing waits for a GPU. The group counts its steps: a number, or a tensor on the GPU once the GPU alone knows
+    Moments are FP32. Gradients are only read, except by FusedAdam(capturable=True) after GradScaler (grad_scaler.py). A
+    step never waits for a GPU. Each group counts its steps in a number, or in a GPU tensor once only the GPU knows
     whether to skip (amp with a dynamic loss scale).
     """
 
@@ -192,11 +194,12 @@ class FusedOptimizer(torch.optim.Optimizer):
         return {**super().__getstate__(), **{name: getattr(self, name) for name in self._attributes}}
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """None: what set_grad_none said."""
+        """Clears the gradients. set_to_none: None for the set_grad_none of the constructor."""
         super().zero_grad(set_to_none=self.set_grad_none if set_to_none is None else set_to_none)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Runs the closure, if there is one, then steps all groups. Returns the result of the closure."""
         loss = loss_of(closure)
         self._step_all()
         return loss
@@ -209,25 +212,26 @@ class FusedOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
-        """The kernel's arguments that are the same for all parameters of a group."""
+        """Returns the kernel's arguments that are equal for all parameters of a group."""
         return numbers_of(group, self._arguments)
 
     def _begins(self, group: dict[str, Any]) -> bool:
-        """Is this a first step for some parameter, which the kernel takes otherwise than one after a skip?"""
+        """Returns True if this is a parameter's first step and the kernel treats it differently from one after a
+        skip."""
         return False
 
     @property
     def _found_inf(self) -> torch.Tensor | None:
-        """During a step of amp's: on the GPU; not 0: it skips."""
+        """Returns amp's flag on the GPU during its step. Nonzero means skip."""
         return vars(self).get("found_inf")
 
     def _flag(self) -> dict[str, Any]:
-        """The kernel's argument."""
+        """Returns the flag as the kernel's argument."""
         found_inf = self._found_inf
         return {} if found_inf is None else {"found_inf": found_inf.reshape(1)}
 
     def _count(self, group: dict[str, Any], params: list[torch.Tensor], by_kernel: bool = True) -> Any:
-        """How many steps the group had; it has one more now. by_kernel: a tensor is advanced by the kernel."""
+        """Returns the number of steps of the group and then adds one. by_kernel: the kernel advances a tensor."""
         before = group.get("step", 0)
         found_inf = self._found_inf
         counted = isinstance(before, torch.Tensor) and before.device.type != "cpu"
@@ -244,7 +248,8 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     @staticmethod
     def _step_tensor(group: dict[str, Any], device: torch.device) -> torch.Tensor:
-        """group["step"] as a tensor on the device, which stays the same one: a captured graph reads and writes it."""
+        """Returns group["step"] as a tensor on the device. It remains the same tensor, because a captured graph reads
+        and writes it."""
         step = group.get("step", 0)
         if not isinstance(step, torch.Tensor):
             step = torch.full((1,), int(step), dtype=torch.int64, device=device)  # made there: a copy would wait
@@ -254,7 +259,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return step
 
     def state_dict(self) -> dict[str, Any]:
-        """With counts that are numbers, as Apex has them, unless the caller asked for tensors (capturable)."""
+        """Returns the state. Step counts are numbers, as in Apex, unless the caller asked for tensors (capturable)."""
         state = super().state_dict()
         asked = getattr(self, "capturable", not vars(type(self)).get("_skips_by_flag", False))
         for group in state["param_groups"]:
@@ -263,7 +268,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return state
 
     def _lists(self, group: dict[str, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor], list[dict[str, Any]]]:
-        """Parameters that have gradients, these, and their states."""
+        """Returns the parameters with gradients, their gradients and their states."""
         params, grads, states = [], [], []
         for param in group["params"]:
             grad = param.grad
@@ -280,14 +285,15 @@ class FusedOptimizer(torch.optim.Optimizer):
         return params, grads, states
 
     def _begin(self, param: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        """Zero moments."""
+        """Initializes the moments to zero."""
         if param.dtype not in _TYPES:
             raise RuntimeError(f"{type(self).__name__} has kernels for fp16, bf16 and fp32, not for {param.dtype}")
         for name in self._moments:
             state[name] = torch.zeros_like(param, dtype=torch.float32)
 
     def _step_of(self, group: dict[str, Any], states: dict[int, Any]) -> int | None:
-        """Of a group that one of torch's optimizers saved; None: the group itself has it, or nothing has."""
+        """Returns the step count of a group that an optimizer of torch saved. None if the group has its own count or
+        there is none."""
         mine = [states[index] for index in group["params"] if index in states]
         counts = {int(state["step"]) for state in mine if "step" in state}
         other = [name for name in ("amsgrad", "maximize", "lr_decay") if group.get(name) and name not in self.defaults]
@@ -303,8 +309,10 @@ class FusedOptimizer(torch.optim.Optimizer):
         return counts.pop()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """torch brings floating state to the parameter's type; moments stay FP32, as they were saved. One of torch's
-        own optimizers counts the steps of each parameter: the group has them here."""
+        """Loads the state of this optimizer or of torch's own one. torch casts floating state to the type of the
+        parameter, here moments remain FP32. torch counts the steps of each parameter, here the group has the count.
+        Raises RuntimeError if the parameters of a group have different counts, or for an option that this optimizer
+        lacks."""
         steps = [self._step_of(group, state_dict["state"]) for group in state_dict["param_groups"]]
         had = [self.defaults.keys() & group.keys() for group in self.param_groups]
         super().load_state_dict(state_dict)
@@ -332,7 +340,8 @@ def _fp32_at(value: torch.Tensor, param: torch.Tensor, place: torch.Tensor | Non
 
 
 def masters_of(params: list[torch.Tensor], states: list[dict[str, Any]]) -> tuple[list[torch.Tensor], list[Any]]:
-    """What is stepped, masters where there are any, and the parameters that are rounded from them, else None."""
+    """Returns the tensors to step (masters where there are some) and the parameters to round from them, None without a
+    master."""
     masters = [state.get("master_param", param) for param, state in zip(params, states, strict=True)]
     return masters, [None if master is param else param for master, param in zip(masters, params, strict=True)]
 

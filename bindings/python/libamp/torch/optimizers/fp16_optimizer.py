@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.optimizers.fp16_optimizer."""
+"""FP16_Optimizer under the name of apex.optimizers.fp16_optimizer."""
 
 from ..fp16_utils.fp16_optimizer import FP16_Optimizer
 

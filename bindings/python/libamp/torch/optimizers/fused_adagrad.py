@@ -7,7 +7,8 @@ from .base import FusedOptimizer, fused_step, of_each
 
 
 class FusedAdagrad(FusedOptimizer):
-    """Adagrad in one pass. adagrad_w_mode: the weight decay is apart from the gradient, as in AdamW."""
+    """Adagrad in one pass, with Apex's arguments. adagrad_w_mode: bool, decouples the weight decay from the gradient,
+    as AdamW does."""
 
     _skips_by_flag = True
     _kernels = ("multi_tensor_adagrad",)

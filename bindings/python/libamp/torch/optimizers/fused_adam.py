@@ -12,16 +12,15 @@ from .grad_scaler import Scaling
 
 
 class FusedAdam(FusedOptimizer):
-    """
-    Adam in one pass; with adam_w_mode, the default, AdamW. The number of steps is the group's.
+    """Adam in one pass, with Apex's arguments. adam_w_mode, the default, is AdamW. Steps are counted for each group.
 
-    capturable: the number of steps is a tensor, so that a step can be part of a CUDA graph (lr is what it was when the
-    graph was captured), and torch's GradScaler leaves unscaling and skipping to the step, after which gradients are
-    unscaled. master_weights, for which capturable is needed: 16-bit parameters have FP32 masters,
-    state["master_param"], which are stepped and rounded.
+    capturable: bool, the step count is a tensor, so that a CUDA graph can contain the step. The graph uses the lr of
+    its capture. torch's GradScaler leaves unscaling and skipping to the step, and the gradients are unscaled after it.
+    master_weights: bool, needs capturable. 16-bit parameters have FP32 masters in state["master_param"], which are
+    stepped and rounded. max_grad_norm: float, limit of the norm of a group's gradients, 0 for none, as in Apex's older
+    FusedAdam.
 
-    max_grad_norm, of Apex's older FusedAdam: the gradients of a group whose norm is larger are brought down to it; 0:
-    never.
+    Raises RuntimeError for amsgrad, for master_weights without capturable, or for max_grad_norm with it.
     """
 
     _skips_by_flag = True
@@ -75,7 +74,7 @@ class FusedAdam(FusedOptimizer):
 
     @property
     def param_groups_master(self) -> list[dict[str, Any]]:
-        """The groups with masters in them, from the first step on; FP32 parameters are their own."""
+        """Returns the groups with masters, from the first step on. An FP32 parameter is its own master."""
         groups = []
         for group in self.param_groups:
             masters = [self.state.get(param, {}).get("master_param", param) for param in group["params"]]
@@ -84,8 +83,12 @@ class FusedAdam(FusedOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *apexs: Any, **named: Any) -> Any:
-        """grad_scaler, at Apex's place or by name: a torch.cuda.amp.GradScaler whose gradients are scaled still;
-        capturable alone. What Apex has between it and the closure was for its first FusedAdam."""
+        """Steps, and returns the result of the closure.
+
+        grad_scaler, at Apex's position or by name: a torch.cuda.amp.GradScaler whose gradients are still scaled. It is
+        used with capturable only. Apex's arguments between closure and grad_scaler belong to its first FusedAdam:
+        values other than None raise RuntimeError.
+        """
         old = apexs_arguments("step", ("grads", "output_params", "scale", "grad_norms", "grad_scaler"), apexs, named)
         grad_scaler = old.pop("grad_scaler")
         if any(value is not None for value in old.values()):

@@ -10,7 +10,7 @@ from .base import FusedOptimizer, fused_step, of_each
 
 
 def global_norm(grads: list[torch.Tensor], scale: Any = 1.0) -> Any:
-    """The L2 norm of all gradients times scale; on CUDA it stays there. Of several devices: a number."""
+    """Returns the L2 norm of all gradients times scale: a tensor on their device, or a number for several devices."""
     by_device: dict[torch.device, list[torch.Tensor]] = {}
     for grad in grads:
         by_device.setdefault(grad.device, []).append(grad)
@@ -26,9 +26,10 @@ def global_norm(grads: list[torch.Tensor], scale: Any = 1.0) -> Any:
 
 
 class FusedLAMB(FusedOptimizer):
-    """
-    LAMB: Adam's update of each tensor, made as long as the tensor times lr. max_grad_norm: gradients of all groups
-    together are brought down to it first (0: never). use_nvlamb: also without weight decay.
+    """LAMB, with Apex's arguments: Adam's update of each tensor, scaled to lr times the norm of the tensor.
+
+    max_grad_norm: float, limit of the norm of the gradients of all groups together, applied before the update, 0 for
+    none. use_nvlamb: bool, scales also without weight decay. Raises RuntimeError for amsgrad or sparse gradients.
     """
 
     _skips_by_flag = True

@@ -12,10 +12,11 @@ from .grad_scaler import Scaling
 
 
 class FusedMixedPrecisionLamb(FusedLAMB):
-    """
-    LAMB with FP32 masters of its own, state["master_param"], for parameters of reduced_precision_dtype (None: FP16
-    and BF16); `step` is where counting begins. torch's GradScaler leaves unscaling and skipping to it. lr and the
-    number of steps are tensors in the groups.
+    """LAMB with its own FP32 masters in state["master_param"], with Apex's arguments.
+
+    step: int, initial step count. reduced_precision_dtype: torch.dtype of the parameters with masters, None for FP16
+    and BF16. lr and step count are tensors in the groups. torch's GradScaler leaves unscaling and skipping to this
+    optimizer.
     """
 
     _kernels = ("multi_tensor_l2norm", "multi_tensor_lamb_mp")
@@ -57,7 +58,8 @@ class FusedMixedPrecisionLamb(FusedLAMB):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *apexs: Any, **named: Any) -> Any:
-        """grad_scaler, behind the closure or by name: a torch.cuda.amp.GradScaler whose gradients are scaled still."""
+        """Steps, and returns the result of the closure. grad_scaler, after the closure or by name: a
+        torch.cuda.amp.GradScaler whose gradients are still scaled. Raises RuntimeError for sparse gradients."""
         grad_scaler = apexs_arguments("step", ("grad_scaler",), apexs, named)["grad_scaler"]
         loss = loss_of(closure)
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]

@@ -9,10 +9,11 @@ from .base import FusedOptimizer, fused_step, number, of_each
 
 
 class FusedNovoGrad(FusedOptimizer):
-    """
-    NovoGrad: a second moment for each tensor, the norm of its gradient (norm_type 2, or 0: the largest element).
-    reg_inside_moment: the weight decay joins before the momentum. init_zero: the norms begin at 0 instead of the first
-    gradient's.
+    """NovoGrad, with Apex's arguments. The second moment of a tensor is one number, the norm of its gradient.
+
+    norm_type: 2 for the L2 norm, 0 for the largest element. reg_inside_moment: bool, adds the weight decay before the
+    momentum. init_zero: bool, norms begin at 0 instead of at the norm of the first gradient. Raises RuntimeError for
+    another norm_type or amsgrad.
     """
 
     _skips_by_flag = True
@@ -53,7 +54,8 @@ class FusedNovoGrad(FusedOptimizer):
         super().__init__(params, defaults, set_grad_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Also one of Apex's, whose groups hold the norms: those of FP16 parameters, and those of FP32 ones."""
+        """Loads a state of this class or of Apex's, whose groups hold the norms, first of FP16 parameters, then of FP32
+        ones."""
         super().load_state_dict(state_dict)
         for group in self.param_groups:
             vectors = group.pop("exp_avg_sq", None)
@@ -63,7 +65,7 @@ class FusedNovoGrad(FusedOptimizer):
                     self.state[param].update(exp_avg_sq=norm.float().reshape(1).to(param.device))
 
     def _begins(self, group: dict[str, Any]) -> bool:
-        """With a norm that is the first gradient's."""
+        """Returns True if a norm will be that of the first gradient."""
         params = () if group["init_zero"] else group["params"]
         return any("exp_avg_sq" not in self.state.get(param, {}) for param in params if param.grad is not None)
 
@@ -110,8 +112,8 @@ def inf_norm_step(
     group: dict[str, Any],
     found_inf: torch.Tensor | None = None,
 ) -> None:
-    """NovoGrad with the maximum norm, which libamp has no kernel for: n = beta2 * n + (1 - beta2) * max|g|, in FP32.
-    found_inf: on the GPU; not 0: nothing is written."""
+    """Steps NovoGrad with the maximum norm, for which libamp has no kernel: n = beta2 * n + (1 - beta2) * max|g|, in
+    FP32. found_inf: a tensor on the GPU, nonzero writes nothing."""
     beta1, beta2 = group["betas"]
     steps = steps.double().reshape(()) if isinstance(steps, torch.Tensor) else steps
     keep = 1 - beta1 if group["grad_averaging"] else 1.0

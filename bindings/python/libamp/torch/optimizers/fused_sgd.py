@@ -11,10 +11,12 @@ from .base import FusedOptimizer, fused_step, of_each
 
 
 class FusedSGD(FusedOptimizer):
-    """
-    torch.optim.SGD in one pass. wd_after_momentum: the weight decay joins after the momentum. A parameter's first step
-    makes its gradient the momentum, without dampening. materialize_master_grads is taken and means nothing: amp's
-    master gradients are always there. Without lr each group must have its own.
+    """torch.optim.SGD in one pass, with Apex's arguments.
+
+    wd_after_momentum: bool, adds the weight decay after the momentum. In a parameter's first step the momentum is its
+    gradient, without dampening. materialize_master_grads: accepted and ignored, because amp always has master
+    gradients. Without lr each group needs its own. Raises ValueError for a negative lr, momentum or weight_decay, or
+    for nesterov without momentum or with dampening.
     """
 
     _skips_by_flag = True
@@ -60,7 +62,7 @@ class FusedSGD(FusedOptimizer):
         state["momentum_buffer"] = None
 
     def _begins(self, group: dict[str, Any]) -> bool:
-        """With dampening, which a first momentum has not."""
+        """Returns True for a first step with dampening, which a first momentum does not have."""
         params = group["params"] if group["momentum"] and group["dampening"] else ()
         states = (self.state.get(param, {}) for param in params if param.grad is not None)
         return any(state.get("momentum_buffer") is None for state in states)

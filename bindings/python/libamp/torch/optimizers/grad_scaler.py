@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's GradScaler leaves to an optimizer that unscales by itself."""
+"""Unscaling and skipping that torch's GradScaler leaves to an optimizer that unscales by itself."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from ... import kernels
 
 
 class Scaling:
-    """
-    From a scaler handed to step, or from the attributes that GradScaler.step sets around it: grad_scale, the scale or
-    None where gradients are unscaled, and found_inf. Without either: gradients are what they are.
-    """
+    """Reads the scale and found_inf from a scaler that step received, or from the attributes grad_scale (None if
+    gradients are unscaled) and found_inf that GradScaler.step sets. Without either, gradients are used as they are."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, scaler: Any = None) -> None:
         self.scale: torch.Tensor | None = getattr(optimizer, "grad_scale", None)
@@ -25,7 +23,7 @@ class Scaling:
             self.found_inf = sum((value.to(found[0].device) for value in found[1:]), found[0])
 
     def arguments(self, device: torch.device) -> dict[str, Any]:
-        """inv_scale and found_inf as kernels take them, on the device."""
+        """Returns inv_scale and found_inf as kernel arguments on the device."""
         arguments: dict[str, Any] = {}
         if self.scale is not None:
             arguments["inv_scale"] = self.scale.to(device).double().reciprocal().float().reshape(1)
@@ -34,7 +32,8 @@ class Scaling:
         return arguments
 
     def unscale(self, grads: list[torch.Tensor]) -> None:
-        """Gradients as they were before scaling, for who looks at them after the step; as they are where it skipped."""
+        """Unscales the gradients in place, for code that reads them after the step. After an overflow they remain as
+        they are."""
         factors = self.arguments(grads[0].device)
         if "inv_scale" in factors:
             factor = factors["inv_scale"]
