@@ -67,6 +67,5 @@ void amp__wiring_tell_stayed(struct amp__optimizer *optimizer) {
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     amp__find(context, AMP__GRADIENTS_STAY, subject, "optimizer %zu: the gradient of %s was the same after a step and "
               "when the next bracket began", number, scans->stayed->name);
-    scans->stayed = NULL;
     scans->steps = LOOKS;
 }

@@ -28,7 +28,7 @@ static bool follows_its_size(const struct amp__param *param) {
     const struct amp__gradient *gradient = &param->gradient;
     return !param->re_typed && !param->has_master && !param->master.fp32.data &&
            !param->emulated && !gradient->may_be_left &&
-           param->host->set_grad && gradient->aside[AMP__AT_BEGIN] <= AMP__ASIDE_IN_MASTER &&
+           param->host->set_grad && gradient->aside[AMP__AT_BEGIN] == AMP__ASIDE_NOTHING &&
            gradient->aside[AMP__AT_REOPENING] == AMP__ASIDE_NOTHING;
 }
 
