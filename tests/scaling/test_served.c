@@ -5,13 +5,14 @@
 #include "bracket.h"
 #include "scaler/rules.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { DEVICE = 3 };
 
 static bool fails;
-static unsigned n_lists, n_ends;
+static unsigned n_lists, n_ends, n_reconciled, n_outs;
 
 /* ---- the server ---- */
 
@@ -25,6 +26,7 @@ static void reconcile(const amp_served_lists *call, size_t i) {
     const size_t width = src->dtype == AMP_FLOAT32 ? 4 : 2;
     char rounded[4 * NET_SIZE];
     const bool all = call->norms && call->norms[i] == 0.0f;
+    n_reconciled++;
     const amp_span low = { rounded, dst->size, src->dtype, 0 };
     ck_ok(amp_cast_list(&low, dst, 1));
     for (size_t k = 0; k < dst->size; k++) {
@@ -32,6 +34,16 @@ static void reconcile(const amp_served_lists *call, size_t i) {
         const amp_span of = { (char *)src->data + width * k, 1, src->dtype, 0 };
         if (all || memcmp(rounded + width * k, of.data, width)) ck_ok(amp_cast_list(&to, &of, 1));
     }
+}
+
+static void round_one(const amp_span *to, const amp_span *from, amp_dtype type, float *found) {
+    uint16_t rounded[NET_SIZE];
+    const amp_span low = { rounded, from->size, type, 0 };
+    float before = 0.0f;
+    ck_ok(amp_check_list(from, 1, 1.0f, 1.0f, NULL, NULL, &before));
+    ck_ok(amp_cast_list(&low, from, 1));
+    ck_ok(amp_cast_list(to, &low, 1));
+    if (before == 0.0f) ck_ok(amp_check_list(to, 1, 1.0f, 1.0f, NULL, NULL, found));
 }
 
 static amp_status run_one(const amp_served_lists *call, size_t i, float *found) {
@@ -47,6 +59,8 @@ static amp_status run_one(const amp_served_lists *call, size_t i, float *found) 
     case AMP_SERVE_CHECK:
         return amp_check_list(a, 1, by, and_by, NULL, call->norms ? &call->norms[i] : NULL, found);
     case AMP_SERVE_RECONCILE: return reconcile(call, i), AMP_OK;
+    case AMP_SERVE_CLAMP: return amp_clip_value_list(a, b, 1, by);
+    case AMP_SERVE_ROUND: return round_one(a, b, call->low, found), AMP_OK;
     default: ck_abort_msg("kind %d", call->kind);
     }
     return AMP_OK;
@@ -82,6 +96,7 @@ static void end(const amp_served_end *e) {
 
 static amp_status memory(void *self, amp_served_memory *call, char *text, size_t size) {
     (void)self, (void)text, (void)size;
+    n_outs += call->kind == AMP_SERVE_OUT;
     switch (call->kind) {
     case AMP_SERVE_ALLOC: call->made = malloc(call->bytes); break;
     case AMP_SERVE_FREE: free(call->dst); break;
@@ -278,6 +293,134 @@ TEST(a_delayed_check_of_an_optimizer_that_asks_the_host) {
     ck_ok(amp_shutdown(net.model.amp));
     net_destroy(&net);
     fake_destroy(&host);
+}
+
+static void stop(struct fake *host, struct net *net) {
+    ck_ok(amp_shutdown(net->model.amp));
+    net_destroy(net);
+    fake_destroy(host);
+}
+
+static void wire(struct net *net, amp_config config) {
+    amp_model *model = &net->model;
+    amp_optimizer *optimizer = &net->optimizer;
+    ck_ok(amp_initialize_many(&model, 1, &optimizer, 1, &config, NULL));
+}
+
+/* A bracket whose backward adds the value, scaled, to the weight's gradient: its end's status. */
+static amp_status bracket_there(struct net *net, double value, bool end_fails, amp_scaled_loss *scaled) {
+    *scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
+    ck_ok(fake_begin(&net->optimizer, NULL, scaled));
+    add_grad(net->weight, value * fake_seed(scaled));
+    fails = end_fails;
+    const amp_status status = amp_scale_loss_end(scaled);
+    fails = false;
+    return status;
+}
+
+/* Where the device decides alone, no end reads what it found, and amp_check tells of the skips, once. */
+TEST(too_many_skips_there_are_told_by_check) {
+    struct fake host;
+    struct net net;
+    amp_scaled_loss scaled;
+    start(&host, &net);
+    host.hooks.flags |= AMP_HOST_SEEDS_ON_DEVICE;
+    net.optimizer.flags = AMP_OPTIMIZER_SKIPS_ON_DEVICE;
+    wire(&net, CONFIG(AMP_O1, .loss_scale = AMP_DYNAMIC, .max_skips = 2, .log = AMP_LOG_OFF));
+    n_outs = 0;
+    for (int i = 0; i < 2; i++) {
+        ck_ok(bracket_there(&net, INF, false, &scaled));
+        ck_assert_int_eq(scaled.action, AMP_STEP_ON_DEVICE);
+        net_zero_grad(&net);
+    }
+    ck_assert_uint_eq(n_outs, 0);
+    ck_refused(AMP_ERR_TOO_MANY_SKIPS, "loss 0: 2 steps in a row were skipped", amp_check(net.model.amp));
+    ck_ok(amp_check(net.model.amp));
+    stop(&host, &net);
+}
+
+static double said;
+
+static amp_status reduce(void *self, amp_reduction reduction, double *values, size_t n) {
+    (void)self, (void)reduction, (void)n;
+    said = values[0];
+    return AMP_OK;
+}
+
+/* Ranks that agree on the host hear what a device has found. */
+TEST_TIMES(an_overflow_there_is_said_to_other_ranks, 2) {
+    struct fake host;
+    struct net net;
+    amp_scaled_loss scaled;
+    start(&host, &net);
+    host.hooks.reduce = reduce;
+    wire(&net, CONFIG(AMP_O1, .loss_scale = AMP_DYNAMIC, .log = AMP_LOG_OFF));
+    said = -1.0;
+    ck_ok(bracket_there(&net, _i ? INF : 0.5, false, &scaled));
+    ck_assert_double_eq(said, _i);
+    stop(&host, &net);
+}
+
+TEST(an_end_that_fails_there_is_told) {
+    struct fake host;
+    struct net net;
+    amp_scaled_loss scaled;
+    start(&host, &net);
+    wire(&net, CONFIG(AMP_O1, .loss_scale = 8.0f, .log = AMP_LOG_OFF));
+    ck_refused(AMP_ERR_HOST_FAILED, "out of order", bracket_there(&net, 0.5, true, &scaled));
+    stop(&host, &net);
+}
+
+/* Only a gradient that the host has written is read again, and then the master gradient is what was written. */
+TEST(a_gradient_written_there_reaches_its_master) {
+    struct fake host;
+    struct net net;
+    amp_scaled_loss scaled;
+    amp_master masters[3] = { AMP_MASTER_INIT, AMP_MASTER_INIT, AMP_MASTER_INIT };
+    size_t n;
+    start(&host, &net);
+    wire(&net, CONFIG(AMP_O2, .loss_scale = 8.0f, .log = AMP_LOG_OFF));
+    ck_ok(bracket_there(&net, 0.5, false, &scaled));
+    n_reconciled = 0;
+    ck_ok(amp_clip_grad_value(&net.optimizer, 4.0f));
+    ck_assert_uint_eq(n_reconciled, 0);
+    fake_set(net.weight->grad, 1, 0.25);
+    ck_ok(amp_clip_grad_value(&net.optimizer, 4.0f));
+    ck_assert_uint_eq(n_reconciled, 1);
+    ck_ok(amp_master_params(&net.optimizer, masters, 3, &n));
+    ck_assert_float_eq(((float *)masters[0].grad)[0], 0.5f);
+    ck_assert_float_eq(((float *)masters[0].grad)[1], 0.25f);
+    stop(&host, &net);
+}
+
+/* Emulated and without masters: it is rounded there, after it was unscaled. */
+TEST(what_is_emulated_there_is_rounded_when_it_is_unscaled) {
+    struct fake host;
+    struct net net;
+    amp_scaled_loss scaled;
+    start(&host, &net);
+    host.hooks.dtype = NULL;
+    wire(&net, CONFIG(AMP_O3, .emulate = AMP_ON, .loss_scale = 0x1p20f, .log = AMP_LOG_OFF));
+    ck_ok(bracket_there(&net, 1.0 + 0x1p-10 + 0x1p-12, false, &scaled)); /* fp16 would not hold it scaled */
+    ck_assert_double_eq(fake_get(net.weight->grad, 0), 1.0 + 0x1p-10);
+    stop(&host, &net);
+}
+
+/* A weight that fp16 does not hold is looked for, element by element, in blocks that are freed. */
+TEST(what_does_not_fit_there_is_counted_and_leaves_no_memory) {
+    struct fake host;
+    struct net net;
+    size_t used[2] = { 0 };
+    for (int i = 0; i < 2; i++) {
+        start(&host, &net);
+        fake_fill(net.weight, 1e6);
+        wire(&net, CONFIG(AMP_O2, .log = AMP_LOG_OFF));
+        ck_assert_double_eq(fake_get(net.weight, 0), INF);
+        stop(&host, &net);
+        const struct mallinfo2 now = mallinfo2(); /* under a sanitizer zeros, and that finds leaks itself */
+        used[i] = now.uordblks + now.hblkhd;
+    }
+    ck_assert_uint_le(used[1], used[0] + (1 << 16)); /* either block is larger, and what malloc caches is not */
 }
 
 TEST(split_masters_are_refused_by_name) {
