@@ -63,6 +63,22 @@ TEST(masters_are_counted_as_what_they_take) {
     ck_assert_uint_eq(memory_of(&rig).masters, rest);
 }
 
+/* Whichever swap fails before the step runs: what was joined for it is given back, but for what failed itself. */
+TEST(a_step_that_does_not_begin_gives_masters_back) {
+    AT(rig, 0.1, 0);
+    const uint64_t rest = memory_of(&rig).masters;
+    uint64_t at = 0;
+    while (!rig.net.steps) {
+        ck_assert_uint_le(memory_of(&rig).masters, rest + NET_SIZE * sizeof(float));
+        give_grad(&rig, 1.0);
+        fake_fail(&rig.host, FAKE_SWAP, ++at);
+        (void)net_step(&rig.net);
+        fake_fail(&rig.host, FAKE_SWAP, 0);
+        ck_assert(amp_check(rig.context) != AMP_OK || rig.net.steps);
+    }
+    ck_assert_uint_gt(at, 2);
+}
+
 TEST(a_written_master_reaches_the_parameter) {
     AT(rig, 0.1, 0);
     float *master = rig_master(&rig, 0).data;

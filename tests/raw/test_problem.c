@@ -122,6 +122,24 @@ TEST(what_the_host_loads_becomes_the_master) {
     ck_assert_mem_eq(plain.params, loaded, sizeof loaded);
 }
 
+/* Also where the host mends a NaN, element by element. */
+TEST(a_nan_and_its_repair_become_the_master) {
+    amp_master masters[N_PARAMS] = { AMP_MASTER_INIT };
+    size_t n;
+    start_at(AMP_O2);
+    ck_ok(amp_master_params(&raw.optimizer, masters, N_PARAMS, &n));
+    const float *master = masters[W1].data, before = master[1];
+    float *weight = plain_param(&plain, W1);
+    weight[2] = NAN;
+    ck_ok(amp_masters_reconcile(raw.context));
+    ck_assert(isnan(master[2]) && isnan(weight[2]));
+    weight[2] = 0.5f;
+    ck_ok(amp_masters_reconcile(raw.context));
+    ck_assert_float_eq(master[2], 0.5f);
+    ck_assert_float_eq(master[1], before);
+    finish(NULL);
+}
+
 /* ---- what is rounded, and what is not ---- */
 
 static void relu_once(bool rounded) {

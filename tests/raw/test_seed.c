@@ -102,6 +102,24 @@ TEST(a_seed_without_the_flag_is_an_error) {
     ck_refused(AMP_ERR_CONFLICT, "it is a seed, but the op lacks the flag AMP_OP_SEEDS", amp_scale_loss_end(&scaled));
 }
 
+/* Three by name. */
+TEST_TIMES(seeds_that_saw_no_call_are_named, 4) {
+    static const char *const schemas[] = { "b(struct node *p) -> int", "c(struct node *p) -> int",
+                                           "d(struct node *p) -> int" };
+    static const char *const names[] = { "b", "c", "d" };
+    static const char *const words[] = { "end: loss saw no call", "end: loss, b saw no call",
+                                         "end: loss, b, c saw no call", "end: loss, b, c, ... saw no call" };
+    static int (*slots[3])(struct node *) = { node_backward, node_backward, node_backward };
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    set_up(true, AMP_OP_SEEDS);
+    for (int k = 0; k < _i; k++)
+        raw_op(&raw, OP(names[k], schemas[k], &slots[k], .flags = AMP_OP_SEEDS, .op_class = AMP_LEAVE));
+    start(AMP_O1, 8.0f);
+    ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
+    gradient[0] = 1.0f;
+    ck_refused(AMP_ERR_CONFLICT, words[_i], amp_scale_loss_end(&scaled));
+}
+
 TEST(two_brackets_at_once_are_refused) {
     amp_scaled_loss first = AMP_SCALED_LOSS_INIT, second = AMP_SCALED_LOSS_INIT;
     set_up(true, AMP_OP_SEEDS);

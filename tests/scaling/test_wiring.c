@@ -199,13 +199,12 @@ TEST(an_optimizer_without_a_step) {
     RIG_INIT(rig, 0);
     rig.net.optimizer.n_steps = 0;
     rig_wire(&rig, config_of(AMP_O1));
-    for (int i = 0; i < 4; i++) {
-        ck_assert_int_eq(found(rig.context, "AMP-M05") != 0, i > 2);
+    for (int i = 0; i < 6; i++) {
+        ck_assert_uint_eq(found(rig.context, "AMP-M05"), i > 2); /* once */
         ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
         fake_set(rig.net.weight, 0, fake_get(rig.net.weight, 0) - 0.5);
         net_zero_grad(&rig.net);
     }
-    ck_found(&rig, "AMP-M05");
     ck_health(&rig, "optimizer 0 was not seen to step");
 }
 
