@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a script written against Apex ends. It leaves its process groups as they are, and gloo's threads then live on
-while Python is torn down. One of them that still holds the tensors of the last collective gives them up under Python's
-lock, and who asks for that lock by then is ended by Python, which ends the process: "terminate called without an active
-exception", status 134, after all is done (torch alone does that in up to 1 of 10 runs). So groups of gloo are
-destroyed, and threads are waited for. NCCL's groups are left alone: to destroy one may wait for other ranks."""
+"""Ends processes of scripts that were written against Apex. Such a script does not destroy its process groups, and
+gloo's threads survive while Python shuts down. A thread that still holds the tensors of the last collective releases
+them under Python's lock. Python ends a thread that requests the lock by then, which aborts the process: "terminate
+called without an active exception", status 134, after all work is done (torch alone does so in up to 1 of 10 runs). So
+gloo groups are destroyed here, and their threads awaited. NCCL groups are not destroyed, because that may wait for
+other ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def _is_running(task: str) -> bool:
 
 
 def _wait_for_threads(limit: float = 0.5) -> None:
-    """Until the process's other threads all wait for something, Python's lock not among it: that is free meanwhile."""
+    """Waits until all other threads of the process sleep, and none waits for Python's lock, which is free meanwhile."""
     own, end, quiet = str(threading.get_native_id()), time.monotonic() + limit, 0
     if not os.path.isdir(_TASKS):
         return
@@ -44,7 +45,7 @@ def _wait_for_threads(limit: float = 0.5) -> None:
 
 
 def leave() -> None:
-    """For all of torch.distributed that the script has left."""
+    """Destroys the process groups of torch.distributed that the script has not destroyed."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return
@@ -54,6 +55,6 @@ def leave() -> None:
 
 
 def at_exit() -> None:
-    """From here on; again: nothing."""
+    """Registers leave for the end of the process, once."""
     atexit.unregister(leave)
     atexit.register(leave)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m libamp.run --check: a script whose mistakes are looked for until its end, and a report there."""
+"""python -m libamp.run --check: looks for mistakes until the script ends, then writes a report."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from . import _findings
 
 
 def run(script: Callable[[], Any]) -> int:
-    """Runs it and tells what was found, on standard error. The status is the script's own, or 1
-    if that is 0 and something was found."""
+    """Runs the script and writes the findings to standard error. Returns the script's status, or 1 if that is 0 and
+    there are findings."""
     os.environ[_findings.STRICT] = "1"
     warnings.simplefilter("always", _findings.FindingWarning)
     try:
@@ -34,7 +34,7 @@ def run(script: Callable[[], Any]) -> int:
 
 
 def _print_reports() -> int:
-    """The report of every context, those that have ended first, and all findings; how many."""
+    """Prints the report of every context, ended ones first, and all findings. Returns their number."""
     reports = _findings.take_reports()
     session = sys.modules.get("libamp.torch.amp.session")
     if session is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A script that ends because torch sees no GPU is told of python -m libamp.run --cpu, behind its traceback."""
+"""Adds a hint at python -m libamp.run --cpu to the traceback of a script that fails because torch has no GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORDS = re.compile(r"cuda|nvidia|nccl|\bgpu|\bcpu\b", re.IGNORECASE)
 
 
 def _is_about_gpu(error: BaseException) -> bool:
-    """By its words, or by the line that raised it: `assert torch.cuda.is_available()` has no words."""
+    """Checks the text of the error, or the line that raised it: `assert torch.cuda.is_available()` has no text."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     return any(_WORDS.search(text) for text in (str(error), *(frame.line or "" for frame in last)))
 
@@ -27,7 +27,7 @@ def _is_wanted(error: BaseException) -> bool:
 
 
 def install() -> None:
-    """In the script's process, before the script."""
+    """Installs the hint in the process of the script, before the script runs."""
     own = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Switches of the environment, read as the library reads its own."""
+"""Switches in the environment, read by the library's rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OFF = ("", "0", "false", "no", "off")
 
 
 def switch(name: str) -> bool:
-    """Is it on? In capitals or not. Another word is an error: whoever set it wanted something."""
+    """Returns True if the switch is on, in upper or lower case. Raises ValueError for an unknown word."""
     value = os.environ.get(name, "")
     if value.lower() not in ON + OFF:
         words = "1, true, yes or on, or 0, false, no or off"

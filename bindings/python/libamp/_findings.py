@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts do wrongly: the table of it, the warnings that tell it with the script's own line, and who has heard
-it."""
+"""Mistakes of scripts: their table, the warnings with the line of the script, and the record of those already
+reported."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ MENDS: dict[str, tuple[str, str]] = {
 
 
 def for_script(text: str) -> str:
-    """A message of the library's, or a line that has one, with what a script has to do in the place of an adapter."""
+    """Returns a message of the library with advice for a script instead of an adapter in C."""
     for code, (begins, mend) in MENDS.items():
         seen, found, _ = text.partition(begins)
         if found and code in seen:
@@ -183,7 +183,7 @@ def for_script(text: str) -> str:
 
 
 class FindingWarning(UserWarning):
-    """Something that is wired wrongly, with its code, at the script's line; docs/reference/mistakes.md lists all."""
+    """Warns of a mistake, with its code, at the line of the script. docs/reference/mistakes.md lists all codes."""
 
 
 class Place(NamedTuple):
@@ -195,8 +195,8 @@ class Place(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """code: AMP-M01 and so on. subject: op or parameter, "" of the whole. message: the whole line. times: how often it
-    was seen. filename, lineno: where in the script; "" and 0 where no line of it is known."""
+    """A mistake. code: AMP-M01 and so on. subject: op or parameter, "" for the whole. message: the whole line. times:
+    number of occurrences. filename, lineno: in the script, "" and 0 if unknown."""
 
     code: str
     subject: str
@@ -211,12 +211,12 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def is_strict() -> bool:
-    """Look all the time, and not in the first iterations alone?"""
+    """Returns True to check in all iterations instead of the first ones only."""
     return switch(STRICT)
 
 
 def _between() -> tuple[str, ...]:
-    """Where files lie whose lines say nothing to the author of a script."""
+    """Returns the folders of files between the script and libamp that mean nothing to the script's author."""
     torch = sys.modules.get("torch")
     folders = [_HERE, *(getattr(torch, "__path__", None) or ())]
     return (
@@ -226,7 +226,7 @@ def _between() -> tuple[str, ...]:
 
 
 def place() -> Place:
-    """The script's line: the innermost frame outside of libamp and torch. On a thread of torch's own there is none."""
+    """Returns the line of the script: the innermost frame outside of libamp and torch. A thread of torch has none."""
     between = _between()
     frame = sys._getframe(1)
     while frame is not None:
@@ -242,19 +242,19 @@ _reports: list[str] = []  # and the reports of contexts that have ended
 
 
 def take_checked() -> list[Finding]:
-    """All that was told in this process since it was asked last."""
+    """Returns the findings of this process since the last call."""
     taken, _checked[:] = list(_checked), []
     return taken
 
 
 def take_reports() -> list[str]:
-    """The same for reports."""
+    """Returns the reports of this process since the last call."""
     taken, _reports[:] = list(_reports), []
     return taken
 
 
 class Record:
-    """What one initialize has heard. Each code and subject is told once."""
+    """Findings of one initialize call. Each code and subject is reported once."""
 
     def __init__(self) -> None:
         self.found: dict[tuple[str, str], Finding] = {}
@@ -265,13 +265,13 @@ class Record:
         return any(code in codes for code, _ in self.found)
 
     def report(self, code: str, subject: str = "", saw: str = "", at: Place | None = None) -> None:
-        """A finding of the script's: what was seen, at the line `at` or the present one."""
+        """Reports a finding of the Python side. saw: the observation. at: the line, by default the present one."""
         title, _, mend = FINDINGS[code]
         of = f" ({subject})" if subject else ""
         self._record(code, subject, f"{code} {title}{of}{': ' + saw if saw else ''}: {mend}", at)
 
     def relay(self, message: str) -> None:
-        """A finding of the library's, whose message begins with its code."""
+        """Reports a finding of the library, whose message begins with its code."""
         explained = self.has("AMP-M40", "AMP-M42") or not self.missing
         if message.startswith("AMP-M08") and explained and "underflow" not in message:
             self._moot.add(message)
@@ -279,7 +279,7 @@ class Record:
             self._record(message[:7], message, for_script(message), None)
 
     def is_moot(self, text: str) -> bool:
-        """Is this one of those messages, or a line that has one?"""
+        """Returns True if the text is, or contains, one of the moot messages."""
         return any(message in text for message in self._moot)
 
     def _record(self, code: str, subject: str, message: str, at: Place | None) -> None:
@@ -302,7 +302,7 @@ class Record:
 
 
 def listed(context: Any, record: Record) -> list[Finding]:
-    """The library's findings, with the line of the script at which they were told, then the script's."""
+    """Returns the library's findings, each with the line of the script, then the script's."""
     found = []
     for code, subject, message, times in context.findings():
         heard = record.found.get((code, message), Finding(code, subject, message))
@@ -312,7 +312,7 @@ def listed(context: Any, record: Record) -> list[Finding]:
 
 
 def report(context: Any, record: Record) -> str:
-    """The library's, with the script's findings before its last line."""
+    """Returns the library's report with the script's findings before its last line."""
     lines = context.health().rstrip("\n").split("\n")[:-1]
     # what cannot be seen of an adapter is seen of a script (AMP-M31, AMP-M34)
     lines = [line for line in lines if not line.startswith("cannot be seen: ")]
@@ -328,6 +328,6 @@ def report(context: Any, record: Record) -> str:
 
 
 def ends(context: Any, record: Record) -> None:
-    """Before a context ends: its report is kept for the end of the script, where one is asked for."""
+    """Keeps the report of a context that ends, if one is wanted at the end of the script."""
     if is_strict():
         _reports.append(report(context, record))

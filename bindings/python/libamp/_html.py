@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What notebooks show in the place of text: plain HTML in the page's own colours, without scripts and resources."""
+"""HTML for notebooks instead of text, in the colours of the page, without scripts and resources."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _row(tag: str, values: Sequence[object], right: Sequence[bool]) -> str:
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns of numbers to the right. On a narrow page it scrolls."""
+    """Returns a table. Columns of numbers are right-aligned. On a narrow page it scrolls."""
     listed = list(rows)
     right = [isinstance(value, (int, float)) for value in (listed[0] if listed else head)]
     heads = _row("th", head, right)
@@ -50,12 +50,12 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> 
 
 
 def lines(text: str) -> str:
-    """As it stands, wrapped where the page ends."""
+    """Returns the text in its lines, wrapped at the edge of the page."""
     return f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{escaped(text.rstrip())}</pre>'
 
 
 class Text(str):
-    """Text that a notebook shows as `shown`, which is HTML; without it as lines."""
+    """Text with an HTML form `shown` for notebooks, by default its lines."""
 
     def __new__(cls, text: str, shown: str = "") -> Text:
         made = super().__new__(cls, text)
@@ -69,7 +69,7 @@ class Text(str):
 
 
 class Rows(list[Any]):
-    """A list of named tuples, which a notebook shows as a table."""
+    """A list of named tuples that a notebook shows as a table."""
 
     def __init__(self, items: Iterable[Any], title: str, head: Sequence[str], row: Any) -> None:
         super().__init__(items)
@@ -80,12 +80,12 @@ class Rows(list[Any]):
 
 
 def in_notebook() -> bool:
-    """Is this a notebook's kernel?"""
+    """Returns True in the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
 
 
 def display(shown: Any) -> None:
-    """In a notebook."""
+    """Displays in a notebook."""
     sys.modules["IPython"].display.display(shown)

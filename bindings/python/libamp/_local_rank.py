@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rank that torch.distributed.launch hands to a script as its first argument: --local_rank=0, since 2023
---local-rank=0. Under libamp.run sys.argv has the newer spelling for a script whose text has that one alone, else the
-older; a parser of argparse gets the one that it knows."""
+"""The rank that torch.distributed.launch passes to a script as first argument: --local_rank=0, since 2023
+--local-rank=0. Under libamp.run sys.argv has the newer spelling if the script's text has only that, else the older. An
+argparse parser accepts the one that it defines."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ def is_rank(argument: str) -> bool:
 
 
 def for_script(argument: str, text: str) -> str:
-    """The rank in the spelling for a script with this text."""
+    """Returns the rank in the spelling for a script with this text."""
     newer = NEW in text and OLD not in text
     return (NEW if newer else OLD) + argument[len(OLD) :]
 
 
 def text_of(command: Sequence[str]) -> str:
-    """The text of what Python is told to run: [script, …], ["-m", module, …] or ["-c", code, …]. Empty: it has none."""
+    """Returns the text that Python will run: of [script, …], ["-m", module, …] or ["-c", code, …]. Empty if there is
+    none."""
     how, name = command[0][:2], command[0][2:] or "".join(command[1:2])
     if how == "-c":
         return name
@@ -43,7 +44,7 @@ def text_of(command: Sequence[str]) -> str:
 
 
 def prepare() -> None:
-    """In the process of a rank, before its script runs."""
+    """Prepares the process of a rank, before its script runs."""
     given = [f"{spelling}={os.environ.get('LOCAL_RANK')}" for spelling in (OLD, NEW)]
     if len(sys.argv) > 1 and sys.argv[1] in given:
         start = len(sys.orig_argv) - len(sys.argv)  # at start-up sys.argv has no module and no code
@@ -53,7 +54,7 @@ def prepare() -> None:
 
 
 def parse_what_is_known() -> None:
-    """argparse takes either spelling for the one that a parser has."""
+    """Makes argparse accept either spelling for the one that a parser defines."""
     own = argparse.ArgumentParser.parse_known_args
     if hasattr(own, "__wrapped__"):
         return
@@ -67,7 +68,7 @@ def parse_what_is_known() -> None:
 
 
 def _as_known(parser: argparse.ArgumentParser, argument: Any) -> Any:
-    """The spelling that the parser has, if it has one of the two."""
+    """Returns the spelling that the parser defines, if it defines one of the two."""
     known = getattr(parser, "_option_string_actions", {})
     if isinstance(argument, str) and is_rank(argument) and (OLD in known) != (NEW in known):
         return (OLD if OLD in known else NEW) + argument[len(OLD) :]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m libamp.run --survey: a script that is observed, and at its end what each level would make of it."""
+"""python -m libamp.run --survey: observes a script and reports the effect of each level at its end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _surveys: list[str] = []  # of contexts that have ended
 
 
 def add(context: Any) -> None:
-    """Before a context ends: its survey is told at the end of the script."""
+    """Saves the survey of a context, before it ends, for the end of the script."""
     if switch(SURVEY):
         with contextlib.suppress(RuntimeError):  # nothing was observed
             _surveys.append(context.survey()[-1])
 
 
 def run(script: Callable[[], Any]) -> Any:
-    """Runs it and tells on standard error what was seen, however it ends."""
+    """Runs the script and writes the surveys to standard error, however it ends."""
     os.environ[SURVEY] = "1"
     os.environ.setdefault("AMP_OBSERVE", "every=10,first=10")
     kept = None
@@ -36,7 +36,7 @@ def run(script: Callable[[], Any]) -> Any:
 
 
 def done(script: Callable[[], Any]) -> int:
-    """The status of a script that has ended by itself."""
+    """Returns the status of a script that has ended normally."""
     script()
     return 0
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`import apex` answered by libamp, with exactly the parts that are missing.
+"""Makes `import apex` work: libamp's modules replace exactly the missing parts.
 
-Where no apex is installed, all of it is libamp's. Inside an installed NVIDIA Apex, which has had no `amp` since May
-2025, what it still has stays its own (optimizers, normalization, contrib, its compiled amp_C) and libamp adds the rest.
-The package `apex` of PyPI is neither: it belongs to the Pyramid web framework; libamp says so and answers in its place.
+Without an installed apex all of it is libamp's. An installed NVIDIA Apex has had no `amp` since May 2025. It keeps its
+own modules (optimizers, normalization, contrib, its compiled amp_C), and libamp adds the rest. The package `apex` of
+PyPI is neither: it belongs to the Pyramid web framework. libamp says so and replaces it.
 
-Nothing happens on import of this module. `install()` puts a finder first on sys.meta_path, `remove()` takes it off.
+Importing this module has no effect. `install()` puts a finder first on sys.meta_path, `remove()` removes it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ PYRAMID_HAS = ("forms", "models", "views")
 
 
 class DeprecatedFeatureWarning(FutureWarning):
-    """Apex's category, for scripts that filter it. libamp itself never warns with it."""
+    """Apex's warning category, for scripts that filter it. libamp itself never uses it."""
 
 
 def deprecated_warning(message: str) -> None:
@@ -100,12 +100,12 @@ def deprecated_warning(message: str) -> None:
 
 
 def is_ours(module: ModuleType | None) -> bool:
-    """Whether a module of sys.modules named apex… came from libamp."""
+    """Returns True if a module of sys.modules named apex… came from libamp."""
     return module is not None and (module.__name__.startswith("libamp.") or hasattr(module, "__libamp__"))
 
 
 def complete(module: ModuleType) -> None:
-    """Adds to a package `apex` what it lacks; parts are imported when they are first asked for."""
+    """Adds the missing parts to a package `apex`. They are imported on first use."""
     inherited = module.__dict__.get("__getattr__")
 
     def __getattr__(name: str) -> Any:
@@ -128,7 +128,7 @@ def complete(module: ModuleType) -> None:
 
 
 class PackageLoader(Loader):
-    """The package `apex` where NVIDIA's is not installed, or is to be replaced."""
+    """Loads the package `apex` if NVIDIA's is not installed or is to be replaced."""
 
     def exec_module(self, module: ModuleType) -> None:
         module.__libamp__ = True  # type: ignore[attr-defined]
@@ -138,14 +138,14 @@ class PackageLoader(Loader):
 
 
 class FolderLoader(Loader):
-    """A package with nothing in it but what the finder finds under its name."""
+    """Loads an empty package, whose modules the finder finds."""
 
     def exec_module(self, module: ModuleType) -> None:
         module.__libamp__ = True  # type: ignore[attr-defined]
 
 
 class BesideLoader(Loader):
-    """Runs a module's own loader, and then `then` on the module."""
+    """Runs a module's own loader, then calls `then` with the module."""
 
     def __init__(self, own: Loader, then: Callable[[ModuleType], None]):
         self.own, self.then = own, then
@@ -162,7 +162,7 @@ class BesideLoader(Loader):
 
 
 class PartLoader(Loader):
-    """A part of libamp under Apex's name: one module with two names, so that both see one state."""
+    """Loads a libamp module under Apex's name. Both names have the same module object, and so the same state."""
 
     def __init__(self, target: str):
         self.target = target
@@ -176,7 +176,7 @@ class PartLoader(Loader):
                 sys.modules.setdefault(module.__name__ + name[len(self.target) :], loaded)
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """For `python -m apex.parallel.multiproc`."""
+        """Returns the code for `python -m apex.parallel.multiproc`."""
         spec = importlib.util.find_spec(self.target)
         return spec.loader.get_code(self.target) if spec and isinstance(spec.loader, InspectLoader) else None
 
@@ -238,7 +238,7 @@ class Finder(MetaPathFinder):
         return spec
 
     def installed(self, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
-        """What the other finders have under this name; a folder without __init__.py is not an installed package."""
+        """Returns the spec that other finders have for this name. A folder without __init__.py does not count."""
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
                 continue
@@ -248,14 +248,14 @@ class Finder(MetaPathFinder):
         return None
 
     def find_distributions(self, context: Any = None) -> Iterable[Any]:
-        """Libraries ask importlib.metadata whether apex is there before they use it."""
+        """Finds a distribution `apex`, because libraries ask importlib.metadata for it before they use apex."""
         if getattr(context, "name", None) != "apex" or kind_of(self.installed("apex", None)) == "nvidia":
             return []
         return [distribution()]
 
 
 def target_of(fullname: str) -> str | None:
-    """The module of libamp that stands for one of Apex, or None."""
+    """Returns libamp's module for one of Apex, or None."""
     if fullname in PARTS:
         return PARTS[fullname]
     if fullname in MOVED:
@@ -268,7 +268,7 @@ def target_of(fullname: str) -> str | None:
 
 
 def kind_of(spec: ModuleSpec | None) -> str | None:
-    """What the installed apex is, by what it has: None (there is none), "nvidia", "pyramid" or "other"."""
+    """Returns the kind of the installed apex: None (there is none), "nvidia", "pyramid" or "other"."""
     if spec is None:
         return None
     folders = spec.submodule_search_locations or []
@@ -304,8 +304,8 @@ def warn_kept(fullname: str, spec: ModuleSpec) -> None:
 
 
 def raise_missing(fullname: str) -> None:
-    """The error of an import of what was in Apex once, and neither is installed nor here. `from apex import pyprof`
-    would lose the words of an error whose name is apex.pyprof."""
+    """Raises the error for a former part of Apex that is neither installed nor in libamp. `from apex import pyprof`
+    would lose the text of an error whose name is apex.pyprof."""
     parts = [fullname.rsplit(".", dots)[0] for dots in range(fullname.count(".") + 1)]
     for part in parts:
         if part in INSTEAD:
@@ -336,7 +336,8 @@ _finder: Finder | None = None
 
 
 def install(replace: bool = False) -> None:
-    """Makes `import apex` work from here on. replace: libamp's parts also where the installed Apex has its own."""
+    """Makes `import apex` work from now on. replace: True uses libamp's modules also where the installed Apex has its
+    own."""
     global _finder
     at_exit()
     loaded = sys.modules.get("apex")
@@ -362,7 +363,7 @@ def install(replace: bool = False) -> None:
 
 
 def remove() -> None:
-    """Takes back what install() did; modules that were imported stay with those who hold them."""
+    """Undoes install(). Imported modules remain usable."""
     global _finder
     if _finder is None:
         return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace (AMP_TRACE, docs/reference/trace.md) as a page to look at: python -m libamp.report run.jsonl -o report.html
+"""Turns a trace (AMP_TRACE, docs/reference/trace.md) into a page: python -m libamp.report run.jsonl -o report.html
 
-In a notebook libamp.report.show("run.jsonl") is that page.
+In a notebook libamp.report.show("run.jsonl") shows that page.
 """
 
 import sys
@@ -15,7 +15,7 @@ __all__ = ["main", "show"]
 
 
 class Report:
-    """str() is the report for terminals; a notebook shows the page, in a frame of its own."""
+    """A report of traces. str() is the report for terminals. A notebook shows the page in a frame."""
 
     def __init__(self, *traces: "str | PathLike[str]") -> None:
         self._chosen = [(trace, training) for trace in map(read.read, map(str, traces)) for training in trace.trainings]
@@ -31,8 +31,8 @@ class Report:
 
 
 def show(*traces: "str | PathLike[str]") -> Report:
-    """The report of these traces, beside each other. An OSError, or libamp._report.read.Unreadable, says what is wrong
-    with one."""
+    """Returns the report of these traces side by side. Raises OSError or libamp._report.read.Unreadable for a trace
+    that cannot be read."""
     if not traces:
         raise TypeError("libamp.report.show needs the name of a trace, as AMP_TRACE or --trace wrote it")
     return Report(*traces)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m libamp.run --cpu: a script that asks for a GPU runs on the CPU.
+"""python -m libamp.run --cpu: runs a script that asks for a GPU on the CPU.
 
-torch keeps its tensors, types and devices as they are; what takes a device takes the CPU where it is told a GPU, and
-torch.cuda answers as one GPU does. Nothing stands between a script and torch's functions but where a device is named.
+torch keeps its tensors, types and devices. Functions that take a device use the CPU instead of a GPU, and torch.cuda
+behaves as with one GPU. Only functions that name a device are wrapped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PARTS = ("tensors", "cuda", "autocast", "parallel", "compilers")
 
 
 def install() -> None:
-    """From here on; torch is imported already."""
+    """Installs the wrappers. torch must be imported."""
     for part in _PARTS:
         importlib.import_module(f"{__name__}.{part}").install()
 
@@ -40,7 +40,7 @@ class _Finder(MetaPathFinder):
 
 
 def when_imported() -> None:
-    """install(), as soon as a script imports torch."""
+    """Calls install() once a script imports torch."""
     if "torch" in sys.modules:
         install()
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.autocast and GradScaler of a GPU, on the CPU. Autocast is in float16 where this torch's CPU has it, else, and
-with LIBAMP_BF16, in bfloat16."""
+"""torch.autocast and GradScaler of a GPU, on the CPU. Autocast uses float16 if this torch supports it on CPUs, else,
+and with LIBAMP_BF16, bfloat16."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def _autocast(half: torch.dtype) -> Callable[[Any], Any]:
 
 
 def _first(own: Any) -> Callable[..., Any]:
-    """A method whose first argument is a device, a GPU by default."""
+    """Wraps a method whose first argument is a device, by default a GPU."""
     return lambda self, device="cuda", *args, **kwargs: own(self, "cpu" if is_gpu(device) else device, *args, **kwargs)
 
 
 def _off(own: Any) -> Callable[..., None]:
-    """A GradScaler that does not know the CPU's tensors is off, as torch's own is without a GPU."""
+    """Disables a GradScaler that does not support CPU tensors, as torch does without a GPU."""
     return lambda self, *args, **kwargs: own(self, *args[:4], **kwargs | {"enabled": False})
 
 
 def _of_cpu(own: Any) -> Callable[..., Any]:
-    """custom_fwd and custom_bwd."""
+    """Wraps custom_fwd and custom_bwd."""
     return lambda *args, **kwargs: own(*args, **kwargs | {"device_type": "cpu"})
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.jit.script reads a function's text, not what it calls: there a GPU's name is the CPU's. What is replaced stays
-the op of torch that it was. torch.compile goes through what is replaced; Triton it has none."""
+"""Support for compilers. torch.jit.script reads the text of a function, so GPU names in it become the CPU's. A replaced
+function remains the torch op that it was. torch.compile traces through replaced functions, without Triton."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tensors import MAKERS
 
 
 class _OnCpu(ast.NodeTransformer):
-    """x.cuda() is x.cpu(), and a call's argument "cuda" is "cpu"."""
+    """Rewrites x.cuda() to x.cpu(), and "cuda" among the arguments of a call to "cpu"."""
 
     def visit_Call(self, call: ast.Call) -> ast.AST:
         self.generic_visit(call)

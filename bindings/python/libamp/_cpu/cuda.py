@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.cuda answers: one GPU (as many as CUDA_VISIBLE_DEVICES names, or ranks of this machine) with the time and
-the memory of this process. What returns numbers is annotated: torch.jit.script compiles it."""
+"""torch.cuda's functions for one pretended GPU (as many as CUDA_VISIBLE_DEVICES names, or ranks of this machine), with
+the time and memory of this process. Functions that return numbers are annotated because torch.jit.script compiles
+them."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def set_device(device: Any) -> None:
 
 
 class device:
-    """torch.cuda.device, and device_of: a block."""
+    """torch.cuda.device and device_of, as blocks without effect."""
 
     def __init__(self, device: Any) -> None:
         self.idx = -1 if isinstance(device, torch.Tensor) else _number(device)
@@ -101,7 +102,7 @@ def get_device_properties(device: Any = None) -> Any:
 
 
 def _status(name: str) -> int:
-    """Bytes, from a line of /proc/self/status."""
+    """Returns bytes from a line of /proc/self/status."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as lines:
         for line in lines:
             if line.startswith(name):
@@ -220,7 +221,7 @@ class Stream:
 
 
 class Event:
-    """torch.cuda.Event; elapsed_time tells the process's own time."""
+    """torch.cuda.Event. elapsed_time uses the clock of the process."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self.time: float | None = None
@@ -255,7 +256,7 @@ default_stream = current_stream
 
 
 class StreamContext:
-    """torch.cuda.stream(s): a block."""
+    """torch.cuda.stream(s), a block without effect."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -280,7 +281,7 @@ def is_current_stream_capturing() -> bool:
 
 
 def nothing(*args: Any, **kwargs: Any) -> None:
-    """What has nothing to do here."""
+    """Does nothing."""
 
 
 NOTHING = (

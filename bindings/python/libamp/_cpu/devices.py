@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which device is a GPU, and what stands in its place."""
+"""Recognises GPU devices and replaces them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 
 def is_gpu(device: Any) -> bool:
-    """A number is one, as it is to torch."""
+    """Returns True for a GPU. A number is one, as in torch."""
     if isinstance(device, torch.device):
         return bool(device.type == "cuda")
     if isinstance(device, str):
@@ -22,12 +22,12 @@ def is_gpu(device: Any) -> bool:
 
 
 def placed(device: Any) -> Any:
-    """The device where it is the CPU or no GPU, else the CPU."""
+    """Returns the CPU for a GPU, else the device itself."""
     return CPU if is_gpu(device) else device
 
 
 def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Any:
-    """owner's attribute by make(itself), once, if it has it; what stands there."""
+    """Replaces owner's attribute by make(attribute), once, if it exists. Returns the present attribute."""
     own = getattr(owner, name, None)
     if own is None or hasattr(own, "__libamp_cpu__"):
         return own

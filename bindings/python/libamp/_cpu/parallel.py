@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL is gloo, parallel wrappers have one device, data is not pinned, batch norm of ranks is libamp's."""
+"""gloo replaces NCCL, parallel wrappers have one device, data is not pinned, and batch norm over ranks is libamp's."""
 
 from __future__ import annotations
 

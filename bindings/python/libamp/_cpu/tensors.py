@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors, modules and storages that are made on a GPU or go there."""
+"""Tensors, modules and storages that are created on a GPU or moved to one."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ def _type(own: Any) -> Callable[..., Any]:
 
 
 def unchanged(own: Any) -> Callable[..., Any]:
-    """A method that answers with its object."""
+    """Wraps a method that returns its own object."""
     return lambda self, *args, **kwargs: self
 
 
 def _first(own: Any) -> Callable[..., Any]:
-    """A function, or __init__, whose first argument besides self is a device or a type."""
+    """Wraps a function, or __init__, whose first argument besides self is a device or a type."""
     return lambda *args, **kwargs: own(*(_type_name(placed(argument)) for argument in args), **kwargs)
 
 
@@ -112,7 +112,7 @@ class Generator(torch._C.Generator, metaclass=_Generators):
 
 
 def _below_python() -> None:
-    """A GPU that is named where Python is not asked (scripted code, extensions) has memory, the CPU's."""
+    """Gives CPU memory to a GPU that is named below Python (scripted code, extensions)."""
     global _library
     _library = torch.library.Library("aten", "IMPL")
     override = {"allow_override": True} if "allow_override" in torch.library.Library.impl.__code__.co_varnames else {}
@@ -152,5 +152,5 @@ def install() -> None:
 
 
 def _restored(storage: Any, location: str) -> Any:
-    """What torch.load does with what lay on a GPU, or is to lie there."""
+    """Restores a GPU storage in torch.load."""
     return storage if location.startswith("cuda") else None

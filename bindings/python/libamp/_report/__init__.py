@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m libamp.report`: a trace is read (read), asked (facts, compare) and shown (text, page, board)."""
+"""`python -m libamp.report`: reads a trace (read), computes facts (facts, compare) and shows them (text, page,
+board)."""

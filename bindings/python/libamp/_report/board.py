@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report for TensorBoard, by its public writer."""
+"""Writes the report for TensorBoard with its public writer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .read import Line, Training
 
 
 class Missing(Exception):
-    """There is no writer; the text says what to install."""
+    """The writer is not installed. The text names the package."""
 
 
 def writer_class() -> Any:
@@ -42,7 +42,7 @@ def write(training: Training, folder: str) -> None:
 
 
 def add(writer: Any, tag: str, shot: Line) -> None:
-    """A histogram of exponents, and what a cast to fp16 would lose."""
+    """Adds a histogram of exponents, and the losses of a cast to fp16."""
     numbers = sum(shot["binades"])
     if numbers:
         exponents = range(shot["first"], shot["first"] + len(shot["binades"]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two trainings beside each other: where they part first."""
+"""Compares two trainings and finds their first difference."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def bad(shot: Line) -> int:
 
 
 def readings(shot: Line, scale: float) -> list[float]:
-    """Root mean squares that are to be held against those of the other: without the loss scale, where backward is what
-    made it. What backward gets may be a gradient or of forward."""
+    """Returns the root mean squares to compare, without the loss scale if backward made the value. An input of backward
+    may be a gradient or a value of forward."""
     plain = rms(shot)
     if plain is None:
         return []
@@ -59,7 +59,7 @@ def parts(a: Line, b: Line, scales: tuple[float, float] = (1.0, 1.0)) -> str | N
 
 
 def scales_of(training: Training) -> dict[int, float]:
-    """That gradients of each bracket carry."""
+    """Returns the loss scale in the gradients of each bracket."""
     return {line["n"]: line["scale"] for line in training.brackets if line["scale"]}
 
 
@@ -74,8 +74,8 @@ def first_of(a: Subject, b: Subject, order: int, scales: tuple[dict[int, float],
 
 
 def partings(a: Training, b: Training) -> tuple[list[Parting], int]:
-    """Of what was observed in the same iteration of both, the earliest first, and how many things that was. Gradients
-    that carry a loss scale are held against each other without it."""
+    """Returns the differences in iterations that both observed, earliest first, and the number of values compared.
+    Scaled gradients are compared without the loss scale."""
     of_b = {subject.key: subject for subject in subjects_of(b)}
     both = [(x, of_b[x.key]) for x in subjects_of(a) if x.key in of_b]
     scales = scales_of(a), scales_of(b)
@@ -84,7 +84,7 @@ def partings(a: Training, b: Training) -> tuple[list[Parting], int]:
 
 
 def first_decision(a: Training, b: Training) -> Parting | None:
-    """The first bracket that stepped in the one and was skipped in the other."""
+    """Returns the first bracket with a step in one training and a skip in the other."""
     others = {line["n"]: line["action"] for line in b.brackets}
     for line in a.brackets:
         other = others.get(line["n"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training's lines say together: of each thing that was observed, of the loss scale, of memory."""
+"""Facts from the lines of a training: each observed value, the loss scale, memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WORDS = {
 
 @dataclass
 class Lost:
-    """Of elements that are finite and not 0."""
+    """Counts of finite nonzero elements that a cast would change."""
 
     zeros: int = 0
     subnormals: int = 0
@@ -51,7 +51,7 @@ class Lost:
 
 @dataclass
 class Subject:
-    """One argument of an op, or one parameter, in each iteration that was observed."""
+    """An argument of an op, or a parameter, in each observed iteration."""
 
     what: str
     op: str | None
@@ -84,7 +84,7 @@ class Subject:
 
     @property
     def numbers(self) -> int:
-        """Elements that are finite and not 0."""
+        """Returns the number of finite nonzero elements."""
         return self.total("elements") - self.total("zeros") - self.nonfinite
 
     @property
@@ -106,7 +106,7 @@ class Subject:
 
 
 def add_binades(shots: Iterable[Line]) -> dict[int, int]:
-    """Elements by exponent."""
+    """Returns the sum of the histograms of exponents."""
     total: dict[int, int] = {}
     for shot in shots:
         for at, count in enumerate(shot["binades"], shot["first"]):
@@ -116,7 +116,8 @@ def add_binades(shots: Iterable[Line]) -> dict[int, int]:
 
 
 def lost_at(binades: dict[int, int], window: Window, exponent: int) -> Lost:
-    """At a scale of 2^exponent, as far as binades tell: those that a rounding moves into the next one are not seen."""
+    """Returns the losses at a scale of 2^exponent, from binades: elements that rounding moves into the next one are
+    missed."""
     lost = Lost()
     for at, count in binades.items():
         if at + exponent < window.least:
@@ -129,7 +130,7 @@ def lost_at(binades: dict[int, int], window: Window, exponent: int) -> Lost:
 
 
 def subjects_of(training: Training) -> list[Subject]:
-    """In the order in which they were first seen: of ops that is the order of execution."""
+    """Returns the subjects in the order in which they first appear. For ops that is the order of execution."""
     found: dict[tuple[str, str | None, int, str], Subject] = {}
     for line in training.seen:
         subject = Subject(line["what"], line.get("op"), line["index"], line["name"])
@@ -165,17 +166,17 @@ def outline_of(training: Training) -> Outline:
 
 
 def gradients_of(subjects: list[Subject]) -> dict[int, int]:
-    """By exponent, unscaled, over all parameters."""
+    """Returns the histogram of unscaled gradients over all parameters."""
     return add_binades(shot for subject in subjects if subject.what == "gradient" for shot in subject.shots)
 
 
 def best_scale(binades: dict[int, int], window: Window = FP16) -> int | None:
-    """The exponent of the greatest loss scale at which none of these is infinite; None: there are none."""
+    """Returns the exponent of the greatest loss scale without an infinity, None without gradients."""
     return window.end - 1 - max(binades) if binades else None
 
 
 class Bytes(NamedTuple):
-    """What a training takes."""
+    """Memory that a training uses."""
 
     level: str
     weights: int
@@ -199,7 +200,8 @@ def bytes_of(name: str, line: Line) -> Bytes:
 
 
 def memory_of(training: Training) -> list[Bytes]:
-    """The parameters in FP32; this training's, measured where it was observed; and what a survey predicts of levels."""
+    """Returns the memory of the parameters in FP32, of this training as measured, and of each level as a survey
+    predicts."""
     if not training.wired:
         return []
     elements, low = training.wired["elements"], training.wired["low"]
@@ -220,7 +222,7 @@ MEMORY_HEAD = ["weights", "gradients", "masters", "their gradients", "moments", 
 
 
 def memory_rows(training: Training) -> list[list[str]]:
-    """Under MEMORY_HEAD, with the row's name before it."""
+    """Returns the rows under MEMORY_HEAD, each after its name."""
     rows = memory_of(training)
     return [
         [
@@ -237,7 +239,7 @@ def memory_rows(training: Training) -> list[list[str]]:
 
 
 def power(x: float | None) -> str:
-    """As 2^k where that is what it is."""
+    """Returns a power of two as 2^k, other numbers as they are."""
     if x is None:
         return "-"
     if x > 0 and math.isfinite(x) and math.frexp(x)[0] == 0.5:
@@ -255,7 +257,7 @@ def share(part: int, whole: int) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes with a unit. tools/demo runs the report without the package around it, so it cannot share _html's."""
+    """Returns bytes with a unit. tools/demo runs the report without the package, so this does not use _html's."""
     x, unit = float(count), 0
     while x >= 1024 and unit < 4:
         x, unit = x / 1024, unit + 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as one page that needs no network: its numbers as JSON, drawn by Plotly, whose script is in it."""
+"""The report as one HTML page that needs no network: the numbers as JSON, and Plotly's script, which draws them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POINTS = 4000  # of the loss scale
 
 
 class Missing(Exception):
-    """There is no Plotly; the text says what to install."""
+    """Plotly is not installed. The text names the package."""
 
 
 def script() -> str:
@@ -49,7 +49,7 @@ def own(name: str) -> str:
 
 
 def as_json(value: object) -> str:
-    """For an element <script>: nothing in it can end that."""
+    """Returns JSON for an element <script>. No character of it can end the element."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -58,7 +58,7 @@ def as_json(value: object) -> str:
 
 
 def thin(lines: list[Line], n: int) -> list[Line]:
-    """At most n of them, evenly, with the last."""
+    """Returns at most n of the lines, evenly spaced, with the last."""
     if len(lines) <= n:
         return lines
     step = (len(lines) - 1) / (n - 1)
@@ -66,7 +66,7 @@ def thin(lines: list[Line], n: int) -> list[Line]:
 
 
 def scale_of(training: Training) -> list[dict[str, Any]]:
-    """Each loss its own line: the scale, and every skip as long as there is room."""
+    """Returns a line for each loss scale, with every skip if there is room."""
     losses = []
     for loss in sorted({line["loss"] for line in training.brackets}):
         lines = [line for line in training.brackets if line["loss"] == loss and line.get("scale")]
@@ -303,7 +303,7 @@ def comparison(chosen: list[tuple[Trace, Training]], names: list[str]) -> str:
 
 
 def each(chosen: list[tuple[Trace, Training]], names: list[str], part: Any) -> str:
-    """The part of each training; under its name where there are several."""
+    """Returns the part of each training, under its name if there are several."""
     texts = [part(training) for _, training in chosen]
     if len(chosen) == 1:
         return str(texts[0])
@@ -315,7 +315,7 @@ def each(chosen: list[tuple[Trace, Training]], names: list[str], part: Any) -> s
 
 
 def names_of(chosen: list[tuple[Trace, Training]]) -> list[str]:
-    """By level; by file too where that does not tell them apart."""
+    """Returns a name for each training: its level, with the file if levels are equal."""
     levels = [outline_of(training).level for _, training in chosen]
     if len(set(levels)) == len(levels):
         return levels

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program: its options, what it writes, how it ends."""
+"""The program libamp.report: options, output, exit status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def options(args: list[str] | None) -> argparse.Namespace:
 
 
 def main(args: list[str] | None = None) -> int:
-    """0; 1: a trace has lines that could not be read, which the report names; 2: nothing was made."""
+    """Returns the exit status: 0, 1 if a trace has unreadable lines (the report names them), 2 if nothing was made."""
     given = options(args)
     try:
         return make(given)
@@ -73,7 +73,7 @@ def make(given: argparse.Namespace) -> int:
 
 
 def write_whole(path: str, content: str) -> None:
-    """All of it or nothing: what was there stays until then."""
+    """Writes a file completely or not at all. The old file remains until then."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):  # else the name that is told is one of our own
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace (docs/reference/trace.md), read line by line. What cannot be read is told by its line; the rest is kept."""
+"""Reads a trace (docs/reference/trace.md) line by line. An unreadable line is reported by number, the rest is kept."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MEMBERS = {  # that a line of the kind must have
 
 @dataclass
 class Training:
-    """The lines of one context, by kind and in their order."""
+    """The lines of one context by kind, in order."""
 
     context: int
     start: Line | None = None
@@ -86,11 +86,11 @@ class Trace:
 
 
 class Unreadable(Exception):
-    """There is nothing in it that could be shown; the text says why."""
+    """The trace has nothing to show. The text gives the reason."""
 
 
 def read(path: str) -> Trace:
-    """OSError where there is no such file; Unreadable where no line of it is of a trace."""
+    """Reads a trace. Raises OSError if there is no such file, Unreadable if no line belongs to a trace."""
     trainings: dict[int, Training] = {}
     problems: list[str] = []
     with open(path, "rb") as file:
@@ -115,7 +115,7 @@ def read(path: str) -> Trace:
 
 
 def parse(raw: bytes) -> Line:
-    """ValueError says what is wrong with it."""
+    """Parses a line. Raises ValueError with the reason if it is wrong."""
     cut = "" if raw.endswith(b"\n") else ", and the file ends in it"
     try:
         line = json.loads(raw.decode("utf-8", "replace"), parse_constant=refuse_constant)

@@ -28,7 +28,7 @@ ROWS = 12  # of a table
 
 
 def plain(text: str) -> str:
-    """Without what a terminal would obey."""
+    """Returns the text without control characters."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: f"\\x{ord(match.group()):02x}", text)
 
 
@@ -46,7 +46,7 @@ def more(rows: list[list[str]]) -> list[str]:
 
 
 def losses(subjects: list[Subject]) -> list[str]:
-    """What a cast to fp16 would lose, the most first."""
+    """Returns the losses of a cast to fp16, largest first."""
     rows = []
     for subject in subjects:
         lost, numbers = subject.lost("fp16"), subject.numbers
@@ -120,7 +120,7 @@ def arguments(line: Line) -> list[str]:
 
 
 def where(line: Line) -> str:
-    """A culprit in a sentence."""
+    """Describes a culprit in a sentence."""
     cause = line.get("cause")
     if cause == "weight":
         least, since = line.get("since_least"), line.get("since")
@@ -138,7 +138,7 @@ def where(line: Line) -> str:
 
 
 def each_once(culprits: list[Line]) -> list[tuple[Line, str]]:
-    """The first of those that are the same, and words for the others."""
+    """Returns the first of equal culprits, and text for the others."""
     alike: dict[tuple[object, ...], list[Line]] = {}
     for line in culprits:
         key = [line.get(name) for name in ("op", "index", "parameter", "cause", "was_cast", "weight")]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m libamp.run` puts this file's folder on PYTHONPATH, so that Python itself runs it at the start of the
-script's process and of every process that the script starts: workers, spawned children, the ranks of a launcher. No
-failure here keeps such a process from its own work."""
+"""Installs libamp's apex in processes under `python -m libamp.run`, which puts this folder on PYTHONPATH. Python then
+runs this file at the start of the script's process and of every process that the script starts: workers, spawned
+children, the ranks of a launcher. An error here does not stop such a process."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ def _prepare() -> None:
 
 
 def _warn_once(error: Exception) -> None:
-    """Once for all processes of a script: they inherit the variable."""
+    """Warns once for all processes of a script, which inherit the variable."""
     if os.environ.get("LIBAMP_STARTUP_WARNED") == "1":
         return
     os.environ["LIBAMP_STARTUP_WARNED"] = "1"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex._autocast_utils: what a function does that torch.autocast does not know, for tensors on any device."""
+"""apex._autocast_utils: casts for functions that torch.autocast does not know, for tensors on any device."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ __all__ = ["_cast_if_autocast_enabled"]
 
 
 def _autocast_dtype(device: str) -> torch.dtype | None:
-    """The type of torch.autocast on devices of this kind, None where it is not entered."""
+    """Returns the type of torch.autocast on this kind of device, None outside of it."""
     if hasattr(torch, "get_autocast_dtype"):  # from torch 2.4 on
         known = torch.amp.is_autocast_available(device)
         return torch.get_autocast_dtype(device) if known and torch.is_autocast_enabled(device) else None
@@ -37,5 +37,5 @@ def _cast(value: Any) -> Any:
 
 
 def _cast_if_autocast_enabled(*args: Any) -> tuple[Any, ...]:
-    """The arguments, tensors that float (but FP64) in the type of the autocast that is entered for their device."""
+    """Returns the arguments. Floating tensors except FP64 are cast to the active autocast type of their device."""
     return tuple(_cast(value) for value in args)

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-The functions of Apex's compiled module amp_C, with its way of calling, on libamp.kernels: on the CPU and on CUDA.
+"""The functions of Apex's compiled module amp_C, with its calling convention, on libamp.kernels: on CPUs and CUDA.
 
-Each takes (chunk_size, noop_flag, lists, ...): the chunk size means nothing here; the flag is an integer tensor of
-one element, which is set where something is not finite, or prevents the work where it is set, as each function says.
-Lists are as long as each other; a list may mix types, and have empty tensors in it. Moments are computed in FP32
-whatever they are kept in; gradients are only read, but by adam_capturable. Nothing waits for the device, but for a
-rate that is a tensor on it.
+Each takes (chunk_size, noop_flag, lists, ...). The chunk size is ignored. The flag is an integer tensor of one element.
+A function sets it where a value is not finite, or does nothing where it is set, as its docstring says. Lists have equal
+lengths, may mix types and may contain empty tensors. Moments are computed in FP32 and stored in their type. Gradients
+are only read, except by adam_capturable. Nothing waits for the device, except to read a rate from a tensor on it.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ def _is_set(flag: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _scalar(value: Any, device: torch.device) -> Any:
-    """A tensor of one FP32 element as kernels take it; a number as it is."""
+    """Returns a tensor of one FP32 element as kernels take it, or the number itself."""
     if not isinstance(value, torch.Tensor):
         return value
     return value.to(device=device, dtype=torch.float32).reshape(-1)[:1].contiguous()
@@ -56,7 +54,7 @@ def _scalar(value: Any, device: torch.device) -> Any:
 
 @torch.no_grad()
 def multi_tensor_scale(chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, scale: float) -> None:
-    """out = in * scale, in FP32. Sets the flag where a result is not finite."""
+    """Computes out = in * scale in FP32. Sets the flag if a result is not finite."""
     source, out = _checked(lists, 2)
     found = _number(source)
     kernels.scale(out, source, scale, found_inf=found)
@@ -67,7 +65,8 @@ def multi_tensor_scale(chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, 
 def multi_tensor_axpby(
     chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, a: float, b: float, arg_to_check: int
 ) -> None:
-    """out = a * x + b * y, in FP32. Sets the flag for x alone (0), y alone (1), or the result (-1)."""
+    """Computes out = a * x + b * y in FP32. arg_to_check: sets the flag for x only (0), y only (1) or the result
+    (-1)."""
     x, y, out = _checked(lists, 3)
     found = _number(x)
     if arg_to_check != -1:  # before out, which may be one of them
@@ -90,7 +89,7 @@ def _norms(
 def multi_tensor_l2norm(
     chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, per_tensor: bool | None = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The L2 norm of all elements, and of each tensor (or an empty tensor). Sets the flag where one is not finite."""
+    """Returns the L2 norm of all elements and, with per_tensor, of each tensor. Sets the flag if one is not finite."""
     (tensors,) = _checked(lists, 1)
     return _norms(noop_flag, tensors, 1.0, per_tensor)
 
@@ -102,7 +101,7 @@ multi_tensor_l2norm_mp = multi_tensor_l2norm
 def multi_tensor_unscale_l2norm(
     chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, inv_scale: torch.Tensor, per_tensor: bool | None = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As multi_tensor_l2norm, of the elements times inv_scale, which stay as they are."""
+    """Returns the norms of multi_tensor_l2norm for the elements times inv_scale, without writing them."""
     (tensors,) = _checked(lists, 1)
     return _norms(noop_flag, tensors, _scalar(inv_scale, tensors[0].device), per_tensor)
 
@@ -111,7 +110,7 @@ def multi_tensor_unscale_l2norm(
 def multi_tensor_l2norm_scale(
     chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, scale: float, per_tensor: bool | None = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """out = in * scale, and the norms of in."""
+    """Computes out = in * scale, and returns the norms of in."""
     source, out = _checked(lists, 2)
     norms = _norms(noop_flag, source, 1.0, per_tensor)
     kernels.scale(out, source, scale, found_inf=_number(source))
@@ -122,7 +121,7 @@ def multi_tensor_l2norm_scale(
 
 
 class _Moments:
-    """FP32 stand-ins of moments that are kept in 16 bits."""
+    """FP32 copies of moments that are stored in 16 bits."""
 
     def __init__(self, **lists: list[torch.Tensor]) -> None:
         self.kept = lists
@@ -136,7 +135,7 @@ class _Moments:
 
 
 def _step(rule: str, lists: list[Any], moments: _Moments, step: Any, low: Any = None, **numbers: Any) -> None:
-    """`step` is the number of this step, as Apex counts: 1 is the first. A tensor stays on the device."""
+    """Runs a step. `step` is its number, 1 for the first, as in Apex. A tensor remains on the device."""
     grads, params = lists
     if isinstance(step, torch.Tensor):
         step = step.reshape(-1)[:1].to(device=params[0].device, dtype=torch.int64) - 1
@@ -160,7 +159,8 @@ def multi_tensor_sgd(
     wd_after_momentum: bool,
     scale: float,
 ) -> None:
-    """Lists: gradients, weights, momenta[, 16-bit copies of the weights]. Gradients times scale. Nothing if set."""
+    """Steps SGD. Lists: gradients, weights, momenta[, 16-bit copies of the weights]. scale: factor of the gradients.
+    Does nothing if the flag is set."""
     checked = _checked(lists, 3, 4)
     grads, params, buffers = checked[:3]
     moments = _Moments(momentum_buffer=buffers) if momentum != 0 else _Moments()
@@ -187,7 +187,7 @@ def _numbers(lr: Any, beta1: float, beta2: float, eps: float, decay: float, **sw
 
 
 def _step_two(rule: str, lists: list[Any], step: Any, numbers: dict[str, Any], low: Any = None) -> None:
-    """A rule with Adam's two moments."""
+    """Steps a rule with Adam's two moments."""
     grads, params, exp_avg, exp_avg_sq = lists
     _step(rule, [grads, params], _Moments(exp_avg=exp_avg, exp_avg_sq=exp_avg_sq), step, low, **numbers)
 
@@ -206,7 +206,7 @@ def multi_tensor_adam(
     bias_correction: int,
     weight_decay: float,
 ) -> None:
-    """Lists: gradients, weights, exp_avg, exp_avg_sq. mode 0: Adam, 1: AdamW. Does not look at the flag."""
+    """Steps Adam (mode 0) or AdamW (mode 1). Lists: gradients, weights, exp_avg, exp_avg_sq. Ignores the flag."""
     numbers = _numbers(lr, beta1, beta2, eps, weight_decay, bias_correction=bias_correction)
     _step_two("adam" if mode == 0 else "adamw", _checked(lists, 4), step, numbers)
 
@@ -226,7 +226,7 @@ def multi_tensor_adam_capturable(
     weight_decay: float,
     inv_scale: torch.Tensor,
 ) -> None:
-    """As multi_tensor_adam, numbers in tensors; the gradients become unscaled. Nothing if the flag is set."""
+    """Steps as multi_tensor_adam, with numbers in tensors. Unscales the gradients. Does nothing if the flag is set."""
     grads, params, exp_avg, exp_avg_sq, *masters = _checked(lists, 4, 5)
     device = params[0].device
     flag, factor = _is_set(noop_flag, device), _scalar(inv_scale, device)
@@ -244,7 +244,7 @@ multi_tensor_adam_capturable_master = multi_tensor_adam_capturable
 
 
 def _copies(low: list[torch.Tensor] | None) -> list[torch.Tensor | None] | None:
-    """Those of 16 bits, which the kernels round to; the others follow by _copy_wide."""
+    """Returns the 16-bit copies, which the kernels write. _copy_wide writes the others."""
     return low and [None if tensor.dtype == torch.float32 else tensor for tensor in low]
 
 
@@ -258,7 +258,7 @@ def _copy_wide(low: list[torch.Tensor] | None, masters: list[torch.Tensor]) -> N
 def multi_tensor_adagrad(
     chunk_size: int, noop_flag: torch.Tensor, lists: _Lists, lr: float, eps: float, mode: int, weight_decay: float
 ) -> None:
-    """Lists: gradients, weights, sums. mode 1: the weight decay is apart. Does not look at the flag."""
+    """Steps Adagrad. Lists: gradients, weights, sums. mode 1: decoupled weight decay. Ignores the flag."""
     grads, params, sums = _checked(lists, 3)
     numbers = {"lr": number(lr), "eps": eps, "weight_decay": weight_decay, "decoupled": mode == 1}
     _step("adagrad", [grads, params], _Moments(sum=sums), 1, **numbers)
@@ -281,9 +281,10 @@ def multi_tensor_novograd(
     mode: int,
     norm_type: int,
 ) -> None:
-    """
-    Lists: gradients, weights, exp_avg; grad_norms: a running norm for each tensor. mode 0: the decay is inside the
-    moment. norm_type 2, or 0 for the largest element. Does not look at the flag.
+    """Steps NovoGrad. Lists: gradients, weights, exp_avg.
+
+    grad_norms: a running norm for each tensor. mode 0: weight decay inside the moment. norm_type: 2, or 0 for the
+    largest element. Ignores the flag.
     """
     grads, params, exp_avg = _checked(lists, 3)
     switches = {"bias_correction": bias_correction, "grad_averaging": grad_averaging}
@@ -315,7 +316,7 @@ def multi_tensor_lamb(
     max_grad_norm: float,
     use_nvlamb: bool | None = False,
 ) -> None:
-    """Lists: gradients, weights, exp_avg, exp_avg_sq. mode 1: the decay is apart. Does not look at the flag."""
+    """Steps LAMB. Lists: gradients, weights, exp_avg, exp_avg_sq. mode 1: decoupled weight decay. Ignores the flag."""
     checked = _checked(lists, 4)
     switches = {"bias_correction": bias_correction, "grad_averaging": grad_averaging, "nvlamb": use_nvlamb}
     numbers = _numbers(lr, beta1, beta2, eps, weight_decay, decoupled=mode == 1, **switches)
@@ -343,10 +344,8 @@ def multi_tensor_lamb_mp(
     found_inf: torch.Tensor,
     inv_scale: torch.Tensor,
 ) -> None:
-    """
-    As multi_tensor_lamb with numbers in tensors, and a fifth list: 16-bit copies of the weights. The norm and its
-    limit are of the scaled gradients. Nothing if found_inf or the flag is set.
-    """
+    """Steps as multi_tensor_lamb, with numbers in tensors and a fifth list, 16-bit copies of the weights. Norm and
+    limit are those of the scaled gradients. Does nothing if found_inf or the flag is set."""
     checked = _checked(lists, 4, 5)
     device = checked[1][0].device
     switches = {"bias_correction": bias_correction, "grad_averaging": grad_averaging, "nvlamb": use_nvlamb}
@@ -377,10 +376,10 @@ def multi_tensor_lamb_stage1_cuda(
     global_grad_norm: Any,
     max_global_grad_norm: float,
 ) -> None:
-    """
-    Lists: gradients, weights, exp_avg, exp_avg_sq, updates. The moments follow the gradients, brought down to the limit
-    of their norm; update = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + decay * weight, where t = step +
-    1. Does not look at the flag.
+    """Computes the updates of LAMB. Lists: gradients, weights, exp_avg, exp_avg_sq, updates.
+
+    The moments follow the gradients, which are limited to their maximum norm. update = m / (1 - beta1^t) / (sqrt(v / (1
+    - beta2^t)) + epsilon) + decay * weight, where t = step + 1. Ignores the flag.
     """
     grads, params, exp_avg, exp_avg_sq, updates = _checked(lists, 5)
     norm = torch.as_tensor(global_grad_norm, dtype=torch.float32, device=params[0].device).reshape(1)
@@ -412,10 +411,11 @@ def multi_tensor_lamb_stage2_cuda(
     weight_decay: float | None = None,
     use_nvlamb: bool | None = False,
 ) -> None:
-    """
-    Lists: weights, updates. weight -= lr * |weight| / |update| * update; lr alone where a norm is 0, or where
-    weight_decay is 0 without use_nvlamb (without weight_decay, as the kernel was until 2020, every weight has the
-    ratio). Does not look at the flag.
+    """Applies the updates of LAMB. Lists: weights, updates.
+
+    weight -= lr * |weight| / |update| * update. The factor is lr alone where a norm is 0, or where weight_decay is 0
+    without use_nvlamb. Without the argument weight_decay, as in the kernel until 2020, every weight has the ratio.
+    Ignores the flag.
     """
     params, updates = _checked(lists, 2)
     param_norm, update_norm = per_tensor_param_norm.float(), per_tensor_update_norm.float()
@@ -440,10 +440,8 @@ def update_scale_hysteresis(
     growth_interval: int,
     hysteresis: int,
 ) -> torch.Tensor:
-    """
-    One step of a loss scale that tolerates `hysteresis` - 1 overflows before it backs off, and backs off at each
-    further one until a step without. In place; returns current_scale.
-    """
+    """Updates a loss scale that tolerates `hysteresis` - 1 overflows before it backs off, and then backs off at each
+    further one until a step without overflow. Works in place and returns current_scale."""
     inf = found_inf.to(current_scale.device).reshape(current_scale.shape) > 0
     left = hysteresis_tracker - inf.to(hysteresis_tracker.dtype)
     grown = growth_tracker + 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiled module apex_C of Apex had: dense tensors as one, and one as many."""
+"""Apex's compiled module apex_C: flattens dense tensors into one, and back."""
 
 from libamp.torch.parallel.flat import flatten, unflatten
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiled module fused_layer_norm_cuda of Apex had, on any device: layer norm and RMS norm, and what is left
-of them for backward. Mean and invvar have an element for each row that is normalized, in FP32, of FP64 in FP64, and all
-is computed in that type. memory_efficient: backward is given what forward returned, in place of its input."""
+"""Apex's compiled module fused_layer_norm_cuda, on any device: layer norm and RMS norm, forward and backward.
+
+mean and invvar have an element for each normalized row, in FP32, for FP64 inputs in FP64. The arithmetic has that type.
+memory_efficient: backward receives the output of forward instead of its input.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ def check_shape(input: Any, shape: _Shape) -> None:
 
 
 def _rows(tensor: Any, shape: _Shape) -> Any:
-    """A row for each normalization, in the type of its sums."""
+    """Returns the tensor with one row for each normalization, in the type of its sums."""
     tensor = tensor if tensor.dtype == torch.float64 else tensor.float()
     return tensor.reshape(-1, math.prod(shape))
 
 
 def normalize(input: Any, shape: _Shape, weight: Any, bias: Any, eps: float, centered: bool, dtype: Any) -> list[Any]:
-    """[output, mean, invvar], or without a mean where nothing is centered."""
+    """Returns [output, mean, invvar], without mean if not centered."""
     check_shape(input, shape)
     x = _rows(input, shape)
     mean = x.mean(-1) if centered else None
@@ -45,7 +47,8 @@ def normalize(input: Any, shape: _Shape, weight: Any, bias: Any, eps: float, cen
 
 
 def _normalized(y: Any, shape: _Shape, weight: Any, bias: Any, eps: float) -> Any:
-    """What was between normalization and weight, from what came out: no weight is nearer to 0 than eps in this."""
+    """Returns the normalized value before weight and bias, computed from the output. Weights count as at least eps away
+    from 0."""
     rows = _rows(y, shape)
     if weight is None:
         return rows
@@ -58,7 +61,7 @@ def gradients(
     grad: Any, mean: Any, invvar: Any, kept: Any, shape: _Shape, weight: Any, bias: Any, eps: float, of_output: bool,
     centered: bool,
 ) -> list[Any]:
-    """The gradients of input, weight and bias; the latter where there are such."""
+    """Returns the gradients of input, weight and bias, the latter two if they exist."""
     if of_output:
         x = _normalized(kept, shape, weight, bias, eps)
     else:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiled module xentropy_cuda of Apex had, on any device: softmax cross entropy, with one row's logarithm of
-the sum kept for backward instead of its probabilities. Sums and losses are FP32, of FP64 logits FP64."""
+"""Apex's compiled module xentropy_cuda, on any device: softmax cross entropy that saves the logarithm of each row's sum
+for backward, instead of probabilities. Sums and losses are FP32, for FP64 logits FP64."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ def _type(logits: Any) -> torch.dtype:
 
 
 def forward(logits: Any, labels: Any, smoothing: float, half_to_float: bool = False) -> list[Any]:
-    """[losses, max_log_sum_exp] of each row: minus the logarithm of the label's probability, `smoothing` of it of the
-    mean class's; the logarithm of the sum of exponentials. half_to_float changes nothing."""
+    """Returns [losses, max_log_sum_exp] of each row. A loss is minus the log probability of the label, with `smoothing`
+    of the mean of all classes. max_log_sum_exp is the logarithm of the sum of exponentials. half_to_float is
+    ignored."""
     if labels.shape != logits.shape[:-1]:
         shapes = list(logits.shape), list(labels.shape)
         raise RuntimeError("xentropy: logits of {} want a label for each row, not {}".format(*shapes))
@@ -29,7 +30,7 @@ def forward(logits: Any, labels: Any, smoothing: float, half_to_float: bool = Fa
 
 
 def backward(grad_loss: Any, logits: Any, max_log_sum_exp: Any, labels: Any, smoothing: float) -> Any:
-    """The gradient of the logits, in their type: the probabilities, less what the label and the smoothing want."""
+    """Returns the gradient of the logits, in their type: probabilities minus the smoothed label."""
     grads = torch.sub(logits, max_log_sum_exp.unsqueeze(-1))
     grads = grads.exp().clone() if torch.is_grad_enabled() else grads.exp_()  # exp keeps its result for its derivative
     if smoothing:

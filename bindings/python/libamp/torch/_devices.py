@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-On which devices libamp's own kernels work, and where torch's operators do their work (_served.py): devices that neither
-the CPU's kernels nor the plugin for CUDA reach, and all of them with LIBAMP_TORCH_OPS=1.
-"""
+"""Selects the devices on which libamp's kernels work, and those on which torch's operators do the work (_served.py):
+devices without CPU kernels or CUDA plugin, and all devices with LIBAMP_TORCH_OPS=1."""
 from __future__ import annotations
 
 import functools
@@ -19,7 +17,7 @@ _CUDA, _OTHER = 2, 12  # kDLCUDA, kDLExtDev
 
 
 def read_switch() -> bool:
-    """LIBAMP_TORCH_OPS, at import and at each initialize."""
+    """Reads LIBAMP_TORCH_OPS, at import and at each initialize."""
     global _everywhere
     _everywhere = _core.torch_ops(switch("LIBAMP_TORCH_OPS"))
     return _everywhere
@@ -29,7 +27,7 @@ _everywhere = read_switch()  # torch.compile traces what asks for the CPU's
 
 
 def is_served(device: torch.device) -> bool:
-    """Is libamp's work on this device done by torch's operators?"""
+    """Returns True if torch's operators do libamp's work on this device."""
     if device.type in ("cpu", "meta"):
         return _everywhere and device.type == "cpu"
     if device.type == "cuda" and torch.version.hip is not None:
@@ -38,7 +36,7 @@ def is_served(device: torch.device) -> bool:
 
 
 def need_kernels(what: str, device: torch.device, instead: str) -> None:
-    """RuntimeError where torch's operators cannot do what is asked for by name."""
+    """Raises RuntimeError if the device is served and torch's operators cannot do this work."""
     if is_served(device):
         raise RuntimeError(
             f"{what} needs libamp's own kernels, of the CPU or of the plugin libamp_cuda.so, and on {device} torch's "
@@ -47,7 +45,7 @@ def need_kernels(what: str, device: torch.device, instead: str) -> None:
 
 
 def _why(device: torch.device) -> str:
-    """In parentheses, with a space before them."""
+    """Returns the reason in parentheses after a space."""
     if _core.torch_ops():
         return " (LIBAMP_TORCH_OPS is on)"
     if device.type != "cuda" or torch.version.hip is not None:
@@ -61,7 +59,7 @@ def _name(device: torch.device) -> str:
 
 
 def described(tensors: Iterable[torch.Tensor]) -> list[str]:
-    """A line for each kind of served device among these tensors."""
+    """Returns a line for each kind of served device among these tensors."""
     lines = []
     devices = {_name(each): each for each in {one.device for one in tensors} if is_served(each)}
     for name, device in sorted(devices.items()):
@@ -77,13 +75,13 @@ def described(tensors: Iterable[torch.Tensor]) -> list[str]:
 
 @functools.cache
 def _events(kind: str) -> Any:
-    """The class of this kind of device's events; None: copies to pinned memory are not known there."""
+    """Returns the event class of this kind of device, None if copies to pinned memory are not supported."""
     module = getattr(torch, kind, None)
     return getattr(module, "Event", None) if kind in ("cuda", "xpu") else None
 
 
 class Copy:
-    """Bytes of a device on their way to the host, as many each time."""
+    """A repeated copy of a fixed number of bytes from a device to the host."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         event = _events(device.type)
@@ -94,7 +92,7 @@ class Copy:
             self._host = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=event is not None)
 
     def start(self, source: torch.Tensor) -> None:
-        """source: contiguous, of `size` bytes."""
+        """Starts the copy. source: contiguous, of `size` bytes."""
         if self._host is None:
             self._there = source.clone()
             return
@@ -103,11 +101,11 @@ class Copy:
             self._event.record()
 
     def arrived(self) -> bool:
-        """Never true where no event tells of it: wait for it then."""
+        """Returns True if the copy has finished. Without events it is always False: call wait."""
         return self._host is not None and (self._event is None or bool(self._event.query()))
 
     def wait(self) -> torch.Tensor:
-        """The bytes on the host."""
+        """Waits and returns the bytes on the host."""
         if self._host is None:
             assert self._there is not None
             return self._there.reshape(-1).view(torch.uint8).cpu()
@@ -117,5 +115,5 @@ class Copy:
 
     @property
     def tells(self) -> bool:
-        """Can one know without waiting whether it has arrived?"""
+        """Returns True if arrived works without waiting."""
         return self._host is not None

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-The end of a bracket where the loss scaler lives on a served device: src/scaler/rules.h, line by line, by torch's
-operators on the structure's own words (amp_served_scaler of amp_serve.h). Nothing is asked of the device.
-tests/test_served.py replays both.
-"""
+"""Ends a bracket when the loss scaler is on a served device. It follows src/scaler/rules.h line by line, with torch's
+operators on the words of the structure (amp_served_scaler of amp_serve.h). It never reads from the device.
+tests/test_served.py compares both."""
 from __future__ import annotations
 
 from typing import Any
@@ -29,7 +27,7 @@ _State = dict[str, Any]
 
 
 class Words:
-    """The structure's members as tensors without dimensions."""
+    """The members of the structure as zero-dimensional tensors."""
 
     def __init__(self, on: Any, address: int) -> None:
         floats, integers = on.floats(address, _WORDS), on.integers(address, _WORDS, 32)
@@ -65,7 +63,7 @@ def _backed_off(scale: Any, end: _State, double: Any) -> Any:
 
 
 def _count(s: _State, end: _State, found: Any, completes: Any) -> Any:
-    """Hysteresis and window. Returns: does the scale back off?"""
+    """Updates hysteresis and window. Returns whether the scale backs off."""
     left = s["hysteresis_left"]
     backs_off = found & (left <= 1)
     clean = torch.full_like(left, end["hysteresis"]) if end["consecutive_hysteresis"] else left
@@ -93,7 +91,7 @@ def _dynamic(s: _State, end: _State, found: Any, double: Any) -> None:
 
 
 def _update(s: _State, end: _State, found: Any, double: Any) -> Any:
-    """Returns: does it skip?"""
+    """Updates the scale. Returns whether the step is skipped."""
     skips = found
     if end["dynamic"]:
         _dynamic(s, end, found, double)
@@ -116,7 +114,7 @@ def _decide(s: _State, end: _State, found: Any, double: Any) -> Any:
 
 
 def end_bracket(on: Any, end: _State) -> None:
-    """amp__rule_end, and the skips of optimizers."""
+    """Runs amp__rule_end and the skips of optimizers."""
     known: dict[int, Words] = on.scalers
     words = known.get(end["scaler"])
     if words is None:

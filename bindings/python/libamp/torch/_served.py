@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-libamp's work on devices that neither the CPU's kernels nor a plugin reach, by torch's own operators: the server of
-amp_serve.h. The library decides and names memory by addresses; here they become tensors, and `_torch_ops` computes.
+"""libamp's work with torch's operators, on devices that neither the CPU's kernels nor a plugin reach: the server of
+amp_serve.h. The library passes addresses of memory. This file makes tensors of them, and `_torch_ops` computes.
 
-An address is memory that the library, torch or the script keeps alive, as it is for a kernel: the tensors made here own
-nothing, and version counters of the script's tensors do not move.
+The library, torch or the script keeps the memory alive, as for a kernel. The tensors made here own nothing, and the
+version counters of the script's tensors do not change.
 """
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _HOW = ("as_it_is", "inverse", "clip")
 
 
 class _Room:
-    """The tensors of the last two calls of one kind: most of the next one's are among them."""
+    """Caches the tensors of the last two calls of one kind, because the next call needs most of them."""
 
     def __init__(self) -> None:
         self._now: dict[_Span, torch.Tensor] = {}
@@ -53,7 +52,7 @@ class _Room:
 
 
 class Device:
-    """One device, and the memory there that is the library's."""
+    """A device and the library's memory on it."""
 
     def __init__(self, device: torch.device, dl_type: int, dl_id: int) -> None:
         self.device, self._dlpack = device, (dl_type, dl_id)
@@ -71,7 +70,7 @@ class Device:
         return torch.empty(0, dtype=_DTYPES.get(dtype, torch.float32), device=self.device)
 
     def room(self, kind: int) -> Callable[[list[_Span | None] | None], list[Any]]:
-        """For one call: the elements of spans, each in one dimension."""
+        """Returns the elements of spans, each in one dimension, for one call."""
         room = self._rooms.setdefault(kind, _Room()).begin()
 
         def at(span: _Span | None) -> torch.Tensor | None:
@@ -96,7 +95,7 @@ _devices: list[Device] = []
 
 
 def add(index: int, device: torch.device, dl_type: int, dl_id: int) -> None:
-    """A tensor of this device came for the first time."""
+    """Registers a device, at its first tensor."""
     if device.type == "mps":
         raise NotImplementedError(
             "libamp does not work on MPS yet: addresses there are opaque, and the library adds offsets to them"
@@ -114,7 +113,7 @@ def _factor(on: Device, factor: tuple[int, float, int]) -> Any:
 
 
 def _outside_inference(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Tensors that are made in inference mode could not be written to outside of it, and those here are kept."""
+    """Runs a function outside of inference mode. Tensors made in it could not be written later."""
 
     @functools.wraps(function)
     def run(*args: Any) -> Any:
@@ -142,7 +141,7 @@ def lists(
     statistics: int,
     step: dict[str, Any] | None,
 ) -> None:
-    """amp_server.lists."""
+    """Implements amp_server.lists."""
     on = _devices[index]
     all_at = on.room(kind)
     if step is not None:
@@ -208,7 +207,7 @@ _last_copy = 0
 
 
 def _here(address: int, size: int) -> torch.Tensor:
-    """The host's memory."""
+    """Returns host memory as a tensor."""
     return dlpack.from_dlpack(_core.memory_at(address, size, 1, 8, 1, 0))
 
 
@@ -243,7 +242,7 @@ def _is_capturing(on: Device) -> bool:
 def memory(
     index: int, kind: int, dst: int, src: int, size: int, made: int, value: int, end: dict[str, Any] | None
 ) -> int | bool | None:
-    """amp_server.memory."""
+    """Implements amp_server.memory."""
     on = _devices[index]
     run: Callable[[], Any] = (
         lambda: _alloc(on, size),

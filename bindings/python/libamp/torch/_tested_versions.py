@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libamp has run with, in one place: the warnings below, docs/start/install.md and the tests go by it."""
+"""The versions with which libamp was tested. The warnings below, docs/start/install.md and the tests use this list."""
 from __future__ import annotations
 
 import re
@@ -13,7 +13,7 @@ _told: set[str] = set()
 
 
 def outside(version: str) -> str:
-    """In words, what is untried about this version of PyTorch; an empty text for one that was tried."""
+    """Describes the untested properties of this version of PyTorch. Empty for a tested one."""
     found = re.match(r"(\d+)\.(\d+)", version)
     oldest, newest = TORCH
     if found is not None and oldest <= (int(found[1]), int(found[2])) <= newest:
@@ -23,14 +23,14 @@ def outside(version: str) -> str:
 
 
 def check(version: str) -> None:
-    """At the import: one warning for a PyTorch outside of the range."""
+    """Warns once, at import, of a PyTorch outside of the range."""
     if text := outside(version):
         text += ": if a training goes wrong, look at amp.health() first"
         warnings.warn(text, RuntimeWarning, stacklevel=4)  # the line that imports libamp.torch
 
 
 def several_gpus(what: str, device: Any, ranks: int) -> None:
-    """Once in a process, where ranks on GPUs work together by libamp's own code."""
+    """Warns once in a process if ranks on GPUs work together with libamp's own code."""
     if SEVERAL_GPUS or ranks < 2 or getattr(device, "type", "cpu") == "cpu" or "gpus" in _told:
         return
     _told.add("gpus")

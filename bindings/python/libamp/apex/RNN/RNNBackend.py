@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of recurrent cells. A cell keeps its hidden states, with their graph, until detach_hidden or reset_hidden;
-another size of batch begins with zeros."""
+"""Layers of recurrent cells. A cell keeps its hidden states, with their graph, until detach_hidden or reset_hidden.
+Another batch size begins with zeros."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch.nn.functional as F
 
 
 class RNNCell(torch.nn.Module):
-    """One layer. `cell` computes a step out of input, hidden state (a list of them where there are several), weights
-    and biases. Where output_size is not hidden_size, w_ho projects the first state, which is the output."""
+    """One recurrent layer. `cell` computes a step from input, hidden state (a list for several), weights and biases. If
+    output_size differs from hidden_size, w_ho projects the first state, which is the output."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class RNNCell(torch.nn.Module):
 
 
 class _Layers(torch.nn.Module):
-    """What is done to each of `rnns`."""
+    """Applies operations to each of `rnns`."""
 
     rnns: torch.nn.ModuleList
 
@@ -110,12 +110,13 @@ class _Layers(torch.nn.Module):
 
 
 def _by_state(layers: Sequence[Any]) -> list[Any]:
-    """Of the states of each layer, each state of the layers."""
+    """Transposes the states: from a list for each layer to a list for each state."""
     return [torch.stack(state) for state in zip(*layers, strict=True)]
 
 
 class stackedRNN(_Layers):
-    """num_layers like inputRNN, or those of a list, each on the outputs of the one before, with dropout between."""
+    """num_layers copies of inputRNN, or the layers of a list. Each runs on the outputs of the one before, with dropout
+    between."""
 
     def __init__(self, inputRNN: RNNCell | list[RNNCell], num_layers: int = 1, dropout: float = 0):
         super().__init__()
@@ -128,7 +129,7 @@ class stackedRNN(_Layers):
         self.rnns = torch.nn.ModuleList(inputRNN)
 
     def _step(self, x: Any) -> list[Any]:
-        """The states of the layers, one after the other."""
+        """Returns the states of the layers in order."""
         layers: list[Any] = []
         for rnn in self.rnns:
             if layers and self.dropout:
@@ -138,8 +139,8 @@ class stackedRNN(_Layers):
         return layers
 
     def forward(self, input: Any, collect_hidden: bool = False, reverse: bool = False) -> tuple[Any, list[Any]]:
-        """Outputs [steps][batch][features], and for each state a tensor [layer][batch][features] of the last step, or
-        with collect_hidden a list of those of each step."""
+        """Returns outputs [steps][batch][features], and for each state a tensor [layer][batch][features] of the last
+        step, with collect_hidden a list of those of each step."""
         steps = [self._step(x) for x in (reversed(input.unbind()) if reverse else input)]
         last = _by_state(steps[-1])
         steps = steps[::-1] if reverse else steps
@@ -150,7 +151,7 @@ class stackedRNN(_Layers):
 
 
 class bidirectionalRNN(_Layers):
-    """Two stackedRNN, of which one goes from the end; features of outputs and states are those of both."""
+    """Two stackedRNN, one from the end. Outputs and states have the features of both."""
 
     def __init__(self, inputRNN: RNNCell, num_layers: int = 1, dropout: float = 0):
         super().__init__()

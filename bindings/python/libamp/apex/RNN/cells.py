@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of each recurrent layer, over torch's linear: what amp casts there it casts here."""
+"""One step of each recurrent layer, on torch's linear, so that amp's casts apply."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def LSTMCell(input: Any, hidden: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_
 def mLSTMCell(
     input: Any, hidden: Any, w_ih: Any, w_hh: Any, w_mih: Any, w_mhh: Any, b_ih: Any = None, b_hh: Any = None
 ) -> tuple[Any, Any]:
-    """The multiplicative LSTM: the hidden state that reaches the gates depends on the input."""
+    """Computes a step of the multiplicative LSTM: the hidden state at the gates depends on the input."""
     m = F.linear(input, w_mih) * F.linear(hidden[0], w_mhh)
     return LSTMCell(input, (m, hidden[1]), w_ih, w_hh, b_ih, b_hh)
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of libamp.torch.amp: libamp/apex/__init__.py."""
+"""Modules of libamp.torch.amp. See libamp/apex/__init__.py."""

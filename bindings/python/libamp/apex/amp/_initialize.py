@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.amp._initialize: the pieces of initialize that frameworks call by themselves."""
+"""apex.amp._initialize: the parts of initialize that frameworks call directly."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,13 +17,13 @@ __all__ = ["applier", "check_models", "check_optimizers", "check_params_fp32", "
 
 
 def to_type(dtype: torch.dtype, t: Any) -> Any:
-    """A tensor that floats, or any object with `to`, in this type."""
+    """Casts a floating tensor, or any object with `to`, to this type."""
     return t if isinstance(t, torch.Tensor) and not t.is_floating_point() else t.to(dtype)
 
 
 def applier(value: Any, fn: Callable[[Any], Any]) -> Any:
-    """fn on every tensor, and every object with `to`, in tuples, lists and sets, which keep their kinds, and in
-    mappings, which become dicts."""
+    """Applies fn to every tensor and every object with `to`. Tuples, lists and sets keep their types. Mappings become
+    dicts."""
     if isinstance(value, torch.Tensor) or hasattr(value, "to"):
         return fn(value)
     if isinstance(value, Mapping):
@@ -42,7 +42,7 @@ def _initialize(
     num_losses: int = 1,
     cast_model_outputs: torch.dtype | None = None,
 ) -> Any:
-    """What initialize does once the properties stand: without its banner."""
+    """Runs initialize with known properties, without its banner."""
     check_level(properties.opt_level)
     bf16_switch.read_properties(properties)
     level, settings = properties.opt_level, settings_of(properties.options)
@@ -52,5 +52,5 @@ def _initialize(
 
 
 def check_params_fp32(models: Iterable[nn.Module]) -> None:
-    """Parameters and buffers that are 16 bits wide already are refused."""
+    """Raises RuntimeError if parameters or buffers already have 16 bits."""
     retype.check_incoming(models, warn_or_err)

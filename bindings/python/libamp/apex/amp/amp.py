@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.amp.amp: the old API and the annotations, where scripts import them from."""
+"""apex.amp.amp: the old API and the annotations under the names that scripts import."""
 from libamp.torch.amp.frontend import init
 from libamp.torch.amp.old_api import AmpHandle, NoOpHandle
 from libamp.torch.amp.registry import (

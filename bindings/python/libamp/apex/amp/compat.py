@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.amp.compat: what differed between early versions of torch, answered for those of today."""
+"""apex.amp.compat: differences between early versions of torch, answered for today's."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -11,30 +11,30 @@ is_floating_point = torch.is_floating_point
 
 
 def variable_is_tensor() -> bool:
-    """Since torch 0.4."""
+    """Returns True, as since torch 0.4."""
     return True
 
 
 def tensor_is_variable() -> bool:
-    """type(torch.Tensor()) has never been Variable since."""
+    """Returns False: type(torch.Tensor()) is no Variable since torch 0.4."""
     return False
 
 
 def tensor_is_float_tensor() -> bool:
-    """Nor torch.FloatTensor."""
+    """Returns False: nor is it torch.FloatTensor."""
     return False
 
 
 def is_tensor_like(x: Any) -> bool:
-    """A tensor, parameters too."""
+    """Returns True for a tensor, parameters included."""
     return isinstance(x, torch.Tensor)
 
 
 def scalar_python_val(x: Any) -> Any:
-    """The number in a tensor of one element."""
+    """Returns the number in a tensor of one element."""
     return x.item() if hasattr(x, "item") else x[0]
 
 
 def filter_attrs(module: Any, attrs: Iterable[str]) -> list[str]:
-    """Those that the module has."""
+    """Returns the names that the module has."""
     return [name for name in attrs if hasattr(module, name)]

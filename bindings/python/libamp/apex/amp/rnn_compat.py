@@ -4,5 +4,5 @@ RNN_NAMES = ["rnn_relu", "rnn_tanh", "gru", "lstm"]
 
 
 def has_old_rnns() -> bool:
-    """Those of torch before 1.0."""
+    """Returns False: only torch before 1.0 has them."""
     return False

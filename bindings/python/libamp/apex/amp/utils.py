@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.amp.utils: helpers about types and casts that scripts import. libamp's own casts are made elsewhere."""
+"""apex.amp.utils: helpers about types and casts that scripts import. libamp does not use them for its own casts."""
 from __future__ import annotations
 
 import functools
@@ -13,34 +13,34 @@ from libamp.torch.amp.old_api import replace_function
 
 
 def is_cuda_enabled() -> bool:
-    """Was torch built for CUDA?"""
+    """Returns True if torch was built for CUDA."""
     return torch.version.cuda is not None
 
 
 def get_cuda_version() -> tuple[int, ...]:
-    """Of torch's build; empty where it has none."""
+    """Returns the CUDA version of torch's build as a tuple, empty without CUDA."""
     return tuple(int(part) for part in (torch.version.cuda or "").split(".") if part)
 
 
 def is_nested(x: Any) -> bool:
-    """A tuple or list."""
+    """Returns True for a tuple or list."""
     return isinstance(x, (tuple, list))
 
 
 def is_fp_tensor(x: Any) -> bool:
-    """A floating tensor, or a tuple or list of nothing else, however deep."""
+    """Returns True for a floating tensor, or a nested tuple or list that contains only such."""
     if is_nested(x):
         return all(is_fp_tensor(item) for item in x)
     return isinstance(x, torch.Tensor) and x.is_floating_point()
 
 
 def type_string(x: torch.Tensor) -> str:
-    """"HalfTensor", "FloatTensor", ..., on any device."""
+    """Returns "HalfTensor", "FloatTensor" and so on, for any device."""
     return x.type().rpartition(".")[2]
 
 
 def should_cache(x: Any) -> bool:
-    """An FP32 parameter, or a tuple or list of nothing else."""
+    """Returns True for an FP32 parameter, or a tuple or list that contains only such."""
     if is_nested(x):
         return all(should_cache(item) for item in x)
     return isinstance(x, torch.nn.Parameter) and x.dtype is torch.float32
@@ -55,7 +55,7 @@ def _leaves(x: Any) -> Iterator[torch.Tensor]:
 
 
 def collect_fp_tensor_types(args: Iterable[Any], kwargs: dict[str, Any]) -> set[str]:
-    """The type_strings of all floating tensors among the arguments."""
+    """Returns the type_strings of all floating tensors among the arguments."""
     floating = (x for x in itertools.chain(args, kwargs.values()) if is_fp_tensor(x))
     return {type_string(leaf) for x in floating for leaf in _leaves(x)}
 
@@ -71,46 +71,46 @@ def _cast(x: Any, dtype: torch.dtype, into: str, name: str, verbose: bool) -> An
 
 
 def maybe_half(x: Any, name: str = "", verbose: bool = False) -> Any:
-    """A floating tensor, or a tuple or list of them, in FP16."""
+    """Returns a floating tensor, or a tuple or list of them, in FP16."""
     return _cast(x, torch.float16, "Half", name, verbose)
 
 
 def maybe_bfloat16(x: Any, name: str = "", verbose: bool = False) -> Any:
-    """In bfloat16."""
+    """Returns a floating tensor, or a tuple or list of them, in bfloat16."""
     return _cast(x, torch.bfloat16, "BFloat16", name, verbose)
 
 
 def maybe_float(x: Any, name: str = "", verbose: bool = False) -> Any:
-    """In FP32."""
+    """Returns a floating tensor, or a tuple or list of them, in FP32."""
     return _cast(x, torch.float32, "Float", name, verbose)
 
 
 def casted_args(cast_fn: Callable[[Any], Any], args: Iterable[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The floating arguments cast: a new list of `args`; `kwargs` in place."""
+    """Casts the floating arguments. Returns a new list of `args`, and changes `kwargs` in place."""
     kwargs.update({name: cast_fn(value) for name, value in kwargs.items() if is_fp_tensor(value)})
     return [cast_fn(x) if is_fp_tensor(x) else x for x in args]
 
 
 def verbosify(cast_fn: Callable[..., Any], fn_name: str, verbose: bool) -> Callable[..., Any]:
-    """A maybe_… that prints what it casts for which function."""
+    """Returns a maybe_… function that prints its casts with the name of the function."""
     return functools.partial(cast_fn, name=fn_name, verbose=verbose) if verbose else cast_fn
 
 
 def as_inplace(fns: Iterable[str]) -> Iterator[str]:
-    """The names of the twins that work in place."""
+    """Returns the names of the in-place variants."""
     return (name + "_" for name in fns)
 
 
 def has_func(mod: Any, fn: str) -> bool:
-    """Modules, classes and dicts of functions."""
+    """Returns True if the module, class or dict has the function."""
     return fn in mod if isinstance(mod, dict) else hasattr(mod, fn)
 
 
 def get_func(mod: Any, fn: str) -> Any:
-    """What is there."""
+    """Returns the function of a module, class or dict."""
     return mod[fn] if isinstance(mod, dict) else getattr(mod, fn)
 
 
 def set_func(mod: Any, fn: str, new_fn: Any) -> None:
-    """Puts a function there."""
+    """Replaces the function in a module, class or dict."""
     replace_function(mod, fn, new_fn)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts of apex.amp's time took from apex.contrib: its optimizers."""
+"""Parts of apex.contrib that scripts of apex.amp's time use."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.fused_dense: a linear layer, and two with a GELU between them."""
+"""apex.fused_dense: a linear layer, and two of them with a GELU between."""
 
 from .fused_dense import (
     DenseNoBiasFunc,

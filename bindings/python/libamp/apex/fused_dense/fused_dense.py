@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apex's dense layers over torch's linear: what amp casts there it casts here. The GELU is the one by tanh, which the
-epilogue of cuBLASLt computes."""
+"""Apex's dense layers on torch's linear, so that amp's casts apply. GELU is the tanh approximation, as in cuBLASLt's
+epilogue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _fused_dense_gelu_dense = FusedDenseGeluDenseFunc.apply
 
 
 def _reset(weight: Any, bias: Any) -> None:
-    """As torch.nn.Linear begins."""
+    """Initializes weight and bias as torch.nn.Linear does."""
     torch.nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
     if bias is not None:
         bound = 1 / math.sqrt(weight.shape[1])

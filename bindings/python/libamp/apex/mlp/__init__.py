@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.mlp: linear layers in a row, each with its activation."""
+"""apex.mlp: a sequence of linear layers, each with its activation."""
 
 from .mlp import MLP, MlpFunction, mlp_function
 

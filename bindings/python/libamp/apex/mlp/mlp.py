@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apex's MLP over torch's linear: what amp casts there it casts here. The last layer has the activation too."""
+"""Apex's MLP on torch's linear, so that amp's casts apply. The last layer has the activation too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ACTIVATIONS = ("none", "relu", "sigmoid")  # Apex's numbers for them are their 
 
 
 class MlpFunction:
-    """Apex's autograd function, whose `apply` scripts call: input, weights, then biases if there are any."""
+    """Apex's autograd function. `apply` takes input, weights, then biases if there are any."""
 
     @staticmethod
     def apply(bias: int, activation: int, *args: Any) -> Any:
@@ -33,7 +33,8 @@ mlp_function = MlpFunction.apply
 
 
 class MLP(torch.nn.Module):
-    """MLP([480, 1024, 1]) has two layers; bias for all or none; activation "none", "relu" or "sigmoid"."""
+    """Linear layers with the given sizes: MLP([480, 1024, 1]) has two layers. bias: bool, for all layers. activation:
+    "none", "relu" or "sigmoid"."""
 
     def __init__(self, mlp_sizes: Sequence[int], bias: bool = True, activation: str = "relu"):
         super().__init__()

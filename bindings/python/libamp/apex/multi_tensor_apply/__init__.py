@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.multi_tensor_apply: calls of amp_C's functions on lists of tensors."""
+"""apex.multi_tensor_apply: calls functions of amp_C on lists of tensors."""
 
 from .multi_tensor_apply import MultiTensorApply
 

@@ -8,10 +8,8 @@ import torch
 
 
 class MultiTensorApply:
-    """
-    `applier(op, noop_flag, lists, *args)` is `op(chunk_size, noop_flag, lists, *args)`. libamp's kernels are part of
-    it, so that `available` is always True, and they choose their own chunks.
-    """
+    """Calls functions of amp_C: `applier(op, noop_flag, lists, *args)` is `op(chunk_size, noop_flag, lists, *args)`.
+    `available` is always True, and libamp's kernels choose their own chunks."""
 
     available = True
     warned = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.normalization's names, over torch's own normalization. An installed Apex keeps its kernels instead."""
+"""apex.normalization on torch's own normalization. An installed Apex keeps its kernels instead."""
 
 from .fused_layer_norm import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer norm and RMS norm with Apex's names and types: the plain ones return the input's type, the mixed ones the
-weight's; under torch.autocast all arguments are cast to its type first. Sums are FP32 whatever the types.
-`memory_efficient` keeps the output for backward, which the layer behind mostly keeps too, in place of the input."""
+"""Layer norm and RMS norm with Apex's names and types. Plain ones return the type of the input, mixed ones that of the
+weight. Under torch.autocast all arguments are first cast to its type. Sums are FP32 for all 16-bit types.
+`memory_efficient` saves the output for backward instead of the input, because the next layer usually saves it too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _shape(normalized_shape: Shape) -> tuple[int, ...]:
 
 
 def _common(input: Any, *others: Any) -> list[Any]:
-    """The tensors in one type: their own if it is one, else the widest, FP32 at least."""
+    """Returns the tensors in one type: their own if it is the same, else the widest, at least FP32."""
     given = [tensor for tensor in (input, *others) if tensor is not None]
     if all(tensor.dtype == input.dtype for tensor in given):
         return [input, *others]
@@ -72,7 +72,7 @@ def _rms_norm(input: Any, weight: Any, shape: Shape, eps: float, from_output: bo
 
 
 def manual_rms_norm(input: Any, normalized_shape: Shape, weight: Any, eps: float) -> Any:
-    """RMS norm by single operations, in FP32 at least; returns the type of its sums."""
+    """Computes RMS norm by single operations, at least in FP32. Returns the type of its sums."""
     fused_layer_norm_cuda.check_shape(input, _shape(normalized_shape))
     x, w = _common(input, weight)
     x = x if x.dtype == torch.float64 else x.float()
@@ -190,7 +190,7 @@ class _Norm(torch.nn.Module):
 
 
 class FusedLayerNorm(_Norm):
-    """Layer norm over the last dimensions; returns the input's type."""
+    """Layer norm over the last dimensions. Returns the type of the input."""
 
     def forward(self, input: Any) -> Any:
         if not self.elementwise_affine:
@@ -199,7 +199,7 @@ class FusedLayerNorm(_Norm):
 
 
 class FusedRMSNorm(_Norm):
-    """Division by the root of the mean square over the last dimensions; returns the input's type."""
+    """Divides by the root mean square over the last dimensions. Returns the type of the input."""
 
     has_bias = False
 
@@ -210,7 +210,7 @@ class FusedRMSNorm(_Norm):
 
 
 class MixedFusedLayerNorm(FusedLayerNorm):
-    """Layer norm that returns the weight's type: FP32 out of a 16-bit input, where the weight is FP32."""
+    """Layer norm that returns the type of the weight: FP32 for a 16-bit input and an FP32 weight."""
 
     def __init__(self, normalized_shape: Shape, eps: float = 1e-5, *, memory_efficient: bool = False, **kwargs: Any):
         _refuse_without_affine(type(self).__name__, kwargs)
@@ -221,7 +221,7 @@ class MixedFusedLayerNorm(FusedLayerNorm):
 
 
 class MixedFusedRMSNorm(FusedRMSNorm):
-    """RMS norm that returns the weight's type."""
+    """RMS norm that returns the type of the weight."""
 
     def __init__(self, normalized_shape: Shape, eps: float = 1e-5, *, memory_efficient: bool = False, **kwargs: Any):
         _refuse_without_affine(type(self).__name__, kwargs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kinds of work share: batches, copies between types, scalars, selection without a wait."""
+"""Common parts of all kinds of work: batches, copies between types, scalars, selection without a wait."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def single(value: float) -> float:
-    """A C float's value."""
+    """Returns the value as a C float has it."""
     return ctypes.c_float(value).value
 
 
 def scalar(value: Number) -> Number:
-    """A number as torch's list ops take it: a float of FP32, or a tensor without dimensions."""
+    """Returns a number for torch's list ops: an FP32 value, or a zero-dimensional tensor."""
     return value.detach().reshape(()) if isinstance(value, torch.Tensor) else single(value)
 
 
 def is_one(value: Number) -> bool:
-    """A Python number that is 1: multiplying by it changes nothing."""
+    """Returns True for a Python number 1, which makes a multiplication unnecessary."""
     return not isinstance(value, torch.Tensor) and value == 1.0
 
 
@@ -36,7 +36,7 @@ _doubles: dict[Any, Any] = {}  # by device
 
 
 def double_of(device: Any) -> Any:
-    """torch.float64 where the device computes with it, else torch.float32."""
+    """Returns torch.float64 if the device supports it, else torch.float32."""
     if device not in _doubles:
         _doubles[device] = _find_double(device)
     return _doubles[device]
@@ -55,12 +55,12 @@ def _find_double(device: Any) -> Any:
 
 
 def wide_of(*dtypes: Any) -> Any:
-    """The type that libamp computes in."""
+    """Returns the type in which libamp computes."""
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
 def batches(tensors: Tensors) -> Iterator[slice]:
-    """Consecutive tensors of about BATCH elements together."""
+    """Groups consecutive tensors of about BATCH elements in total."""
     begin = elements = 0
     for i, tensor in enumerate(tensors):
         if elements and elements + tensor.numel() > BATCH:
@@ -72,7 +72,7 @@ def batches(tensors: Tensors) -> Iterator[slice]:
 
 
 def groups(key: Callable[..., Any], *lists: Tensors) -> Iterator[tuple[Any, list[int], list[list[Any]]]]:
-    """Entries of equal key(...) together: the key, their indices, the lists of them."""
+    """Groups entries of equal key(...). Yields the key, the indices and the lists."""
     found: dict[Any, list[int]] = {}
     for i, entry in enumerate(zip(*lists, strict=True)):
         found.setdefault(key(*entry), []).append(i)
@@ -85,7 +85,7 @@ def detached(tensors: Tensors) -> list[Any]:
 
 
 def pair(dst: Tensors, src: Tensors) -> tuple[list[Any], list[Any]]:
-    """Both detached; what is one object stays one."""
+    """Detaches both lists. Equal objects remain equal."""
     to = detached(dst)
     return to, [d if of is given else of.detach() for d, of, given in zip(to, src, dst, strict=True)]
 
@@ -101,7 +101,7 @@ _BY_TENSOR = frozenset(
 
 
 def each(name: str, tensors: list[Any], other: Any = None) -> Any:
-    """torch._foreach_<name> of a list that may be empty; other: a number, a tensor of one element, or a list."""
+    """Calls torch._foreach_<name> on a list that may be empty. other: a number, a tensor of one element, or a list."""
     if not tensors:
         return []
     if other is None:
@@ -112,7 +112,7 @@ def each(name: str, tensors: list[Any], other: Any = None) -> Any:
 
 
 def copy(dst: Tensors, src: Tensors) -> None:
-    """dst = src in dst's type. Entries that are the same object are passed over."""
+    """Copies src to dst in dst's type. Entries that are the same object are skipped."""
     which = [i for i in range(len(dst)) if dst[i] is not src[i]]
     pairs = ([dst[i] for i in which], [src[i] for i in which])
     for _, _, (to, of) in groups(lambda d, s: (d.dtype, s.dtype), *pairs):
@@ -124,7 +124,7 @@ def copy(dst: Tensors, src: Tensors) -> None:
 
 
 def converted(tensors: Tensors, dtype: Any, fresh: bool = False) -> list[Any]:
-    """In dtype: those that have it themselves, unless `fresh`, copies of the others."""
+    """Returns the tensors in dtype. Those of that type are returned as they are, or copied with `fresh`."""
     made = [
         tensor if tensor.dtype == dtype and not fresh else torch.empty_like(tensor, dtype=dtype, requires_grad=False)
         for tensor in tensors
@@ -134,8 +134,8 @@ def converted(tensors: Tensors, dtype: Any, fresh: bool = False) -> list[Any]:
 
 
 def select(dst: Tensors, src: Tensors, take: Any) -> None:
-    """dst = src where `take`, a bool tensor of one element, or a list of them, is true; else not a bit changes.
-    The lists have equal types. src is used up."""
+    """Copies src to dst where `take` is true, a bool tensor of one element or a list of them. Elsewhere no bit changes.
+    The lists have equal types. src is consumed."""
     takes = take if isinstance(take, list) else [take] * len(dst)
     for dtype, which, (to, of) in groups(lambda d, s: d.dtype, dst, src):
         integer = _INTEGERS[dtype.itemsize if hasattr(dtype, "itemsize") else torch.finfo(dtype).bits // 8]
@@ -152,7 +152,7 @@ def select(dst: Tensors, src: Tensors, take: Any) -> None:
 
 
 def flat(tensors: Tensors) -> Any:
-    """All elements of a list of one type, one after the other."""
+    """Returns all elements of a list of one type in sequence."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
@@ -165,7 +165,7 @@ def unflat(values: Any, like: Tensors) -> list[Any]:
 
 
 def nonfinite(tensors: Tensors) -> Any:
-    """A bool for each tensor, on the device: has it an element that is infinite or NaN?"""
+    """Returns a bool for each tensor, on the device: True if an element is infinite or NaN."""
     which = [i for i, tensor in enumerate(tensors) if tensor.numel()]
     made: list[Any] = [None] * len(tensors)
     for _, places, (same,) in groups(lambda t: t.dtype, [tensors[i] for i in which]):
@@ -178,7 +178,7 @@ def nonfinite(tensors: Tensors) -> Any:
 
 
 def report(found: Any, found_inf: Any = None, first: Any = None, base: int = 0) -> None:
-    """found: a bool for each tensor."""
+    """Updates found_inf and first. found: a bool for each tensor."""
     if found_inf is not None:
         found_inf.masked_fill_(found.any(), 1.0)
     if first is None:

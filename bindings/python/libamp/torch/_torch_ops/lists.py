@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementwise work: libamp's formulas, operation by operation."""
+"""Elementwise work with libamp's formulas, operation by operation."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from .common import (
 
 @torch.no_grad()
 def factor_of(pointer: Any = None, value: float = 1.0, how: str = "as_it_is") -> Number:
-    """An amp_factor: pointer, a tensor of one element on the device (None: value is the number), and what becomes of
-    it: "as_it_is"; "inverse", one over it; "clip", it is a norm, and the factor brings it down to value."""
+    """Returns the factor of an amp_factor. pointer: a tensor of one element on the device, None uses value. how:
+    "as_it_is", "inverse" for its reciprocal, or "clip": the pointer is a norm, and the factor reduces it to value."""
     if pointer is None:
         return single(value)
     number = pointer.detach().reshape(())
@@ -52,7 +52,7 @@ def factor_of(pointer: Any = None, value: float = 1.0, how: str = "as_it_is") ->
 
 @torch.no_grad()
 def cast(dst: Tensors, src: Tensors, only_if: Any = None) -> None:
-    """dst = src in dst's type; where only_if, a tensor of one element, is 0, dst stays."""
+    """Computes dst = src in dst's type. Where only_if, a tensor of one element, is 0, dst does not change."""
     if not len(dst):
         return
     if only_if is None:
@@ -68,7 +68,7 @@ def cast(dst: Tensors, src: Tensors, only_if: Any = None) -> None:
 
 @torch.no_grad()
 def zero(dst: Tensors) -> None:
-    """Every element becomes +0."""
+    """Sets every element to +0."""
     for _, _, (same,) in groups(lambda d: d.dtype, detached(dst)):
         torch._foreach_zero_(same)
 
@@ -86,8 +86,8 @@ def _has_torchs_kernel(device: Any) -> bool:
 
 
 def _unscales_as_torch(dst: Tensors, src: Tensors, by: Number, first: Any) -> bool:
-    """torch's kernel looks at what it multiplies and not at the product. Where that is FP32, in place, by at most 1,
-    the two are finite together."""
+    """Returns True if torch's own unscale kernel can be used. It checks the input instead of the product. In FP32, in
+    place, with a factor of at most 1, both are finite together."""
     if first is not None or isinstance(by, torch.Tensor) or not abs(by) <= 1.0 or not len(dst):
         return False
     same = all(d is s and d.dtype == torch.float32 and d.layout == torch.strided for d, s in zip(dst, src, strict=True))
@@ -98,7 +98,8 @@ def _unscales_as_torch(dst: Tensors, src: Tensors, by: Number, first: Any) -> bo
 def scale(
     dst: Tensors, src: Tensors, by: Number, *, found_inf: Any = None, first: Any = None, base: int = 0
 ) -> None:
-    """dst = src * by, rounded to FP32 (fp64: to double), then to dst's type. An element is non-finite if dst's is."""
+    """Computes dst = src * by, rounded to FP32 (fp64: to double), then to dst's type. Reports elements that are not
+    finite in dst."""
     by = scalar(by)
     if found_inf is not None and _unscales_as_torch(dst, src, by, first):
         factor = torch.full((1,), by, dtype=torch.float32, device=dst[0].device)
@@ -121,13 +122,13 @@ def scale(
 
 
 def _products(a: Number, x: Tensors, dtype: Any) -> list[Any]:
-    """a * x in dtype; x itself where there is nothing to do."""
+    """Returns a * x in dtype, or x itself if nothing changes."""
     wide = converted(x, dtype)
     return wide if is_one(a) else each("mul", wide, a)
 
 
 def _linear(to: list[Any], a: Number, x: Tensors, b: Number, y: Tensors, looks: bool = False) -> list[Any]:
-    """dst = a * x + b * y. Where `looks`: which elements of the sums are to be reported."""
+    """Computes dst = a * x + b * y. looks: returns the elements of the sums to report."""
     seen: list[Any] = [None] * len(to)
     for dtype, which, (d, u, v) in groups(lambda d, u, v: wide_of(u.dtype, v.dtype), to, x, y):
         products = _products(a, u, dtype)
@@ -152,9 +153,8 @@ def axpby(
     base: int = 0,
     y_was_reported: bool = False,
 ) -> None:
-    """dst = a * x + b * y: three operations, each rounded to FP32 (to double if x or y is fp64), then to dst's type.
-    y_was_reported: of y nothing is reported again, only elements where a * x is non-finite, and sums that are where y
-    is finite; not with fp64."""
+    """Computes dst = a * x + b * y: three operations, each rounded to FP32 (to double if x or y is fp64), then to dst's
+    type. y_was_reported: reports only elements where a * x is not finite, or the sum is not and y is. Not for fp64."""
     a, b = scalar(a), scalar(b)
     reports = wants_report(found_inf, first)
     for part in batches(dst):
@@ -169,7 +169,8 @@ def axpby(
 
 @torch.no_grad()
 def clamp(dst: Tensors, src: Tensors, limit: float) -> None:
-    """dst = src, from -limit to limit, in FP32 (fp64: in double), then in dst's type; a NaN stays one."""
+    """Computes dst = src limited to -limit .. limit, in FP32 (fp64: in double), then in dst's type. A NaN remains
+    NaN."""
     limit = single(limit)
     for part in batches(dst):
         to, of = pair(dst[part], src[part])
@@ -186,7 +187,8 @@ def clamp(dst: Tensors, src: Tensors, limit: float) -> None:
 def round_through(
     dst: Tensors, src: Tensors, low: Any, *, found_inf: Any = None, first: Any = None, base: int = 0
 ) -> None:
-    """dst = src rounded through `low`, fp16 or bf16; both lists FP32. Reports what was finite and is not."""
+    """Computes dst = src rounded through `low`, fp16 or bf16. Both lists are FP32. Reports finite elements that become
+    nonfinite."""
     for part in batches(dst):
         to, of = pair(dst[part], src[part])
         rounded = converted(of, low)
@@ -200,8 +202,8 @@ def round_through(
 
 @torch.no_grad()
 def reconcile(dst: Tensors, src: Tensors, low: Any = None, norms: Any = None) -> None:
-    """dst, FP32, becomes src where dst rounded has not src's bits (any NaN is any other); all of tensor i where
-    norms[i] is 0. src is fp16 or bf16, or FP32 that holds what `low` would."""
+    """Sets FP32 dst to src where rounded dst differs from src (all NaNs are equal), and in all of tensor i where
+    norms[i] is 0. src: fp16 or bf16, or FP32 with values of `low`."""
     whole = None if norms is None else (norms.detach() == 0).unbind()
     for part in batches(dst):
         for dtype, which, (d, s) in groups(lambda d, s: s.dtype, detached(dst[part]), detached(src[part])):

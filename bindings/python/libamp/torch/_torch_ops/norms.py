@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""L2 norms, and the search for what is not finite without writing."""
+"""L2 norms, and the check for nonfinite elements without writes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _HAS_DTYPE = "dtype" in str(torch.ops.aten._foreach_norm.Scalar._schema)
 
 
 def _l2(tensors: list[Any], double: Any) -> list[Any]:
-    """Of tensors that are not empty, of one wide type."""
+    """Returns the norms of nonempty tensors of one wide type."""
     if _HAS_DTYPE:
         return list(torch._foreach_norm(tensors, 2, dtype=double))
     return [torch.linalg.vector_norm(tensor, dtype=double) for tensor in tensors]
 
 
 def _scaled_l2(tensors: list[Any]) -> list[Any]:
-    """In FP32 alone: squares of what is within 1, or of what is not finite."""
+    """Returns the norms in FP32 only: it squares values within 1, or nonfinite ones."""
     largest = torch.stack(list(torch._foreach_norm(tensors, float("inf"))))
     by = torch.where(torch.isfinite(largest) & (largest > 0), largest, torch.ones_like(largest))
     parts = each("div", tensors, list(by.unbind()))
@@ -43,7 +43,7 @@ def _scaled_l2(tensors: list[Any]) -> list[Any]:
 
 
 def norms_of(tensors: Tensors) -> Any:
-    """The norms of FP32 or fp64 tensors, one after the other, in double where the device has it."""
+    """Returns the norms of FP32 or fp64 tensors in one tensor, computed in double where the device supports it."""
     device = tensors[0].device
     double = double_of(device)
     made: list[Any] = [None] * len(tensors)
@@ -59,15 +59,15 @@ def norms_of(tensors: Tensors) -> Any:
 
 
 def norm_of_norms(norms: Any) -> Any:
-    """The norm of all, of one dimension less."""
+    """Returns the norm of all, with one dimension less."""
     if norms.dtype == torch.float64:
         return torch.linalg.vector_norm(norms)
     return _scaled_l2([norms])[0]
 
 
 def scaled(tensors: Tensors, scale: Number, factor: Number = 1.0) -> list[Any]:
-    """src * scale * factor, both products rounded to FP32 (fp64: to double); the tensors themselves where nothing is to
-    be done."""
+    """Returns src * scale * factor, both products rounded to FP32 (fp64: to double), or the tensors themselves if
+    nothing changes."""
     made: list[Any] = [None] * len(tensors)
     for dtype, which, (same,) in groups(lambda t: wide_of(t.dtype), tensors):
         work = converted(same, dtype)
@@ -90,7 +90,7 @@ def check(
     first: Any = None,
     base: int = 0,
 ) -> None:
-    """Of x = src * scale * factor, which is not written: norm, one float, becomes the L2 norm of all, norms[i] that of
+    """Computes norms of x = src * scale * factor, without writing x: `norm`, one float, of all elements, norms[i] of
     tensor i. Reports elements of x that are not finite."""
     scale, factor = scalar(scale), scalar(factor)
     if not len(src):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step of libamp's optimizers: the formulas and the state of src/optim, by torch's list ops."""
+"""A step of libamp's optimizers: formulas and state of src/optim, with torch's list ops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .rules import Rule, rule_of
 
 @dataclasses.dataclass
 class _Step:
-    """What is the same for all batches; a list has one entry for each tensor."""
+    """Values common to all batches. A list has one entry for each tensor."""
 
     rule: Rule
     counts: Any  # steps before: a number, a list of them, or a tensor of one dimension or none
@@ -51,14 +51,15 @@ def optimizer_step(
     grad_norms: Any = None,
     **numbers: Any,
 ) -> None:
-    """
-    One step of every tensor, as libamp.kernels.optimizer_step. rule: its name, with its numbers and flags by their
-    names, or a Rule. state: lists of FP32 moments by torch's names. steps: applied so far: a number, a list of them, or
-    an int64 tensor of one element (of all) or one for each tensor, which is advanced. model_params: the 16-bit copies
-    of FP32 params; None, or entries None: none. A gradient that is None: its tensor is left alone, and its step.
+    """Steps every tensor, as libamp.kernels.optimizer_step does.
 
-    found_inf, a tensor of one element: where it is not 0, or NaN, nothing changes. grad_norm, grad_norms: of the
-    gradients * inv_scale * grad_factor, for LAMB, for NovoGrad and LARC; None: they are measured.
+    rule: its name, with numbers and flags by name, or a Rule. state: lists of FP32 moments by torch's names. steps:
+    number of steps so far, a list of them, or an int64 tensor with one element or one for each tensor, which is
+    advanced. model_params: the 16-bit copies of FP32 params, None or entries None for none. A tensor whose gradient is
+    None, and its step, do not change.
+
+    found_inf: a tensor of one element. If it is nonzero or NaN, nothing changes. grad_norm, grad_norms: norms of the
+    gradients * inv_scale * grad_factor, for LAMB, and for NovoGrad and LARC. None computes them.
     """
     rule = rule if isinstance(rule, Rule) else rule_of(rule, **numbers)
     which = [i for i, grad in enumerate(grads) if grad is not None]
@@ -86,7 +87,7 @@ def optimizer_step(
 
 
 def _counts(steps: Any, which: list[int]) -> tuple[Any, list[Any]]:
-    """The steps of these tensors; where they are on the device, the words to advance, too."""
+    """Returns the step counts of these tensors, and the tensors to advance if they are on the device."""
     if not isinstance(steps, torch.Tensor):
         return ([int(steps[i]) for i in which] if isinstance(steps, (list, tuple)) else int(steps)), []
     words = steps.detach().reshape(-1)
@@ -118,7 +119,7 @@ def _advance(words: list[Any], take: Any) -> None:
 def _run(
     step: _Step, part: slice, params: list[Any], grads: list[Any], low: list[Any], moments: dict[str, list[Any]]
 ) -> None:
-    """A batch. A step that may be skipped works on copies, which are taken where it happens."""
+    """Steps a batch. A step that may be skipped works on copies, made where it happens."""
     skips = step.take is not None
     p = converted(params, torch.float32, fresh=skips)
     work = {name: converted(values, torch.float32, fresh=skips) for name, values in moments.items()}
@@ -142,7 +143,7 @@ def _run(
 
 
 def _store(to: list[Any], of: list[Any], take: Any) -> None:
-    """With `take`, `of` is used up where it has to's type."""
+    """Stores `of` in `to`. With `take`, `of` is consumed if it has to's type."""
     if take is None:
         copy(to, of)
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of amp_optim.h over a batch of FP32 parameters; names as in struct amp__update."""
+"""The rules of amp_optim.h on a batch of FP32 parameters. Names are those of struct amp__update."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOMENTS = {name: tuple(moments) for name, (moments, _) in _RULES.items()}
 
 @dataclasses.dataclass
 class Rule:
-    """An amp_optim: its kind by name, its numbers, its flags."""
+    """An amp_optim: the name of its kind, its numbers, its flags."""
 
     kind: str
     lr: Number = 1e-3
@@ -43,7 +43,7 @@ class Rule:
     clip: bool = False
 
     def moments(self) -> tuple[str, ...]:
-        """Those that the rule keeps with these numbers."""
+        """Returns the names of the moments that the rule uses with these numbers."""
         if self.kind in ("sgd", "larc") and self.momentum == 0.0:
             return ()
         if self.kind in ("adam", "adamw") and not self.amsgrad:
@@ -52,7 +52,7 @@ class Rule:
 
 
 def rule_of(kind: str, *, betas: tuple[float, float] | None = None, **numbers: Any) -> Rule:
-    """A rule by its name, with amp_optim_defaults' numbers where none are given."""
+    """Returns a rule by name, with the numbers of amp_optim_defaults by default."""
     if kind not in _RULES:
         raise ValueError(f"rule: there is no {kind!r}: libamp has {', '.join(_RULES)}")
     if betas is not None:
@@ -65,14 +65,14 @@ def rule_of(kind: str, *, betas: tuple[float, float] | None = None, **numbers: A
 
 
 def begins(counts: Any) -> Any:
-    """Is this a tensor's first step?"""
+    """Returns whether this is the first step of a tensor."""
     if isinstance(counts, list):
         return [count == 0 for count in counts]
     return counts == 0
 
 
 def _power(base: float, n: int) -> float:
-    """amp__power: the same bits."""
+    """Returns base to the power n, with the bits of amp__power."""
     power = 1.0
     while n:
         if n & 1:
@@ -83,7 +83,7 @@ def _power(base: float, n: int) -> float:
 
 
 def one_minus_power(beta: float, counts: Any, device: Any) -> Any:
-    """1 - beta^(counts + 1) in double, or as near as the device has it."""
+    """Returns 1 - beta^(counts + 1) in double, or as near as the device permits."""
     if isinstance(counts, int):
         return 1.0 - _power(beta, counts + 1)
     if isinstance(counts, list):
@@ -94,7 +94,7 @@ def one_minus_power(beta: float, counts: Any, device: Any) -> Any:
 
 
 def corrections(rule: Rule, counts: Any, device: Any) -> tuple[Any, Any]:
-    """1 - beta1^t and 1 - beta2^t, rounded."""
+    """Returns 1 - beta1^t and 1 - beta2^t, rounded."""
     if not rule.bias_correction:
         return 1.0, 1.0
     exact = [one_minus_power(beta, counts, device) for beta in (rule.beta1, rule.beta2)]
@@ -102,14 +102,14 @@ def corrections(rule: Rule, counts: Any, device: Any) -> tuple[Any, Any]:
 
 
 def each_of(value: Any) -> Any:
-    """As list ops take it: rounded; one for each tensor as a list."""
+    """Returns the value rounded, for list ops. One for each tensor becomes a list."""
     if isinstance(value, torch.Tensor):
         return value.float() if value.dim() == 0 else list(value.float().unbind())
     return [single(one) for one in value] if isinstance(value, list) else single(value)
 
 
 def limit(most: float, norm: Number) -> Number:
-    """LAMB: what brings the norm of all gradients to the rule's limit."""
+    """Returns LAMB's factor that limits the norm of all gradients."""
     if not isinstance(norm, torch.Tensor):
         return single(most / single(norm)) if single(norm) > most else 1.0
     wide = norm.detach().reshape(()).to(double_of(norm.device))
@@ -117,7 +117,7 @@ def limit(most: float, norm: Number) -> Number:
 
 
 def _vector(value: Any, like: Any) -> Any:
-    """A number, or one for each tensor, beside the vector `like`."""
+    """Returns a number, or one for each tensor beside the vector `like`."""
     if not isinstance(value, list):
         return value
     return torch.stack([torch.full((), one, dtype=like.dtype, device=like.device) for one in value])
@@ -128,7 +128,7 @@ def _vector(value: Any, like: Any) -> Any:
 
 @dataclasses.dataclass
 class Batch:
-    """p and moments, FP32, are written; g, the gradients unscaled in FP32, is read."""
+    """A batch in a step. p and moments, FP32, are written. g, the unscaled FP32 gradients, is read."""
 
     rule: Rule
     p: list[Any]
@@ -156,7 +156,7 @@ class Batch:
         each("sub_", self.p, each("mul", direction, lr))
 
     def _decayed(self, to: list[Any], applies: bool = True) -> list[Any]:
-        """to + weight_decay * p."""
+        """Returns to + weight_decay * p."""
         if not applies or single(self.rule.weight_decay) == 0.0:
             return to
         decay = each("mul", self.p, self.rule.weight_decay)
@@ -164,7 +164,7 @@ class Batch:
         return decay
 
     def _average(self, moment: list[Any], value: list[Any], beta: float, rest: float) -> None:
-        """moment = beta * moment + rest * value"""
+        """Computes moment = beta * moment + rest * value."""
         each("mul_", moment, beta)
         each("add_", moment, value if rest == 1.0 else each("mul", value, rest))
 
@@ -190,7 +190,7 @@ class Batch:
         return self._decayed(u, rule.decay_after_momentum), rule.lr
 
     def _gather(self, m: list[Any], u: list[Any]) -> None:
-        """The momentum of a first step is u, without dampening."""
+        """Updates the momentum m. In a first step it becomes u, without dampening."""
         first = self.first
         if isinstance(first, torch.Tensor):
             begun = later = list(range(len(m)))
@@ -218,7 +218,7 @@ class Batch:
         return self.rule.decoupled or self.rule.kind == "adamw"
 
     def _adam_direction(self, v: list[Any]) -> list[Any]:
-        """m / correction1 / (sqrt(v / correction2) + eps)"""
+        """Returns m / correction1 / (sqrt(v / correction2) + eps)."""
         of_m, of_v = self.corrections
         root = each("sqrt", v) if is_one(of_v) else each("div", v, of_v)
         if not is_one(of_v):
@@ -248,7 +248,7 @@ class Batch:
         return u, list(torch.where((of_p != 0) & (of_u != 0), rates, plain).float().unbind())
 
     def _norms(self, tensors: list[Any]) -> Any:
-        """Rounded to FP32."""
+        """Returns the norms rounded to FP32."""
         norms = norms_of(tensors)
         return norms.float().to(norms.dtype)
 
@@ -276,7 +276,7 @@ class Batch:
         return u, self.rule.lr
 
     def _denominators(self) -> list[Any]:
-        """A norm is kept: what it becomes, and what gradients are divided by."""
+        """Returns the new stored norm and the divisor of the gradients."""
         rule, kept = self.rule, self.moments["exp_avg_sq"]
         norm = self._norms_of_grads()
         before = torch.stack([one.reshape(()) for one in kept]).to(norm.dtype)

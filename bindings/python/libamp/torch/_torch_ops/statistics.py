@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""amp_statistics: counts of binades, extremes and sums, added to structures in the device's memory."""
+"""amp_statistics: adds counts of binades, extremes and sums to structures in device memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INFINITY = 0x7FF << 52
 
 
 def _rows(bits: Any, magnitude: Any) -> Any:
-    """The row of each element, from the bits of a double."""
+    """Returns the row of each element, from the bits of a double."""
     mantissa = magnitude & (_ONE - 1)
     at = (magnitude >> 52) - 1023 - LEAST
     kind = (mantissa != 0).to(torch.int64) + (mantissa >= _ONE - (_ONE >> 8)) + (mantissa >= _ONE - (_ONE >> 11))
@@ -37,7 +37,7 @@ def _rows(bits: Any, magnitude: Any) -> Any:
 
 
 def _add_chunk(values: Any, words: Any) -> None:
-    """words: a structure as int64, words 8 to 11 of which are doubles."""
+    """Adds a chunk. words: a structure as int64, with doubles in words 8 to 11."""
     x = values.double()
     bits = x.view(torch.int64)
     magnitude = bits & 0x7FFFFFFFFFFFFFFF
@@ -66,8 +66,8 @@ def _add_chunk(values: Any, words: Any) -> None:
 
 @torch.no_grad()
 def statistics(src: Tensors, out: Any) -> None:
-    """out: contiguous memory of len(src) amp_statistics, of any type that has its bytes; they are added to. Counts and
-    extremes are the CPU's, sums in another order. On a device without FP64: NotImplementedError."""
+    """Adds the statistics of src to `out`, contiguous memory of len(src) amp_statistics in any type of their size.
+    Counts and extremes are the CPU's, sums have another order. Raises NotImplementedError on a device without FP64."""
     if not len(src):
         return
     if double_of(src[0].device) != torch.float64:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.fp16_utils: mixed precision by hand, on any device. New code has libamp.torch.amp."""
+"""apex.fp16_utils: mixed precision by hand, on any device. Use libamp.torch.amp in new code."""
 
 from .fp16_optimizer import FP16_Optimizer
 from .fp16util import (

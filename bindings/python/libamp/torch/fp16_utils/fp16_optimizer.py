@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FP32 masters around any optimizer of a model in 16 bits, by hand: it scales, checks and copies itself."""
+"""FP16_Optimizer: FP32 masters and loss scaling around any optimizer of a 16-bit model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class FP16_Optimizer:
-    """
-    The optimizer's 16-bit parameters are replaced by FP32 masters, which it steps. Instead of loss.backward() comes
-    optimizer.backward(loss). static_loss_scale, or dynamic_loss_scale with dynamic_loss_args as DynamicLossScaler has
-    them; a step with an overflow is skipped, and said unless verbose is False.
+    """Wraps an optimizer: it steps FP32 masters instead of the 16-bit parameters, with Apex's arguments.
+
+    Call optimizer.backward(loss) instead of loss.backward(). static_loss_scale: float. dynamic_loss_scale: bool, with
+    dynamic_loss_args as for DynamicLossScaler. A step with an overflow is skipped, and reported if verbose. Raises
+    TypeError for parameters other than FP16, BF16 and FP32.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class FP16_Optimizer:
         raise RuntimeError("FP16_Optimizer is saved with state_dict() and loaded with load_state_dict()")
 
     def zero_grad(self, set_grads_to_None: bool = False, set_to_none: bool | None = None) -> None:
-        """Of the masters and of the model's own parameters."""
+        """Clears the gradients of the masters and of the model's parameters."""
         to_none = set_grads_to_None if set_to_none is None else set_to_none
         for params in [group["params"] for group in self.optimizer.param_groups] + self.fp16_groups:
             for param in params:
@@ -89,9 +90,10 @@ class FP16_Optimizer:
         return [param for group in self.fp32_from_fp32_groups for param in group]
 
     def backward(self, loss: torch.Tensor, update_master_grads: bool = True, retain_graph: bool = False) -> None:
-        """
-        Backward through the scaled loss. With several losses a step, or parts of a batch, update_master_grads=False
-        saves copies until the last one.
+        """Runs backward through the scaled loss.
+
+        update_master_grads: False omits the copy to the masters, for all but the last of several losses or parts of a
+        batch.
         """
         earlier = {}
         if self._unscaled:  # what an FP32 parameter has already must not be unscaled again
@@ -109,7 +111,8 @@ class FP16_Optimizer:
             param.grad = _sum(grad, param.grad)
 
     def update_master_grads(self) -> None:
-        """From the model's gradients, unscaled. After it the masters' may be looked at and clipped."""
+        """Copies the model's gradients, unscaled, to the masters. The masters' gradients can be read and clipped after
+        it."""
         if self.dynamic_loss_scale:
             params = [param for group in self.fp16_groups for param in group] + self._singles()
             self.overflow = self.loss_scaler.has_overflow(params)
@@ -126,14 +129,14 @@ class FP16_Optimizer:
         self._unscaled = True
 
     def clip_master_grads(self, max_norm: float, norm_type: float = 2) -> Any:
-        """The norm of all master gradients before they were clipped; -1 after an overflow."""
+        """Clips the gradients of all masters. Returns their norm before, or -1 after an overflow."""
         if self.overflow:
             return -1
         params = [param for group in self.optimizer.param_groups for param in group["params"]]
         return self.clip_grad_norm(params, max_norm, norm_type)
 
     def inspect_master_grad_data(self) -> list[list[torch.Tensor | None]] | None:
-        """The master gradients of each group; None, with a warning, after an overflow."""
+        """Returns the master gradients of each group. Returns None, with a warning, after an overflow."""
         if self.overflow:
             print(
                 "FP16_Optimizer.inspect_master_grad_data: the last backward overflowed; there are no master gradients"
@@ -145,7 +148,7 @@ class FP16_Optimizer:
         ]
 
     def _skip(self) -> bool:
-        """Brings the scale up to date. True: there was an overflow."""
+        """Updates the scale. Returns True after an overflow."""
         scale = self.loss_scaler.loss_scale
         self.loss_scaler.update_scale(self.overflow)
         if self.overflow:
@@ -160,7 +163,8 @@ class FP16_Optimizer:
             copy_all(halves, masters)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """A closure calls zero_grad and backward of this optimizer; it is called again as long as it overflows."""
+        """Steps, or skips after an overflow. A closure must call zero_grad and backward of this optimizer, and is
+        called again after each overflow."""
         if self._skip():
             self._unscaled = False
             return None
@@ -187,7 +191,7 @@ class FP16_Optimizer:
             self.first_closure_call_this_step = True
 
     def state_dict(self) -> dict[str, Any]:
-        """With the masters; the loss scaler as a dict of numbers."""
+        """Returns the state with the masters. The loss scaler is a dict of numbers."""
         return {
             "loss_scaler": dict(self.loss_scaler.__dict__),
             "dynamic_loss_scale": self.dynamic_loss_scale,
@@ -199,7 +203,8 @@ class FP16_Optimizer:
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Also one of Apex's, whose loss scaler is an object. The model's parameters become the masters rounded."""
+        """Loads a state of this class or of Apex's, whose loss scaler is an object. The model's parameters become the
+        rounded masters."""
         scaler = state_dict["loss_scaler"]
         self.dynamic_loss_scale = state_dict["dynamic_loss_scale"]
         self.loss_scaler = DynamicLossScaler() if self.dynamic_loss_scale else LossScaler()

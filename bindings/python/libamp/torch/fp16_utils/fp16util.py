@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in 16 bits, and lists of FP32 masters of their parameters."""
+"""Converts models to 16 bits and makes lists of FP32 masters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _is_affine_batch_norm(module: nn.Module) -> bool:
 
 
 def BN_convert_float(module: nn.Module) -> nn.Module:
-    """Batch norms that have weights, back to FP32, wherever they are in the module."""
+    """Converts batch norms with weights back to FP32, anywhere in the module. Returns the module."""
     for part in module.modules():
         if _is_affine_batch_norm(part):
             part.float()
@@ -34,13 +34,13 @@ def BN_convert_float(module: nn.Module) -> nn.Module:
 
 
 def network_to_half(network: nn.Module) -> nn.Module:
-    """The network in fp16 behind a cast of its input; batch norms as in BN_convert_float."""
+    """Returns the network in fp16 after a layer that casts its input. Batch norms are as in BN_convert_float."""
     return nn.Sequential(tofp16(), BN_convert_float(network.half()))
 
 
 @torch.no_grad()
 def convert_module(module: nn.Module, dtype: torch.dtype) -> None:
-    """The module's own floating parameters, their gradients and its buffers; not its children's."""
+    """Casts the module's own floating parameters, gradients and buffers, but not those of its children."""
     for param in module.parameters(recurse=False):
         if param.is_floating_point():
             grad = param.grad
@@ -53,7 +53,7 @@ def convert_module(module: nn.Module, dtype: torch.dtype) -> None:
 
 
 def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """All of the network but batch norms that have weights."""
+    """Casts the network except for batch norms with weights. Returns it."""
     for module in network.modules():
         if _is_affine_batch_norm(module):
             continue
@@ -64,7 +64,7 @@ def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 class FP16Model(nn.Module):
-    """The network in fp16 as convert_network makes it, with its floating inputs cast."""
+    """The network in fp16, as from convert_network, with its floating inputs cast."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -80,9 +80,9 @@ class FP16Model(nn.Module):
 def prep_param_lists(
     model: nn.Module, flat_master: bool = False
 ) -> tuple[list[nn.Parameter], list[nn.Parameter | torch.Tensor]]:
-    """
-    The model's trainable parameters and FP32 masters of them, for an optimizer. flat_master: one master for all, which
-    needs parameters of one type.
+    """Returns the model's trainable parameters and FP32 masters of them, for an optimizer.
+
+    flat_master: bool, one master for all. Raises RuntimeError then if the parameters have several types.
     """
     model_params = [param for param in model.parameters() if param.requires_grad]
     if flat_master:
@@ -102,7 +102,8 @@ def prep_param_lists(
 def model_grads_to_master_grads(
     model_params: Sequence[torch.Tensor], master_params: Sequence[torch.Tensor], flat_master: bool = False
 ) -> None:
-    """Gradients, in the masters' type. Where the model has none the master has none, or zeros if it is flat."""
+    """Copies gradients to the masters, in the masters' type. Without a gradient the master has none, or zeros if it is
+    flat."""
     grads = [param.grad for param in model_params]
     if flat_master:
         whole = [torch.zeros_like(p) if g is None else g for p, g in zip(model_params, grads, strict=True)]
@@ -120,13 +121,13 @@ def model_grads_to_master_grads(
 def master_params_to_model_params(
     model_params: Sequence[torch.Tensor], master_params: Sequence[torch.Tensor], flat_master: bool = False
 ) -> None:
-    """The masters, rounded to the model's types."""
+    """Copies the masters to the model's parameters, rounded to their types."""
     masters = unflatten(master_params[0], model_params) if flat_master else master_params
     copy_all(model_params, masters)
 
 
 def copy_all(targets: Iterable[torch.Tensor], sources: Iterable[torch.Tensor]) -> None:
-    """Each target becomes its source, in its own type."""
+    """Copies each source to its target, in the type of the target."""
     pairs = list(zip(targets, sources, strict=True))
     if pairs and hasattr(torch, "_foreach_copy_"):
         torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss scalers of FP16_Optimizer. Not amp's: these count from the last overflow, and have 1 as their floor."""
+"""The loss scalers of FP16_Optimizer. Unlike amp's, they count from the last overflow and never go below 1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class LossScaler:
-    """A scale that stays."""
+    """A static loss scale."""
 
     def __init__(self, scale: float = 1) -> None:
         self.cur_scale = scale
@@ -30,7 +30,7 @@ class LossScaler:
         return self.cur_scale
 
     def scale_gradient(self, module: Any, grad_in: Iterable[Any], grad_out: Any) -> tuple[Any, ...]:
-        """A backward hook of modules: the gradients of the inputs, scaled."""
+        """A backward hook for modules that scales the gradients of the inputs."""
         return tuple(None if grad is None else self.loss_scale * grad for grad in grad_in)
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> None:
@@ -38,7 +38,8 @@ class LossScaler:
 
 
 class DynamicLossScaler(LossScaler):
-    """Divided by scale_factor, down to 1, after an overflow; multiplied by it after each scale_window without one."""
+    """A dynamic loss scale: divided by scale_factor after an overflow, down to 1, and multiplied by it after
+    scale_window iterations without one."""
 
     def __init__(self, init_scale: float = 2**32, scale_factor: float = 2.0, scale_window: int = 1000) -> None:
         super().__init__(init_scale)
@@ -48,7 +49,7 @@ class DynamicLossScaler(LossScaler):
         self.scale_window = scale_window
 
     def has_overflow(self, params: Iterable[torch.Tensor]) -> bool:
-        """Is any of the parameters' gradients not finite?"""
+        """Returns True if a gradient of these parameters is not finite."""
         return any(param.grad is not None and self._has_inf_or_nan(param.grad.data) for param in params)
 
     @staticmethod

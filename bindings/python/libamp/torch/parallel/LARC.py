@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer-wise adaptive rates around any optimizer (You et al., arXiv:1708.03888)."""
+"""Layer-wise adaptive learning rates around any optimizer (You et al., arXiv:1708.03888), with Apex's interface."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 
 class LARC:
-    """
-    Before each step of `optimizer` the gradient of each parameter becomes r * (g + weight_decay * p), where r =
-    trust_coefficient * |p| / (|g| + weight_decay * |p| + eps). clip: r = min(r / lr, 1), so that lr is an upper
-    limit. r is 1 where a norm is 0. It has what an optimizer has, closures too; amp.initialize and amp.scale_loss
-    take it as one.
+    """Wraps `optimizer`. Before each step the gradient of each parameter becomes r * (g + weight_decay * p), with r =
+    trust_coefficient * |p| / (|g| + weight_decay * |p| + eps), and r = 1 where a norm is 0.
+
+    clip: bool, r = min(r / lr, 1), so that lr is an upper limit. The wrapper has the attributes of an optimizer, and
+    amp.initialize and amp.scale_loss accept it.
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class LARC:
         self.optim.add_param_group(param_group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """The closure may be called more than once, where the optimizer does that."""
+        """Adapts the gradients and steps. Returns the result of the closure, which the optimizer may call several
+        times."""
         decays = [group.get("weight_decay", 0.0) for group in self.optim.param_groups]
 
         def adapted() -> Any:
@@ -107,7 +108,7 @@ class LARC:
                 self._adapt_gradients(params, decay, group["lr"])
 
     def _adapt_gradients(self, params: list[torch.Tensor], decay: float, lr: Any) -> None:
-        """One pass for any number of tensors, and none of the norms goes to the host."""
+        """Adapts all gradients in one pass. No norm is copied to the host."""
         grads = [param.grad for param in params if param.grad is not None]
         param_norm, grad_norm = _norms(params), _norms(grads)
         ratio = self.trust_coefficient * param_norm / (grad_norm + decay * param_norm + self.eps)
@@ -122,7 +123,7 @@ class LARC:
 
 
 def _norms(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """L2 norms of all in one tensor, FP32 or wider: squares of fp16 numbers overflow fp16."""
+    """Returns the L2 norms in one tensor, FP32 or wider, because squares of fp16 numbers overflow fp16."""
     wide = [tensor if tensor.dtype == torch.float64 else tensor.float() for tensor in tensors]
     norms = torch._foreach_norm(wide)
     dtype = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.parallel's names, over torch.distributed, on any device that has a backend there."""
+"""apex.parallel over torch.distributed, on any device with a backend."""
 
 from torch.distributed import ReduceOp
 

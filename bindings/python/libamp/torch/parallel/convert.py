@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch norms of a finished model become synchronised ones; groups of ranks for them."""
+"""Converts the batch norms of a model to synchronised ones, and makes process groups for them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _OWN = ("process_group", "channel_last", "fuse_relu")
 
 
 def convert_syncbn_model(module: nn.Module, process_group: Any = None, channel_last: bool = False) -> nn.Module:
-    """
-    The module with every batch norm in it replaced, itself too. Parameters and running statistics are the very same
-    objects, so that an optimizer made before stays right; training mode and hooks stay. InstanceNorm is left alone.
+    """Returns the module with every batch norm replaced by SyncBatchNorm, itself included.
+
+    Parameters and running statistics are the same objects, so that an existing optimizer remains valid. Training mode
+    and hooks remain. InstanceNorm is not replaced. Raises ValueError for a lazy batch norm that has not run.
     """
     return _convert(module, process_group, channel_last, {})
 
@@ -46,9 +47,10 @@ def _synchronised(module: nn.modules.batchnorm._BatchNorm, group: Any, channel_l
 
 
 def create_syncbn_process_group(group_size: int) -> Any:
-    """
-    The group of so many neighbouring ranks that this rank is in; 0: None, which is all. Every rank has to call it; the
-    number of ranks is a multiple of the size.
+    """Returns the process group of `group_size` neighbouring ranks that contains this rank. 0 returns None, which means
+    all ranks.
+
+    Every rank must call it. Raises AssertionError if the number of ranks is no multiple of the size.
     """
     if group_size == 0:
         return None

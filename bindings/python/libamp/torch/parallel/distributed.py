@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-Data parallel training over torch.distributed, as apex.parallel had it.
+"""Data parallel training over torch.distributed, with the interface of apex.parallel.
 
-Gradients are all-reduced during backward. A hook on each parameter says that its gradient is there; when all of a
-bucket's are, the bucket is sent, and the next ones are computed meanwhile. Buckets are sent in one order on every
-rank, which rank 0 learns from its first backward; that first one is reduced as a whole at its end. What a rank has no
-gradient for counts as zeros, and stays None where no rank has any: so parameters that are not used, or not by every
-rank, need no care.
+Gradients are all-reduced during backward. A hook on each parameter reports its gradient. Once a bucket has all its
+gradients, it is sent while backward computes the next ones. All ranks send the buckets in one order, which rank 0
+records in its first backward. That first backward is reduced as a whole at its end. A gradient that this rank does not
+have counts as zeros, and remains None if no rank has it. Parameters that are unused on some ranks are therefore
+supported.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ from .flat import (
 
 
 def on_gradient(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) -> tuple[Any, Any]:
-    """`call(parameter)` after each accumulation into parameter.grad. Returns a handle, and what must stay alive."""
+    """Calls `call(parameter)` after each accumulation into parameter.grad. Returns a handle and an object that must
+    stay alive."""
     if hasattr(parameter, "register_post_accumulate_grad_hook"):
         return parameter.register_post_accumulate_grad_hook(call), None
     # torch 2.0 has a hook behind the node that accumulates, and keeps that node alive for nobody.
@@ -46,7 +46,7 @@ def _inside_backward() -> bool:
 
 
 class _Bucket:
-    """Parameters whose gradients travel together, and where that stands in the present backward."""
+    """Parameters whose gradients are sent together, and their state in the present backward."""
 
     def __init__(self, indices: Sequence[int], params: Sequence[nn.Parameter]) -> None:
         self.indices = list(indices)
@@ -60,7 +60,8 @@ class _Bucket:
         self.work: Any = None
 
     def send(self, group: Any, predivide: float, as_fp32: bool) -> None:
-        """Begins the all-reduce. Behind the gradients goes a 1 for each that is there; a sum of 0: nobody has it."""
+        """Begins the all-reduce. The gradients are followed by a 1 for each gradient that exists. A sum of 0 means that
+        no rank has it."""
         grads = []
         for position, param in enumerate(self.params):
             if param.grad is None:
@@ -80,7 +81,8 @@ class _Bucket:
         self.work = dist.all_reduce(flat, group=group, async_op=True)
 
     def finish(self, factor: float, retain: bool) -> torch.Tensor:
-        """Waits, and puts the results into the gradients. Returns the flat gradients in the parameters' type."""
+        """Waits, and copies the results into the gradients. Returns the flat gradients in the type of the
+        parameters."""
         assert self.flat is not None
         self.work.wait()
         flat, count = self.flat, len(self.params)
@@ -104,17 +106,19 @@ class _Bucket:
 
 
 class DistributedDataParallel(nn.Module):
-    """
-    module: what to train; its parameters become rank 0's at once, buffers stay each rank's own. Wrap after
-    amp.initialize. message_size: elements a bucket has at least. delay_allreduce: everything at the end of backward.
-    allreduce_trigger_params: a bucket ends with each of these instead. retain_allreduce_buffers: gradients become
-    views of `allreduce_buffers`. allreduce_always_fp32: add in FP32. num_allreduce_streams: process groups that take
-    turns; allreduce_communicators: (groups, streams) of the caller's, of which the groups are used, as they bring
-    streams of their own. gradient_average: divide by the number of ranks; without it, clear gradients before each
-    backward. gradient_predivide_factor: divide by this before adding, the rest afterwards. shared_param is an error;
-    gradient_average_split_factor and prof are taken and mean nothing.
+    """Wraps a module for data parallel training, with Apex's arguments. Wrap it after amp.initialize. All ranks must
+    run backward through the module equally often.
 
-    Every rank has to run backward through the module equally often.
+    module: torch.nn.Module. Its parameters become those of rank 0. Buffers remain local. message_size: minimum elements
+    of a bucket. delay_allreduce: reduce at the end of backward. allreduce_trigger_params: each of these parameters ends
+    a bucket. retain_allreduce_buffers: gradients become views of `allreduce_buffers`. allreduce_always_fp32: add in
+    FP32. num_allreduce_streams: number of process groups that take turns. allreduce_communicators: (groups, streams) of
+    the caller, the streams are not used. gradient_average: divide by the number of ranks. Without it, clear the
+    gradients before each backward. gradient_predivide_factor: divide by this before the sum, by the rest after it.
+    gradient_average_split_factor and prof are ignored.
+
+    Raises ValueError for shared_param or options that exclude each other, RuntimeError without
+    torch.distributed.init_process_group or for sparse gradients.
     """
 
     def __init__(
@@ -178,12 +182,12 @@ class DistributedDataParallel(nn.Module):
         self._disable_allreduce = False
 
     def disable_allreduce(self) -> None:
-        """Gradients stay this rank's own, and add up, until enable_allreduce."""
+        """Stops the all-reduce until enable_allreduce: gradients accumulate locally."""
         self._disable_allreduce = True
 
     @property
     def needs_refresh(self) -> bool:
-        """The order of buckets is not known yet."""
+        """Returns True if the order of the buckets is not yet known."""
         return self._buckets is None and not self.delay_allreduce
 
     # Pickles have what was asked for; hooks, groups and the order of buckets are found again.
@@ -198,7 +202,7 @@ class DistributedDataParallel(nn.Module):
         self._begin_from_nothing()
 
     def _watch(self) -> None:
-        """Hooks on the parameters as they are now. Another list of them needs another order of buckets."""
+        """Hooks the present parameters. Another list of them needs another order of buckets."""
         params = [param for param in self.module.parameters() if param.requires_grad]
         kinds = [(id(param), param.dtype, param.device) for param in params]
         if kinds == self._kinds:
@@ -240,7 +244,7 @@ class DistributedDataParallel(nn.Module):
 
     @torch.no_grad()
     def _arrive(self, param: torch.Tensor) -> None:
-        """A gradient has been accumulated."""
+        """Records an accumulated gradient."""
         index = self._index.get(id(param))
         if index is None or self._disable_allreduce:
             return
@@ -281,12 +285,12 @@ class DistributedDataParallel(nn.Module):
         self._end_backward()
 
     def _by_type(self) -> list[_Bucket]:
-        """All parameters in their own order, which every rank knows."""
+        """Returns all parameters by type in their own order, which is the same on every rank."""
         groups = split_by_type(self._params).values()
         return [_Bucket([self._index[id(param)] for param in group], self._params) for group in groups]
 
     def _agree_on_buckets(self) -> list[_Bucket]:
-        """Buckets in the order in which gradients arrived at rank 0; those that did not come last."""
+        """Makes the buckets in the order in which gradients arrived on rank 0, absent ones last."""
         order = [*self._arrived, *(index for index in range(len(self._params)) if index not in self._arrived)]
         agreed = torch.tensor(order, dtype=torch.int64, device=self._params[0].device)
         dist.broadcast(agreed, 0)
@@ -309,10 +313,8 @@ class DistributedDataParallel(nn.Module):
 
 
 class Reducer:
-    """
-    All-reduce by hand: of a module, whose parameters become rank 0's at once, or of a (nested) list of gradients.
-    `reduce()` averages the gradients over the ranks, in place.
-    """
+    """Averages gradients over all ranks by hand: of a module, whose parameters become those of rank 0, or of a (nested)
+    list of gradients. `reduce()` works in place."""
 
     def __init__(self, module_or_grads_list: nn.Module | Iterable[Any]) -> None:
         self.module: nn.Module | None = None

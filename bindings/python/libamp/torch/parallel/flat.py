@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of tensors as flat buffers, one for each type and device, so that a collective has one tensor to work on."""
+"""Copies lists of tensors into flat buffers, one for each type and device, so that a collective works on one tensor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from .. import _tested_versions
 
 
 def flatten(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """One new 1-D tensor with the elements of all, which share a type and a device."""
+    """Returns a new 1-D tensor with the elements of all tensors, which share a type and a device. Raises RuntimeError
+    if the list is empty."""
     if not tensors:
         raise RuntimeError("flatten: the list of tensors is empty")
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def unflatten(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Views of `flat` with the shapes of `tensors`, in their order."""
+    """Returns views of `flat` with the shapes of `tensors`, in order. Raises RuntimeError if the sizes differ."""
     total = sum(tensor.numel() for tensor in tensors)
     if flat.numel() < total:
         raise RuntimeError(f"unflatten: {flat.numel()} elements for tensors of {total}")
@@ -33,7 +34,8 @@ def unflatten(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> tuple[torc
 
 
 def split_by_type(tensors: Iterable[torch.Tensor]) -> dict[tuple[torch.dtype, torch.device], list[torch.Tensor]]:
-    """Tensors of any type, grouped so that each group can be flattened; groups in the order of their first tensor."""
+    """Groups tensors by type and device, so that each group can be flattened. Groups are in the order of their first
+    tensor."""
     groups: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     for tensor in tensors:
         groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
@@ -41,7 +43,7 @@ def split_by_type(tensors: Iterable[torch.Tensor]) -> dict[tuple[torch.dtype, to
 
 
 def for_the_wire(flat: torch.Tensor, group: Any = None, as_fp32: bool = False) -> torch.Tensor:
-    """gloo of older releases knows no bfloat16."""
+    """Returns the buffer to send. gloo of older releases does not support bfloat16."""
     if as_fp32 or (flat.dtype == torch.bfloat16 and dist.get_backend(group) == "gloo"):
         return flat.float()
     return flat
@@ -50,7 +52,8 @@ def for_the_wire(flat: torch.Tensor, group: Any = None, as_fp32: bool = False) -
 def apply_flat_dist_call(
     bucket: Sequence[torch.Tensor], call: Callable[..., Any], extra_args: Sequence[Any] | None = None
 ) -> None:
-    """`call` of torch.distributed on one flat copy of `bucket`, then back; an all_reduce is averaged."""
+    """Applies `call` of torch.distributed to a flat copy of `bucket` and copies the result back. An all_reduce is
+    averaged."""
     flat = for_the_wire(flatten(bucket))
     _tested_versions.several_gpus("libamp.torch.parallel", flat.device, dist.get_world_size())
     call(flat, *(extra_args or ()))
@@ -64,13 +67,13 @@ def apply_flat_dist_call(
 def flat_dist_call(
     tensors: Iterable[torch.Tensor], call: Callable[..., Any], extra_args: Sequence[Any] | None = None
 ) -> None:
-    """`call` on all tensors, one flat buffer for each type and device."""
+    """Applies `call` to all tensors, one flat buffer for each type and device."""
     for bucket in split_by_type(tensors).values():
         apply_flat_dist_call(bucket, call, extra_args)
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
-    """The tensors in nested lists, tuples, dicts and attributes of a forward's result."""
+    """Returns the tensors in nested lists, tuples, dicts and attributes of a forward's result."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):

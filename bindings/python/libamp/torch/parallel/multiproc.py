@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-python -m libamp.torch.parallel.multiproc script.py args...
+"""Starts a script on each GPU of this machine: python -m libamp.torch.parallel.multiproc script.py args...
 
-Runs the script once for each GPU of this machine, or `--world-size N` times where that is among its arguments. Each
-gets --rank and --world-size behind its arguments, as Apex's launcher gave them, and RANK, LOCAL_RANK, WORLD_SIZE,
-MASTER_ADDR and MASTER_PORT in its environment, as torch.distributed wants them. Ranks but the first write what they
-print to GPU_<rank>.log. If one fails the others are ended, and its status is the launcher's.
+`--world-size N` among the arguments starts N processes instead. Each receives --rank and --world-size after its
+arguments, as from Apex's launcher, and RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment,
+for torch.distributed. The output of all ranks except 0 goes to GPU_<rank>.log. If a process fails, the others are
+ended, and its status is the launcher's.
 """
 
 from __future__ import annotations

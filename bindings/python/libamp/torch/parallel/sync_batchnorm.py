@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-Batch normalisation over the batches of all ranks, on any device that the process group can talk about.
+"""Batch normalisation over the batches of all ranks, on any device that the process group supports.
 
-Each rank computes count, mean and the sum of squared deviations of its own batch; these three are gathered and joined
-by count, so batches may differ in size, and be empty. Statistics and arithmetic are FP32 (FP64 for FP64 input),
-whatever the input's type is; the output has the input's type. Gradients of weight and bias are the rank's own, as
-data parallel training expects. There is no double backward in training mode.
+Each rank computes count, mean and the sum of squared deviations of its batch. These are gathered and combined by count,
+so batches may differ in size or be empty. Statistics and arithmetic are FP32 (FP64 for FP64 input). The output has the
+type of the input. Gradients of weight and bias are local, as data parallel training expects. Training mode has no
+double backward.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _along(vector: torch.Tensor, ndim: int, channel: int) -> torch.Tensor:
-    """A vector of channels, shaped to be broadcast over a tensor of so many dimensions."""
+    """Returns a vector of channels in a shape that broadcasts over a tensor of ndim dimensions."""
     shape = [1] * ndim
     shape[channel] = -1
     return vector.view(shape)
@@ -42,7 +41,8 @@ def _along(vector: torch.Tensor, ndim: int, channel: int) -> torch.Tensor:
 def _join(
     count: int, mean: torch.Tensor, squares: torch.Tensor, group: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Count, mean and biased variance over all ranks, from each one's squared deviations; everywhere the same bits."""
+    """Returns count, mean and biased variance over all ranks, from the squared deviations of each. The bits are equal
+    on all ranks."""
     own = torch.cat([mean, squares, mean.new_full((1,), count)])
     parts = [own]
     if _world_size(group) > 1:
@@ -121,10 +121,11 @@ class _SyncBatchNorm(torch.autograd.Function):
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """
-    torch.nn.BatchNorm over the ranks of process_group (None: all). Inputs are [N, C, ...], or with channel_last
-    [N, ..., C]; [N, C] is both. forward(input, z=None) adds z to the result; fuse_relu puts a ReLU at the end.
-    momentum None: the plain average of all batches. Without torch.distributed it is a batch norm of this process.
+    """Batch norm over the ranks of process_group (None: all), with the interface of Apex's.
+
+    Inputs are [N, C, ...], or [N, ..., C] with channel_last. [N, C] is valid in both. forward(input, z=None) adds z to
+    the result. fuse_relu: bool, applies ReLU at the end. momentum: None averages all batches equally. Without
+    torch.distributed it normalises over this process. Raises ValueError for an input of a wrong shape.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ def clip_grad_norm_(
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
 ) -> torch.Tensor:
-    """Scales gradients in place so that their common norm is at most max_norm, and returns the norm before."""
+    """Scales gradients in place so that their total norm is at most max_norm. Returns the norm before."""
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not grads:

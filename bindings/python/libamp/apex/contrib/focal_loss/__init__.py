@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.contrib.focal_loss: the name focal_loss in it is the module of the function."""
+"""apex.contrib.focal_loss. The name focal_loss in it is the module of the function."""
 
 from . import focal_loss
 

@@ -26,8 +26,8 @@ def focal_loss(
     gamma: float,
     label_smoothing: float = 0.0,
 ) -> Any:
-    """The focal loss of logits [..., classes], summed, over the number of positive matches; in FP32 at least. Targets
-    [...] are classes; -1 matches none, and -2 is left away. Classes from num_real_classes on are padding."""
+    """Returns the sum of the focal loss of logits [..., classes], divided by the number of positive matches, at least
+    in FP32. Targets [...] are classes. -1 matches none, -2 is ignored. Classes from num_real_classes on are padding."""
     _check(cls_output.shape, cls_targets_at_level.shape, num_positive_sum, num_real_classes)
     logits = cls_output[..., :num_real_classes]
     logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -41,6 +41,6 @@ def focal_loss(
 
 
 class FocalLoss:
-    """Apex's autograd function, whose `apply` scripts call."""
+    """Apex's autograd function. Scripts call its `apply`."""
 
     apply = staticmethod(focal_loss)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.contrib.group_norm: group norm with a SiLU behind it."""
+"""apex.contrib.group_norm: group norm followed by SiLU."""
 
 from .group_norm import GroupNorm
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 
 class GroupNorm(torch.nn.GroupNorm):
-    """torch's, of any layout; returns the input's type whatever the weight's is. act: None, "silu" or "swish"."""
+    """torch.nn.GroupNorm for any layout. Returns the type of the input. act: None, "silu" or "swish"."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.contrib.layer_norm: layer norm that returns its weight's type."""
+"""apex.contrib.layer_norm: layer norm that returns the type of its weight."""
 
 from .layer_norm import FastLayerNorm
 

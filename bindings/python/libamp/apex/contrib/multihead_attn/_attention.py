@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention of one sequence to itself and to another share."""
+"""Common parts of self attention and encoder-decoder attention."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from .mask_softmax_dropout_func import masked
 
 
 class MultiheadAttn(nn.Module):
-    """
-    impl: "fast" is torch's scaled_dot_product_attention, "default" its parts. include_norm_add: a layer norm of the
-    query before, and dropout and the query added behind.
+    """Base class of the attention modules.
+
+    impl: "fast" uses torch's scaled_dot_product_attention, "default" its single operations. include_norm_add: bool, a
+    layer norm of the query before, dropout and the sum with the query after.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class MultiheadAttn(nn.Module):
         self.bias, self.include_norm_add, self.impl = bias, include_norm_add, impl
 
     def _make(self, biased: bool, **rows: int) -> None:
-        """Parameters by name; None: a bias that is not asked for."""
+        """Makes parameters by name, None for an absent bias."""
         for name, count in rows.items():
             shape = (count,) if "bias" in name else (count, self.embed_dim)
             wanted = biased or "bias" not in name
@@ -48,7 +49,7 @@ class MultiheadAttn(nn.Module):
             self.lyr_nrm = FusedLayerNorm(self.embed_dim)
 
     def reset_parameters(self, **gains: float) -> None:
-        """gains: of weights that stand for several square ones."""
+        """Initializes the parameters. gains: of weights that stack several square matrices."""
         for name, param in self.named_parameters(recurse=False):
             if name.startswith("lyr_nrm"):
                 nn.init.constant_(param, 1.0 if "gamma" in name else 0.0)
@@ -69,7 +70,7 @@ class MultiheadAttn(nn.Module):
         return fused_layer_norm_affine(query, gamma, beta, (self.embed_dim,), 1e-5)
 
     def _split(self, projected: torch.Tensor, parts: int) -> tuple[torch.Tensor, ...]:
-        """[time, batch, heads * parts * head_dim] as parts of [batch, heads, time, head_dim]."""
+        """Splits [time, batch, heads * parts * head_dim] into parts of [batch, heads, time, head_dim]."""
         time, batch, _ = projected.shape
         heads = projected.view(time, batch, self.num_heads, parts, self.head_dim)
         return heads.permute(3, 1, 2, 0, 4).unbind(0)

@@ -14,8 +14,8 @@ __all__ = ["EncdecMultiheadAttn"]
 
 
 class EncdecMultiheadAttn(MultiheadAttn):
-    """Attention of one sequence [queries, batch, embed_dim] to another. The rows of in_proj_weight_kv are those of k
-    and v of the first head, then of the second."""
+    """Attention from one sequence [queries, batch, embed_dim] to another. in_proj_weight_kv has the rows of k and v of
+    the first head, then of the second."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class EncdecMultiheadAttn(MultiheadAttn):
         attn_mask: torch.Tensor | None = None,
         is_training: bool = True,
     ) -> tuple[torch.Tensor, None]:
-        """The value is the key, whatever it is; need_weights means nothing. key_padding_mask [batch, keys] and
-        attn_mask [queries, keys]: true where there is nothing to see."""
+        """Returns the attention. The key also serves as the value, and need_weights is ignored. key_padding_mask
+        [batch, keys] and attn_mask [queries, keys]: True masks an entry out."""
         mask = self._mask(key_padding_mask, attn_mask)
         (q,) = self._split(F.linear(self._normed(query), self.in_proj_weight_q, self.in_proj_bias_q), 1)
         k, v = self._split(F.linear(key, self.in_proj_weight_kv, self.in_proj_bias_kv), 2)

@@ -10,7 +10,8 @@ __all__ = ["fast_mask_softmax_dropout_func"]
 
 
 def masked(scores: torch.Tensor, mask: torch.Tensor | None, additive: bool) -> torch.Tensor:
-    """mask: of keys [batch, keys], or of times [queries, keys] where scores are [batch, heads, queries, keys]."""
+    """Returns masked scores. mask: of keys [batch, keys], or of times [queries, keys] if scores are [batch, heads,
+    queries, keys]."""
     if mask is None:
         return scores
     return scores + mask.to(scores.dtype) if additive else scores.masked_fill(mask.to(torch.bool), float("-inf"))
@@ -24,7 +25,7 @@ def fast_mask_softmax_dropout_func(
     mask_additive: bool,
     dropout_prob: float,
 ) -> torch.Tensor:
-    """Softmax of scores [batch * heads, queries, keys] where pad_mask [batch, keys] lets it, and dropout."""
+    """Returns dropout of the softmax of scores [batch * heads, queries, keys], masked by pad_mask [batch, keys]."""
     scores = inputs.view(-1, heads, *inputs.shape[1:])
     mask = None if pad_mask is None else pad_mask[:, None, None]
     weights = F.softmax(masked(scores, mask, mask_additive), dim=-1).view(inputs.shape)

@@ -14,10 +14,10 @@ __all__ = ["SelfMultiheadAttn"]
 
 
 class SelfMultiheadAttn(MultiheadAttn):
-    """
-    Attention of a sequence [time, batch, embed_dim] to itself. The rows of in_proj_weight are those of q, k and v of
-    the first head, then of the second; separate_qkv_params: of each its own. mask_additive: key_padding_mask is added
-    to the scores.
+    """Self attention of a sequence [time, batch, embed_dim].
+
+    in_proj_weight has the rows of q, k and v of the first head, then of the second. separate_qkv_params: bool, one
+    parameter for each instead. mask_additive: bool, key_padding_mask is added to the scores.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SelfMultiheadAttn(MultiheadAttn):
         super().reset_parameters(in_proj_weight=math.sqrt(2), **gains)
 
     def _joined(self, kind: str) -> torch.Tensor | None:
-        """weight or bias of the projection, heads outside and q, k, v inside."""
+        """Returns the joined weight or bias of the projection, ordered by head, then q, k, v."""
         if not self.separate_qkv_params:
             whole: torch.Tensor | None = getattr(self, f"in_proj_{kind}")
             return whole
@@ -69,8 +69,8 @@ class SelfMultiheadAttn(MultiheadAttn):
         attn_mask: torch.Tensor | None = None,
         is_training: bool = True,
     ) -> tuple[torch.Tensor, None]:
-        """key and value are the query, whatever they are; need_weights means nothing. key_padding_mask [batch, time]
-        and attn_mask [time, time]: true where there is nothing to see."""
+        """Returns the attention. The query also serves as key and value, and need_weights is ignored. key_padding_mask
+        [batch, time] and attn_mask [time, time]: True masks an entry out."""
         if attn_mask is not None and self.mask_additive:
             raise ValueError("SelfMultiheadAttn: mask_additive is for key_padding_mask, not for attn_mask")
         mask = self._mask(key_padding_mask, attn_mask)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.contrib.optimizers: Apex moved its first fused optimizers and their FP16_Optimizer there. These are those of
-today. DistributedFusedAdam and DistributedFusedLAMB are in modules of their names."""
+"""apex.contrib.optimizers: the names of Apex's first fused optimizers and their FP16_Optimizer, with today's classes.
+DistributedFusedAdam and DistributedFusedLAMB are in modules of their names."""
 
 from libamp.torch.fp16_utils import FP16_Optimizer
 from libamp.torch.optimizers import FusedLAMB, FusedSGD

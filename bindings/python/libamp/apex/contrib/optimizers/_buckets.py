@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets of parameters, cut into one shard a rank: where each parameter lies, and what is sent."""
+"""Buckets of parameters, divided into one shard for each rank: layout and communication."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ _ALIGNMENT = 64  # elements that the length of a shard is a multiple of
 
 
 def memory_order(tensor: torch.Tensor) -> torch.Tensor:
-    """A view of all elements as they lie in memory."""
+    """Returns a view of all elements in the order of memory."""
     return tensor.detach().as_strided((tensor.numel(),), (1,))
 
 
 def shaped_like(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A view of `flat` that lies as the tensor does."""
+    """Returns a view of `flat` in the layout of the tensor."""
     return flat.as_strided(tensor.shape, tensor.stride())
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Has it no holes and no element twice? Then it has a memory order, channels_last too."""
+    """Returns True if the tensor has no gaps and no element twice. It then has a memory order, channels_last
+    included."""
     return torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
 def split(master: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """FP32 as bfloat16, ties away from zero, and the 16 bits that are left: their sum has the master's bits."""
+    """Returns FP32 as bfloat16, ties away from zero, and the 16 remaining bits. Their integer sum has the master's
+    bits."""
     bits = master.view(torch.int32)
     high = (bits + 0x8000) >> 16
     return high.to(torch.int16).view(torch.bfloat16), (bits - (high << 16)).to(torch.int16)
 
 
 def join(params: torch.Tensor, remainders: torch.Tensor) -> torch.Tensor:
-    """The master that was split."""
+    """Returns the master from its two parts."""
     return ((params.view(torch.int16).int() << 16) + remainders.int()).view(torch.float32)
 
 
@@ -49,13 +51,14 @@ def _bytes(flat: torch.Tensor) -> torch.Tensor:
 
 
 def _adds_by_itself(flat: torch.Tensor, group: Any) -> bool:
-    """Has the backend a reduce-scatter? gloo has none before PyTorch 2.7, and adds in no order that one can name."""
+    """Returns True if the backend has a reduce-scatter. gloo has none before PyTorch 2.7, and adds in no defined
+    order."""
     return flat.device.type != "cpu" and dist.get_backend(group) != "gloo"
 
 
 class Reduction:
-    """A reduce-scatter that is under way. Without one in the backend each rank sends every other its part, as many
-    bytes as a ring would, and adds what it gets in FP32, in the order of the ranks."""
+    """A running reduce-scatter. Without one in the backend each rank sends every other its part, as many bytes as a
+    ring would, and adds in FP32 in the order of the ranks."""
 
     def __init__(self, flat: torch.Tensor, group: Any, divisor: int) -> None:
         self.ranks, self.divisor, self.work = dist.get_world_size(group), divisor, None
@@ -73,7 +76,7 @@ class Reduction:
             self.work = dist.reduce_scatter_tensor(self.got, flat, group=group, async_op=True)
 
     def wait(self) -> torch.Tensor:
-        """This rank's part, FP32."""
+        """Returns this rank's part in FP32."""
         if self.work is not None:
             self.work.wait()
         first, *others = self.got.chunk(self.ranks if self.by_parts else 1)
@@ -84,7 +87,7 @@ class Reduction:
 
 
 class Gathering:
-    """An all-gather of shards that is under way."""
+    """A running all-gather of shards."""
 
     def __init__(self, shard: torch.Tensor, group: Any) -> None:
         ranks = dist.get_world_size(group)
@@ -102,7 +105,7 @@ class Gathering:
 
 
 class Kind(NamedTuple):
-    """What the parameters of a bucket share."""
+    """Properties that the parameters of a bucket share."""
 
     params: torch.dtype  # their own type
     state: torch.dtype
@@ -111,7 +114,7 @@ class Kind(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Elements of a parameter that are this rank's: where in the shard, and where in the parameter."""
+    """This rank's elements of a parameter: their place in the shard and in the parameter."""
 
     param: torch.Tensor
     shard: slice
@@ -119,11 +122,10 @@ class Span(NamedTuple):
 
 
 class Bucket:
-    """
-    Whole parameters behind each other, padded so that each rank's shard has the same length.
+    """Whole parameters in sequence, padded so that all shards have the same length.
 
-    masters: how FP32 values outlast a step: "stored", "remainders" (of bfloat16 parameters), or None: the parameters
-    are what there is.
+    masters: storage of FP32 values between steps: "stored", "remainders" (of bfloat16 parameters), or None for the
+    parameters themselves.
     """
 
     def __init__(self, kind: Kind, masters: str | None) -> None:
@@ -143,7 +145,7 @@ class Bucket:
 
     @torch.no_grad()
     def cut(self, ranks: int, rank: int, moments: Iterable[str]) -> None:
-        """No more parameters: the shard's state begins."""
+        """Closes the bucket for parameters and makes the state of the shard."""
         step = ranks * _ALIGNMENT
         self.closed, self.ranks, self.rank = True, ranks, rank
         self.shard_size = max(-(-self.filled // step), 1) * _ALIGNMENT
@@ -157,11 +159,11 @@ class Bucket:
 
     @property
     def own(self) -> slice:
-        """The shard in the bucket."""
+        """Returns the shard in the bucket."""
         return slice(self.rank * self.shard_size, (self.rank + 1) * self.shard_size)
 
     def spans(self, group: int | None = None) -> Iterator[Span]:
-        """This rank's part of each parameter that it has some of; group: of the optimizer's group of that number."""
+        """Returns this rank's part of each parameter. group: index, only parameters of this optimizer group."""
         first, last = self.own.start, self.own.stop
         for param, (its, begin) in self.params.items():
             low, high = max(begin, first), min(begin + param.numel(), last)
@@ -169,26 +171,26 @@ class Bucket:
                 yield Span(param, slice(low - first, high - first), slice(low - begin, high - begin))
 
     def trained(self, group: int) -> list[Span]:
-        """A parameter that was frozen stays as it is."""
+        """Returns the spans of parameters that are not frozen."""
         return [span for span in self.spans(group) if span.param.requires_grad]
 
     def pieces(self, flat: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each parameter, and its place in a tensor of the bucket's length, in the parameter's shape."""
+        """Returns each parameter and its view of a tensor of the bucket's length."""
         for param, (_, begin) in self.params.items():
             yield param, shaped_like(flat[begin : begin + param.numel()], param)
 
     def empty(self, dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of the bucket's length."""
+        """Returns a tensor of the bucket's length."""
         return torch.zeros(self.ranks * self.shard_size, dtype=dtype, device=self.device)
 
     # ---- gradients ----
 
     def expect(self) -> None:
-        """A backward begins."""
+        """Prepares for a backward."""
         self.waiting = {param for param in self.params if param.requires_grad}
 
     def collect(self, param: torch.Tensor) -> None:
-        """The gradient leaves the parameter."""
+        """Moves a gradient from its parameter to the bucket."""
         grad = param.grad
         self.waiting.discard(param)
         if grad is None:
@@ -204,12 +206,12 @@ class Bucket:
             self.collect(param)
 
     def send(self, group: Any, divisor: int) -> None:
-        """What is missing counts as zeros."""
+        """Sends the gradients. An absent one counts as zeros."""
         flat = self.empty(self.kind.grads_sent) if self.flat is None else self.flat
         self.flat, self.reduction = None, Reduction(flat, group, divisor)
 
     def finish(self, redundant: Any) -> None:
-        """Adds what was sent to the shard's gradients."""
+        """Adds the received sum to the shard's gradients."""
         if self.reduction is None:
             return
         result, self.reduction = self.reduction.wait(), None
@@ -230,7 +232,7 @@ class Bucket:
         return shard
 
     def masters(self) -> torch.Tensor:
-        """The shard's values in FP32; a step may write them, and then keeps them."""
+        """Returns the FP32 values of the shard, which a step may write and keep() stores."""
         if self.masters_kept == "stored":
             return self.state["param"].float()
         if self.masters_kept == "remainders":
@@ -247,6 +249,6 @@ class Bucket:
         return split(masters)[0] if self.masters_kept == "remainders" else masters.to(self.kind.params_sent)
 
     def put(self, flat: torch.Tensor) -> None:
-        """The parameters become what was gathered."""
+        """Copies the gathered values to the parameters."""
         for param, values in self.pieces(flat):
             param.copy_(values)

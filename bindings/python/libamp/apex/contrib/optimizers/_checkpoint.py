@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of a sharded optimizer: whole tensors for each parameter, or shards as they are."""
+"""Checkpoints of a sharded optimizer: whole tensors for each parameter, or the shards themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._buckets import Bucket, Gathering
 
 
 def _tensors(bucket: Bucket, moments: tuple[str, ...]) -> dict[str, torch.Tensor]:
-    """The shard's, by the names of a checkpoint."""
+    """Returns the tensors of the shard by their names in a checkpoint."""
     return {"param": bucket.masters(), **{name: bucket.state[name] for name in moments}}
 
 
@@ -34,7 +34,7 @@ def save_whole(optimizer: Any, groups: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _numbers(optimizer: Any, groups: list[dict[str, Any]]) -> dict[torch.Tensor, Any]:
-    """What a checkpoint calls each parameter."""
+    """Returns the number of each parameter in a checkpoint."""
     indices = (index for group in groups for index in group["params"])
     return dict(zip(optimizer.parameters(), indices, strict=True))
 
@@ -59,7 +59,7 @@ def load_whole(optimizer: Any, state_dict: dict[str, Any]) -> None:
 
 
 def _check(numbers: dict[torch.Tensor, Any], state: dict[Any, Any], optimizer: Any) -> None:
-    """Before anything is changed."""
+    """Checks the state before anything changes."""
     for param, index in numbers.items():
         for name in ("param", *optimizer._moments):
             saved = state.get(index, {}).get(name)
@@ -97,7 +97,7 @@ def save_shards(optimizer: Any, groups: list[dict[str, Any]], gather_on_root: bo
 
 
 def own_shards(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """This rank's, of what may be all ranks'."""
+    """Returns this rank's shards from a state that may have those of all ranks."""
     here = optimizer.distributed_rank, optimizer.distributed_size
     gathered = state_dict.get("gathered_states", ())
     if len(gathered) == here[1]:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-What DistributedFusedAdam and DistributedFusedLAMB share: ZeRO-2. Gradients are reduced to the rank that owns their
-shard while backward computes the next ones; state and masters are the shard's; parameters are gathered.
+"""Base of DistributedFusedAdam and DistributedFusedLAMB (ZeRO-2). Gradients are reduced to the rank that owns their
+shard while backward computes the next ones. State and masters belong to the shard. Parameters are gathered.
 
-All ranks send the same buckets in the same order, whatever gradients they have: each backward, or each step where
-gradients wait for it, sends all of them once.
+All ranks send the same buckets in the same order, whichever gradients they have. Each backward sends all of them once,
+or each step if gradients wait for it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
-    """Derived classes have a rule: _update, and _prepare before it."""
+    """Base class. A derived class defines its rule in _update, and _prepare before it."""
 
     _step_supports_amp_scaling = True  # torch's GradScaler hands itself to step
     _custom_amp_unscale_grads = True
@@ -76,7 +75,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             )
 
     def _join_groups(self, process_group: Any, distributed: Any, redundant: Any) -> None:
-        """The ranks are a grid: shards lie along one group, copies of them along the other."""
+        """Arranges the ranks as a grid: shards along one group, copies along the other."""
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError(f"{type(self).__name__} needs torch.distributed.init_process_group before it")
         self.process_group = dist.group.WORLD if process_group is None else process_group
@@ -115,7 +114,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._hooks += [on_gradient(param, hook) for param in params if param.requires_grad]
 
     def _agree_on(self, params: list[torch.Tensor]) -> None:
-        """All ranks raise what is wrong on any of them: nobody waits for one that has failed."""
+        """Raises on all ranks an error that any of them has, so that none waits for a failed one."""
         shapes = [(tuple(param.shape), str(param.dtype)) for param in params]
         told: list[Any] = [None] * self.process_group_size
         dist.all_gather_object(told, (self._refusal(params), shapes), group=self.process_group)
@@ -147,8 +146,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         grad_sync_dtype: torch.dtype | None = None,
         param_sync_dtype: torch.dtype | None = None,
     ) -> None:
-        """Puts parameters that have none yet into buckets. Without it all are at the first backward, the last ones
-        first. Every rank must call it alike."""
+        """Puts parameters into buckets. Without this call it happens at the first backward, last parameters first. All
+        ranks must call it with the same parameters."""
         if dtype not in (None, self.dtype):
             raise ValueError(f"{type(self).__name__}.init_params: dtype is {self.dtype} for all parameters")
         self._check_types(self.dtype, grad_sync_dtype or self.grad_sync_dtype)
@@ -162,7 +161,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._cut()
 
     def init_params_bucket(self, params: Iterable[torch.Tensor] | torch.Tensor, **types: Any) -> None:
-        """init_params of parameters that are sent together, and without others."""
+        """Puts these parameters into buckets without others."""
         self._cut()
         self.init_params(params, **types)
         self._cut()
@@ -209,12 +208,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @property
     def _waits(self) -> bool:
-        """Do gradients stay with the parameters until step? amp unscales and checks them there."""
+        """Returns True if gradients remain in the parameters until step, because amp unscales and checks them there."""
         return not self.greedy_grad_copy or hasattr(self, "_amp_stash")
 
     @torch.no_grad()
     def _arrive(self, param: torch.Tensor) -> None:
-        """A gradient has been accumulated."""
+        """Records an accumulated gradient."""
         if self._waits:
             return
         if param not in self._bucket_of:
@@ -253,7 +252,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def no_sync(self, greedy_grad_copy: bool = False) -> Iterator[None]:
-        """Gradients of these backwards are sent with the next one's, or at step."""
+        """Opens a block. Gradients of its backwards are sent with the next backward or at step."""
         before = self.greedy_grad_copy, self.overlap_grad_sync
         self.greedy_grad_copy, self.overlap_grad_sync = greedy_grad_copy, False
         try:
@@ -263,7 +262,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def grad_sync(self) -> None:
-        """Waits until the shard's gradients are the sum or mean of all ranks'."""
+        """Waits until the shard's gradients are the sum or mean of all ranks."""
         self.init_params()
         if self._in_backward:  # and that failed
             self._end_backward()
@@ -275,10 +274,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._finish()
 
     def param_sync(self) -> None:
-        """Parameters are whole after each step."""
+        """Does nothing: parameters are whole after each step."""
 
     def _norm(self, parameters: Iterable[torch.Tensor] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """The norm of gradients as they were reduced, and whether some are not finite; the same on all ranks."""
+        """Returns the norm of the reduced gradients, and whether some are not finite. All ranks get the same."""
         self.grad_sync()
         chosen = None if parameters is None else set(parameters)
         if chosen is not None and not chosen <= self._bucket_of.keys():
@@ -307,7 +306,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def grad_norm(
         self, parameters: Iterable[torch.Tensor] | None = None, norm_type: float = 2.0, force: bool = False
     ) -> torch.Tensor:
-        """Of all gradients together, or of some parameters'. force is taken and means nothing."""
+        """Returns the norm of all gradients, or of those of some parameters. force is ignored."""
         if float(norm_type) != 2.0:
             raise ValueError(f"{type(self).__name__}: norm_type is 2, and {norm_type} was given")
         return self._norm(parameters)[0] * self._grad_scale
@@ -316,7 +315,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def clip_grad_norm(
         self, max_norm: float, parameters: Iterable[torch.Tensor] | None = None, norm_type: float = 2.0
     ) -> torch.Tensor:
-        """The step will bring gradients down to max_norm. Returns the norm that they had."""
+        """Makes the step limit the norm of the gradients to max_norm. Returns the norm before."""
         if not max_norm > 0:
             raise ValueError(f"{type(self).__name__}: max_norm must be above 0, and is {max_norm}")
         norm = self.grad_norm(parameters, norm_type)
@@ -329,7 +328,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def unscale_grads(
         self, inv_scale: torch.Tensor | None = None, *unused: Any, grad_scaler: Any = None
     ) -> dict[torch.device, torch.Tensor]:
-        """What `scaler.unscale_(optimizer)` is for others; with inv_scale by hand."""
+        """Unscales the gradients, as `scaler.unscale_(optimizer)` does for other optimizers. inv_scale: factor by
+        hand."""
         state = None
         if grad_scaler is not None and grad_scaler.is_enabled():
             if inv_scale is not None:
@@ -364,7 +364,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, grad_scaler: Any = None) -> Any:
-        """Uses the gradients up. grad_scaler: an enabled one unscales, and skips for all ranks or for none."""
+        """Steps and consumes the gradients. grad_scaler: if enabled, it unscales and skips on all ranks or none."""
         loss = loss_of(closure)
         self.grad_sync()
         if not self._overflowed(grad_scaler):
@@ -386,14 +386,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 done.put(gathering.wait())
 
     def _prepare(self) -> None:
-        """Before the first bucket's update."""
+        """Runs before the update of the first bucket."""
 
     def _update(self, bucket: Bucket, masters: torch.Tensor) -> None:
-        """A step of the shard, in place."""
+        """Steps the shard in place."""
         raise NotImplementedError
 
     def _factor(self, bucket: Bucket) -> torch.Tensor:
-        """What the kernels multiply gradients by."""
+        """Returns the factor by which the kernels multiply gradients."""
         return torch.as_tensor(self._grad_scale, dtype=torch.float32, device=bucket.device).reshape(1)
 
     # ---- checkpoints ----
@@ -401,9 +401,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def state_dict(
         self, *, state_dict_format: int | None = None, gather_on_root: bool = True
     ) -> dict[str, Any] | None:
-        """
-        All ranks must call it. Format 2, the default: whole tensors for each parameter, on every rank, for any number
-        of ranks to load. Format 1: shards, which as many ranks load; the first rank gets those of all, or each its own.
+        """Returns the state. All ranks must call it.
+
+        Format 2, the default, has whole tensors for each parameter on every rank. Any number of ranks can load it.
+        Format 1 has shards for the same number of ranks: rank 0 gets all of them, or each rank its own.
         """
         if state_dict_format not in (None, 1, 2):
             raise ValueError(f"{type(self).__name__}.state_dict: there are formats 1 and 2, not {state_dict_format}")
@@ -413,7 +414,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return _checkpoint.save_whole(self, groups)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Either format; parameters become the masters, rounded. All ranks must call it."""
+        """Loads a state of either format. Parameters become the rounded masters. All ranks must call it."""
         if "gathered_states" in state_dict or state_dict.get("format") == 1:
             state_dict = _checkpoint.own_shards(self, state_dict)
             super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})

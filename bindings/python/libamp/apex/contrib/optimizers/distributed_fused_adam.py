@@ -17,17 +17,16 @@ __all__ = ["DistributedFusedAdam"]
 
 
 class DistributedFusedAdam(ShardedOptimizer):
-    """
-    FusedAdam whose state, masters and reduced gradients are cut up between ranks (ZeRO-2), on any device that the
-    process group can talk about. Parameters become rank 0's at once.
+    """FusedAdam with state, masters and reduced gradients divided between ranks (ZeRO-2), on any device that the
+    process group supports. Parameters become those of rank 0.
 
-    dtype: of state and masters; a step computes in FP32. grad_sync_dtype, param_sync_dtype: what is sent; without the
-    latter parameters are sent in their own type. process_group: all ranks, distributed_process_group x
-    redundant_process_group: shards lie along the first, copies of them along the second. average_grad_sync: mean, or
-    sum. overlap_grad_sync: buckets of bucket_cap_mb are sent during backward. pipeline_size: buckets that are gathered
-    at a time. store_params: masters of 16-bit parameters; store_param_remainders in place of it: the 16 bits that
-    bfloat16 parameters lack. device: where parameters lie, which is known without it. overlap_param_sync,
-    contiguous_param_buffer and contiguous_grad_buffer are taken and mean nothing.
+    dtype: of state and masters. A step computes in FP32. grad_sync_dtype, param_sync_dtype: types of the messages, by
+    default parameters are sent in their own. process_group: all ranks, distributed_process_group x
+    redundant_process_group. Shards lie along the first, copies along the second. average_grad_sync: mean instead of
+    sum. overlap_grad_sync: send buckets of bucket_cap_mb MiB during backward. pipeline_size: number of buckets gathered
+    at a time. store_params: store masters of 16-bit parameters. store_param_remainders: store the 16 bits that bfloat16
+    parameters lack instead. device: that of the parameters, optional. overlap_param_sync, contiguous_param_buffer and
+    contiguous_grad_buffer are ignored.
     """
 
     def __init__(

@@ -18,15 +18,14 @@ __all__ = ["DistributedFusedLAMB"]
 
 
 class DistributedFusedLAMB(ShardedOptimizer):
-    """
-    FusedLAMB whose state, masters and reduced gradients are cut up between ranks (ZeRO-2), on any device. The norms of
-    parameters and updates are summed in double over the shards. Parameters become rank 0's at once.
+    """FusedLAMB with state, masters and reduced gradients divided between ranks (ZeRO-2), on any device. Norms of
+    parameters and updates are summed in double over the shards. Parameters become those of rank 0.
 
-    dwu_group_size: neighbouring ranks that share the shards, between which copies are kept in step; 0: the GPUs of this
-    machine, or all ranks. overlap_reductions: gradients are sent during backward. Gradients are divided by
-    `set_global_scale`'s number, or by the scale of the scaler that step gets. Other arguments that begin with dwu_,
+    dwu_group_size: number of neighbouring ranks that share the shards. Other groups hold copies. 0 means the GPUs of
+    this machine, or all ranks. overlap_reductions: send gradients during backward. Gradients are divided by the number
+    of `set_global_scale`, or by the scale of the scaler that step receives. Other arguments that begin with dwu_, and
     full_ar, fused_norm, fuse_scale, verbose, set_param_views_to_flat_buffer, param_order and nccl_allgather_channels
-    are taken and mean nothing.
+    are ignored.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class DistributedFusedLAMB(ShardedOptimizer):
 
     @property
     def L2_grad_norm(self) -> torch.Tensor:
-        """Of gradients as they were reduced, the scale in them."""
+        """Returns the norm of the reduced gradients, which includes the scale."""
         return self._norm()[0]
 
     @property
@@ -106,14 +105,14 @@ class DistributedFusedLAMB(ShardedOptimizer):
         self.init_params()
 
     def _lazy_init_stage2(self) -> None:
-        """Nothing is left to do after the first backward."""
+        """Does nothing after the first backward."""
 
     def set_is_accumulation_step(self, is_accumulation_step: bool) -> None:
-        """True: gradients wait for a backward of a step that is none."""
+        """Sets whether gradients wait for the backward of a later step."""
         self.greedy_grad_copy = not is_accumulation_step
 
     def set_last_step(self, last_step: bool) -> None:
-        """Gradients that are missing count as zeros in every step."""
+        """Does nothing: absent gradients count as zeros in every step."""
 
     def complete_reductions(self) -> None:
         self.grad_sync()
@@ -128,11 +127,11 @@ class DistributedFusedLAMB(ShardedOptimizer):
         return super().step(closure, grad_scaler)
 
     def _overflowed(self, grad_scaler: Any) -> bool:
-        """A step skips by itself, too."""
+        """Returns True if the step skips, also without a scaler."""
         return super()._overflowed(grad_scaler) or bool(self._norm()[1])
 
     def _prepare(self) -> None:
-        """Gradients become updates; then, for each parameter, how far it follows its update."""
+        """Turns gradients into updates, then computes the factor of each parameter's update."""
         numbers = {param: i for i, param in enumerate(self._bucket_of)}
         device = next(iter(numbers)).device
         squares = torch.zeros(2, len(numbers), dtype=torch.float64, device=device)
@@ -148,13 +147,13 @@ class DistributedFusedLAMB(ShardedOptimizer):
         self._ratios = dict(zip(numbers, ratios.unbind(), strict=True))
 
     def _clipped(self, group: dict[str, Any]) -> Any:
-        """What gradients are multiplied by."""
+        """Returns the factor of the gradients."""
         limit = group["max_grad_norm"]
         norm = self._norm()[0] * self._grad_scale
         return self._grad_scale * (torch.clamp(limit / (norm + 1e-6), max=1.0) if limit else 1.0)
 
     def _to_update(self, bucket: Bucket, shard: slice, p: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
-        """Adam's, in the gradient's place."""
+        """Computes Adam's update in place of the gradient."""
         m, v = (bucket.state[name][shard] for name in self._moments)
         g = bucket.grads[shard].mul_(self._clipped(group))  # type: ignore[index]
         beta1, beta2 = group["betas"]
@@ -179,7 +178,7 @@ class DistributedFusedLAMB(ShardedOptimizer):
 
 
 def _grid(size: int) -> tuple[Any, Any]:
-    """Groups of neighbours, which share the shards, and of those that hold the same one."""
+    """Returns the groups of neighbours, which share the shards, and the groups with the same shard."""
     if not dist.is_available() or not dist.is_initialized():
         return None, None  # an error that comes
     world, rank = dist.get_world_size(), dist.get_rank()
@@ -194,6 +193,6 @@ def _grid(size: int) -> tuple[Any, Any]:
 
 
 def _own_group(all_members: list[list[int]], rank: int) -> Any:
-    """Every rank makes every group, as torch wants it."""
+    """Returns this rank's group. Every rank makes every group, as torch requires."""
     made = [(members, dist.new_group(members)) for members in all_members]
     return next(group for members, group in made if rank in members)

@@ -11,8 +11,8 @@ __all__ = ["FusedAdam"]
 
 
 class FusedAdam(optimizers.FusedAdam):
-    """Today's FusedAdam with the arguments of Apex's first one, in their order. use_mt and amp_scale_adjustment mean
-    nothing: all tensors are stepped in one call, and amp hands over gradients that are unscaled."""
+    """Today's FusedAdam with the arguments of Apex's first one, in their order. use_mt and amp_scale_adjustment are
+    ignored: one call steps all tensors, and amp passes unscaled gradients."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.contrib.xentropy: cross entropy that keeps the logits for backward, and nothing else of their size."""
+"""apex.contrib.xentropy: cross entropy that saves only the logits for backward."""
 
 from .softmax_xentropy import SoftmaxCrossEntropyLoss
 

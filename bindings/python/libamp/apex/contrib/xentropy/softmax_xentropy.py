@@ -9,8 +9,8 @@ from ... import xentropy_cuda
 
 
 class SoftmaxCrossEntropyLoss(torch.autograd.Function):
-    """apply(logits, labels, smoothing, padding_idx, half_to_float): a loss for each label, in FP32; 0 where the label
-    is padding_idx, which need not be a class."""
+    """Computes a loss for each label: apply(logits, labels, smoothing, padding_idx, half_to_float). Losses are FP32,
+    and 0 where the label is padding_idx, which need not be a class."""
 
     @staticmethod
     def forward(
