@@ -14,7 +14,8 @@ _WORDS = re.compile(r"cuda|nvidia|nccl|\bgpu|\bcpu\b", re.IGNORECASE)
 
 
 def _is_about_gpu(error: BaseException) -> bool:
-    """Checks the text of the error, or the line that raised it: `assert torch.cuda.is_available()` has no text."""
+    """Returns True by the text of the error, or by the line that raised it: `assert torch.cuda.is_available()` has no
+    text."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     return any(_WORDS.search(text) for text in (str(error), *(frame.line or "" for frame in last)))
 

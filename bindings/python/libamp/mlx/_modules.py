@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models whose parameters have a level's types, and what happens around the calls of their modules. MLX has no hooks: a
-module that needs one gets a class of its own, derived from its class and of the same name."""
+"""Models with the types of a level, and wrappers around the calls of their modules. MLX has no hooks, so a module that
+needs one gets its own class, derived from its class and with the same name."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def _around(around: Around, forward: Forward) -> Forward:
 
 
 def hook(module: nn.Module, around: Around) -> None:
-    """The last one given is the outermost."""
+    """Adds a wrapper. The last one is the outermost."""
     if not hasattr(type(module), "_libamp_class"):
         module.__class__ = _hooked(type(module))
     object.__setattr__(module, "_libamp_around", (*module.__dict__.get("_libamp_around", ()), around))
@@ -64,7 +64,8 @@ def cast_all(tree: Any, dtype: mx.Dtype) -> Any:
 
 
 def casts_inputs(dtype: mx.Dtype) -> Around:
-    """What the module is given has the type of the parameters below it, or MLX would compute in the wider one."""
+    """Returns a wrapper that casts the inputs of a module to the type of its parameters. MLX would compute in the wider
+    type."""
 
     def around(forward: Forward, *args: Any, **kwargs: Any) -> Any:
         return forward(*cast_all(args, dtype), **cast_all(kwargs, dtype))
@@ -80,7 +81,7 @@ def casts_outputs(dtype: mx.Dtype) -> Around:
 
 
 def in_fp32(forward: Forward, x: mx.array) -> mx.array:
-    """A batch norm: statistics in FP32, the result in the type that came."""
+    """Runs a batch norm with statistics in FP32. The result has the type of the input."""
     return forward(cast(x, mx.float32)).astype(x.dtype)
 
 
@@ -89,12 +90,12 @@ def is_floating(value: Any) -> bool:
 
 
 def nested(arrays: Arrays) -> Any:
-    """By path -> a tree."""
+    """Returns a tree from arrays by path."""
     return tree_unflatten(list(arrays.items())) if arrays else {}
 
 
 class TypedModel:
-    """A model, and the types that a level's settings give its parameters."""
+    """A model, and the types of its parameters under a level's settings."""
 
     def __init__(self, model: nn.Module, settings: dict[str, Any], casts_calls: bool) -> None:
         self.model = model
@@ -117,7 +118,7 @@ class TypedModel:
         return isinstance(module, nn.BatchNorm) and self._norms_in_fp32
 
     def _wanted(self) -> dict[str, mx.Dtype]:
-        """What is frozen and not FP32 is somebody's choice."""
+        """Returns the wanted types. A frozen parameter that is not FP32 keeps its type."""
         trained = self.trainable()
         types: dict[str, mx.Dtype] = {}
         for place, module in self.model.named_modules():
@@ -128,14 +129,14 @@ class TypedModel:
         return types
 
     def strange(self, values: Arrays) -> list[str]:
-        """Which have another type than they should."""
+        """Returns the paths with another type than wanted."""
         return [path for path, dtype in self.types.items() if values[path].dtype != dtype]
 
     def retype(self, values: Arrays) -> None:
         self.model.update(nested({path: values[path].astype(self.types[path]) for path in self.strange(values)}))
 
     def hook(self, around: Around) -> None:
-        """And `around` around it all."""
+        """Adds the wrappers, and `around` outside of all."""
         low = self.type if self.type and self.type != mx.float32 else None
         for module in self.model.modules():
             if self._is_norm(module):
@@ -147,7 +148,7 @@ class TypedModel:
         hook(self.model, around)
 
     def end(self, values: Arrays) -> None:
-        """As it was, with these values."""
+        """Restores the model, with these values."""
         self.model.update(nested({path: values[path].astype(dtype) for path, dtype in self._original.items()}))
         for module in self.model.modules():
             unhook(module)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of MLX that ask the library what types their arguments are to have, while a policy holds.
+"""Functions of MLX that cast their arguments by the library's rulings while a policy holds.
 
-MLX has no dispatcher, but its layers and scripts find functions by name at each call (`mx.addmm`, `x @ y`): so
-functions, and methods of mx.array, are replaced where they are found, and put back by `restore`. Which of them the
-library decides: those whose name is in its cast lists. What is promoted there MLX promotes itself.
+MLX has no dispatcher, but its layers and scripts find functions by name at each call (`mx.addmm`, `x @ y`). So
+functions and methods of mx.array are replaced where they are found, and restored by `restore`. They are those in the
+library's cast lists. MLX itself promotes the types of promote functions.
 """
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _policy: contextvars.ContextVar[Policy | Literal[False] | None] = contextvars.Co
 
 
 class Policy:
-    """A level's decisions, remembered: they depend on the op and on the types alone."""
+    """Cached rulings of a level, which depend only on op and types."""
 
     def __init__(self, level: str, settings: dict[str, Any]) -> None:
         self._core = _core.Policy(level, settings)
@@ -71,7 +71,7 @@ class Policy:
 
 @contextlib.contextmanager
 def policy_holds(policy: Policy | Literal[False] | None) -> Iterator[None]:
-    """On this thread, in this block, and in no block inside of one where casts are disabled."""
+    """Opens a block in which a policy holds on this thread, except in inner blocks with disabled casts."""
     token = _policy.set(False if _policy.get() is False else policy)
     try:
         yield
@@ -80,12 +80,13 @@ def policy_holds(policy: Policy | Literal[False] | None) -> Iterator[None]:
 
 
 def cast(value: Any, dtype: mx.Dtype) -> Any:
-    """A floating array in that type; anything else as it is."""
+    """Returns a floating array in that type, anything else unchanged."""
     return value.astype(dtype) if isinstance(value, mx.array) and value.dtype in _NAMES else value
 
 
 def asks(original: Callable[..., Any], op: str | Callable[..., str], op_class: int = 0, whole: bool = False) -> Any:
-    """`original`, with its arguments cast as the policy says. op: its name in the lists, or what says it of a call."""
+    """Returns `original` with its arguments cast by the policy. op: its name in the lists, or a function that returns
+    it for a call."""
 
     @functools.wraps(original)
     def asking(*args: Any, **kwargs: Any) -> Any:
@@ -110,7 +111,7 @@ def _cross_entropy_of(_x: Any, _y: Any, _weights: Any = None, with_logits: bool 
 
 
 def _listed() -> set[str]:
-    """Names that a list casts."""
+    """Returns the names that a list casts."""
     decided = (LOWER, FP32, BANNED)
     return {name for name, _, fp16, bf16 in _core.list_ops(0) if fp16 in decided or bf16 in decided}
 
@@ -131,7 +132,7 @@ def _own(module: Any) -> list[str]:
 
 
 def _functions() -> Iterator[tuple[Any, str, Any]]:
-    """(owner, name, what takes the place of what is there)."""
+    """Yields (owner, name, replacement)."""
     listed = _listed()
     for owner, prefix in ((mx, ""), (mx.array, ""), (mx.fast, ""), (mx.linalg, "linalg_"), (mx.fft, "fft_")):
         yield from _members(owner, prefix, listed)
@@ -145,7 +146,7 @@ def _functions() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _holders() -> Iterator[dict[str, Any]]:
-    """Where functions may have been imported to, as by `from mlx.core import matmul`."""
+    """Yields modules that may have imported functions, as by `from mlx.core import matmul`."""
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", None)
         if isinstance(names, dict):
@@ -153,7 +154,7 @@ def _holders() -> Iterator[dict[str, Any]]:
 
 
 def _cells() -> Iterator[CellType]:
-    """Where nn.Softmax and its like keep their function."""
+    """Yields the cells in which nn.Softmax and others have their function."""
     for value in vars(nn.layers.activations).values():
         if isinstance(value, type) and issubclass(value, nn.Module):
             yield from getattr(value.__call__, "__closure__", None) or ()
@@ -169,7 +170,7 @@ def _replace(holder: Any, name: str, value: Any) -> None:
 
 
 def patch() -> None:
-    """Unless it was done."""
+    """Patches the functions, once."""
     if _undo:
         return
     found: dict[int, Any] = {}
@@ -197,7 +198,7 @@ def restore() -> None:
 
 
 def register(module: Any, name: str, op_class: int) -> None:
-    """That function belongs to this class, whatever the lists say, until `unregister`."""
+    """Sets the class of a function, over the lists, until `unregister`."""
     if not callable(getattr(module, name, None)):
         raise ArgumentError(f"{module!r} has no function {name!r} to register")
     if _undo:

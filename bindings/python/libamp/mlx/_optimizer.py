@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An optimizer's update: on FP32 masters, and skipped where the gradients say so. Skipped or not, the same arrays are
-made: the answer is an array that nobody has looked at yet."""
+"""An optimizer's update: on FP32 masters, and skipped if the gradients say so. Both cases make the same arrays, because
+the decision is an array that is not evaluated."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def _copied(tree: Any) -> Any:
 
 
 def _choose(step: mx.array, state: Any, before: Any) -> None:
-    """state, in place: each array as it is if `step`, else as it was before."""
+    """Updates state in place: each array remains new if `step`, else becomes the old one."""
     for key in list(state) if isinstance(state, dict) else range(len(state)):
         if isinstance(state, dict) and key not in before:
             continue  # made by this update: as good as none
@@ -30,13 +30,12 @@ def _choose(step: mx.array, state: Any, before: Any) -> None:
 
 
 def follow(master: mx.array, param: mx.array) -> mx.array:
-    """The master, but where the parameter is not its rounded value: there somebody has written, and the master has
-    what was written."""
+    """Returns the master, or the written value where the parameter differs from the rounded master."""
     return mx.where(master.astype(param.dtype) == param, master, param.astype(mx.float32))
 
 
 def _updated(optimizer: Any, apply: Callable[..., Any], step: mx.array | None, grads: Any, params: Any) -> Any:
-    """What the optimizer makes of them; its state moves only if it steps."""
+    """Returns the optimizer's results. Its state changes only if it steps."""
     if not optimizer._initialized:
         optimizer.init(grads)
     before = _copied(optimizer.state) if step is not None else None
@@ -48,7 +47,7 @@ def _updated(optimizer: Any, apply: Callable[..., Any], step: mx.array | None, g
 
 
 class Updates:
-    """Takes the place of an optimizer's apply_gradients and init."""
+    """Replaces apply_gradients and init of an optimizer."""
 
     def __init__(self, session: Any, optimizer: Any) -> None:
         self.session, self.optimizer = session, optimizer
@@ -61,7 +60,7 @@ class Updates:
         self.optimizer.state.pop(KEY, None)
 
     def init(self, parameters: Any) -> None:
-        """States of what has a master are the master's: FP32."""
+        """Initializes states. Those of parameters with masters are FP32."""
         self._init(self.session.widened(parameters))
 
     def apply_gradients(self, gradients: Any, parameters: Any) -> Any:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss scale as arrays. The rule is the library's (docs/guide/loss-scaling.md), bit for bit, written so that
-nothing is evaluated: each branch is a `where`, and a bracket's answer is an array like any other."""
+"""The loss scale as arrays. The rule is the library's (docs/guide/loss-scaling.md), bit for bit, without evaluation:
+each branch is a `where`, and the result of a bracket is an array."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,7 +18,7 @@ _STANDS = {"apex": False, "megatron": False, "torch": True, "jmp": True}
 
 
 def _number(name: str, value: float) -> float:
-    """MLX multiplies in FP32, the library in double: with factors of FP32 the results are the same."""
+    """Checks a factor. MLX multiplies in FP32, the library in double: FP32 factors give equal results."""
     nearest = mx.array(value, mx.float32).item()
     if nearest != value:
         raise ArgumentError(f"{name} is {value!r}, which FP32 does not hold: the nearest that it does is {nearest!r}")
@@ -26,7 +26,7 @@ def _number(name: str, value: float) -> float:
 
 
 class Scaler:
-    """A rule. What it works on, a State, belongs to the caller, and to checkpoints."""
+    """A rule. Its State belongs to the caller and to checkpoints."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         mode = settings["scaler"]
@@ -43,11 +43,11 @@ class Scaler:
 
     @property
     def idle(self) -> bool:
-        """The scale is 1 and stays 1: nothing is scaled, looked at or skipped."""
+        """Returns True if the scale is always 1: nothing is scaled, checked or skipped."""
         return not self.dynamic and self.first == 1.0
 
     def state(self) -> State:
-        """As a training begins."""
+        """Returns the initial state."""
         return {
             "scale": mx.array(self.first, mx.float32),
             "unskipped": mx.array(0, mx.uint32),
@@ -59,7 +59,7 @@ class Scaler:
         }
 
     def update(self, state: State, finite: mx.array, first_nonfinite: mx.array) -> None:
-        """A bracket has ended: state becomes the next one's. first_nonfinite: the gradient, if not all are finite."""
+        """Updates the state after a bracket. first_nonfinite: index of the first gradient that is not finite."""
         one, none = mx.array(1, mx.uint32), mx.array(0, mx.uint32)
         state["brackets"] = state["brackets"] + one
         state["skipped"] = state["skipped"] + mx.where(finite, none, one)
@@ -92,10 +92,11 @@ class Scaler:
 
 
 def unscale(state: State, grads: list[mx.array]) -> tuple[list[mx.array], mx.array, mx.array]:
-    """The gradients in FP32 without the scale, all of them NaN if one is not finite; are they finite; which is not.
+    """Returns the unscaled gradients in FP32, all NaN if one is not finite, whether they are finite, and the first that
+    is not.
 
-    That NaN is the decision to skip: it goes wherever the gradients go, through sums, clipping, averages over ranks
-    and out of compiled functions, and the optimizer need but look at one element.
+    The NaN is the decision to skip. It follows the gradients through sums, clipping, averages over ranks and compiled
+    functions, and the optimizer reads only one element.
     """
     scale = state["scale"]
     wide = [grad.astype(mx.float32) for grad in grads]
@@ -107,6 +108,6 @@ def unscale(state: State, grads: list[mx.array]) -> tuple[list[mx.array], mx.arr
 
 
 def is_step(grads: list[mx.array]) -> mx.array:
-    """Are these gradients to be used? Of those that unscale refused every element is NaN."""
+    """Returns whether to use these gradients. In gradients that unscale refused every element is NaN."""
     firsts = [grad.reshape(-1)[:1].astype(mx.float32) for grad in grads[:1]]
     return mx.isfinite(firsts[0]).all()

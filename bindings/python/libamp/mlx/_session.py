@@ -70,7 +70,7 @@ class Session:
             return forward(*args, **kwargs)
 
     def settle(self) -> None:
-        """Weights that were loaded since in another type: their values are the masters', and they get theirs again."""
+        """Handles weights loaded in another type: their values become the masters', and they are cast again."""
         values = self.typed.parameters() if self.typed.types else {}
         loaded = self.typed.strange(values)
         if loaded:
@@ -95,7 +95,7 @@ class Session:
         self.optimizers[0].state[KEY] = state
 
     def _state(self) -> dict[str, Any]:
-        """Also where a script gave the optimizer a state that knows of none: then training begins here."""
+        """Returns the state in the optimizer. If a script gave it a state without one, training begins here."""
         if KEY not in self.optimizers[0].state:
             self._begin(self.typed.parameters())
         state: dict[str, Any] = self.optimizers[0].state[KEY]
@@ -109,7 +109,7 @@ class Session:
         return dict(tree_flatten(self._state().get("masters", {}))) if self._has_masters else {}
 
     def masters(self, params: Any) -> Arrays:
-        """Of these; of what was frozen until now, new ones."""
+        """Returns the masters of these parameters, new ones for those that were frozen until now."""
         if not self._has_masters:
             return {}
         known = self._masters()
@@ -121,7 +121,7 @@ class Session:
             self._state()["masters"] = nested({**self._masters(), **masters})
 
     def widened(self, tree: Any) -> Any:
-        """What belongs to parameters with masters in FP32."""
+        """Returns the tree with values of parameters with masters in FP32."""
         if not self._has_masters:
             return tree
         return tree_map_with_path(
@@ -226,7 +226,7 @@ class Session:
         return self.names[number] if 0 <= number < len(self.names) else f"number {number}"
 
     def end(self) -> None:
-        """Everything as it was, with what was trained."""
+        """Restores everything, with the trained values."""
         self.typed.end(dict(tree_flatten(self.fp32_parameters())))
         self.model.__dict__.pop("_libamp_session", None)
         for update in self.updates:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backward of scaled_dot_product_attention on the CPU in 16 bits, in the place of torch's while a session needs it.
+"""Backward of scaled_dot_product_attention on the CPU in 16 bits. It replaces torch's while a session needs it.
 
-torch's works on blocks of 32 queries, in products so small that their preparation takes longer than they do. Here the
-products are batches of whole heads, as many at a time as have their scores in a core's cache. Scores, probabilities and
-their gradients are FP32, from what forward left: the logarithms of the sums. With long sequences torch's blocks have
-enough to do, and are left to it.
+torch works on blocks of 32 queries, in products so small that their preparation takes longer than the products. Here a
+product is a batch of whole heads, as many as have their scores in the cache of a core. Scores, probabilities and their
+gradients are FP32, from the logarithms of the sums that forward saved. For long sequences torch's blocks are large
+enough, and its backward is used.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _torchs: Any = None  # the kernel that stood there
 
 
 def serve(session: Any) -> None:
-    """As long as this session is in force, or another one that is served."""
+    """Replaces the backward as long as this session, or another one that needs it, is in force."""
     global _library, _torchs
     # Until torch 2.9 a kernel that is replaced cannot be called for what is left to it.
     casts = session.resolved["patch_ops"] or session.resolved["cast_model_type"] in ("float16", "bfloat16")
@@ -78,7 +78,7 @@ def _backward(
 
 
 def _added(query: torch.Tensor, key: torch.Tensor, is_causal: bool, mask: torch.Tensor | None) -> torch.Tensor | None:
-    """What is added to the scores, as a view for each head."""
+    """Returns the mask to add to the scores, as a view for each head."""
     shape = *query.shape[:3], key.shape[2]
     if is_causal:
         mask = torch.full(shape[2:], -torch.inf).triu_(1)
@@ -90,7 +90,7 @@ def _heads(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _product_type(low: torch.dtype) -> torch.dtype:
-    """CPUs have no products in float16 that torch uses, and not all have those in bfloat16."""
+    """Returns the type of products. CPUs have no float16 products that torch uses, and not all have bfloat16 ones."""
     quick = low is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return low if quick else torch.float32
 
@@ -119,12 +119,13 @@ def _gradients(
 
 
 def _laid_out(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """As torch's kernel lays its results out, whatever its inputs': what inductor compiled relies on it."""
+    """Returns the result in the layout of torch's kernel, on which compiled code of inductor relies."""
     return torch.empty_permuted(like.shape, (0, 2, 1, 3), dtype=like.dtype).copy_(made.view(like.shape))
 
 
 def _some_heads(given: list[torch.Tensor], mask: torch.Tensor | None, scale: float, made: list[torch.Tensor]) -> None:
-    """With P the probabilities: dP = dO V^T, dS = P (dP - sum(dO O)), dQ = dS K, dK = dS^T Q, dV = P^T dO."""
+    """Computes the gradients of some heads. P are the probabilities: dP = dO V^T, dS = P (dP - sum(dO O)), dQ = dS K,
+    dK = dS^T Q, dV = P^T dO."""
     query, key, value, grad, out, logsumexp = given
     low, wide_grad = made[0].dtype, grad.float()
     p = torch.bmm(query.float().mul_(scale), key.float().mT)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules for torch.autocast that authors of kernels write beside them, at O1 and O4.
+"""Applies rules for torch.autocast that authors of kernels provide, at O1 and O4.
 
-`custom_fwd` and `custom_bwd` ask torch whether autocast is on. A decorated function holds the author's own function in
-a closure cell; while a context patches, that cell holds one which asks the policy instead. The class may have been made
-before libamp was imported: the decorated functions are found through the subclasses of autograd.Function.
+`custom_fwd` and `custom_bwd` check whether autocast is on. A decorated function has the author's function in a closure
+cell. While a context patches, that cell has a function that uses the policy instead. The class may predate the import
+of libamp, so decorated functions are found through the subclasses of autograd.Function.
 
-`torch.library.register_autocast` adds a kernel under the dispatch key of autocast. torch.autocast is on around the call
-of such an op alone, and the op's own code runs without casts, as it does under autocast.
+`torch.library.register_autocast` adds a kernel under the dispatch key of autocast. torch.autocast is on only around the
+call of such an op, and the op's own code runs without casts, as under autocast.
 """
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _nested_code(function: Any, name: str) -> Iterator[types.CodeType]:
 
 
 def _codes(decorator: str, inner: str) -> frozenset[types.CodeType]:
-    """The code of the functions that a decorator makes. Before torch 2.4 torch.cuda.amp has one of its own."""
+    """Returns the code of the functions that a decorator makes. Before torch 2.4 torch.cuda.amp has its own."""
     homes = (torch.amp.autocast_mode, torch.cuda.amp.autocast_mode)
     makers = [getattr(home, decorator) for home in homes if hasattr(home, decorator)]
     return frozenset(code for maker in makers for code in _nested_code(maker, inner))
@@ -62,8 +62,8 @@ def _has_tensor_on(value: Any, device: str) -> bool:
 
 
 def _make_forward(own: Any, device: str | None, dtype: torch.dtype | None, cast: Any) -> Callable[..., Any]:
-    """What custom_fwd's function calls in the place of `own`. An annotation for another device than that of the
-    arguments means nothing, as under autocast."""
+    """Returns the function for custom_fwd to call instead of `own`. An annotation for another device than that of the
+    arguments has no effect, as under autocast."""
     kind = () if device is None else (device,)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -85,7 +85,7 @@ def _make_forward(own: Any, device: str | None, dtype: torch.dtype | None, cast:
 
 
 def _make_backward(own: Any) -> Callable[..., Any]:
-    """What custom_bwd's function calls: `own` with the policy of its forward."""
+    """Returns the function for custom_bwd to call: `own` with the policy of its forward."""
 
     def backward(*args: Any, **kwargs: Any) -> Any:
         scope = () if is_compiling() else getattr(args[0], "_libamp_scope", ())
@@ -99,7 +99,7 @@ def _cells(function: types.FunctionType) -> dict[str, types.CellType]:
 
 
 def _annotated(function: Any, seen: set[int]) -> Iterator[types.FunctionType]:
-    """The functions of custom_fwd and custom_bwd in `function`: itself, or below other decorators."""
+    """Yields the functions of custom_fwd and custom_bwd in `function`: itself, or below other decorators."""
     function = getattr(function, "__func__", function)  # a staticmethod's
     if not isinstance(function, types.FunctionType) or id(function) in seen:
         return
@@ -115,7 +115,7 @@ def _annotated(function: Any, seen: set[int]) -> Iterator[types.FunctionType]:
 
 
 def _cell(function: types.FunctionType) -> types.CellType:
-    """That of the author's own function."""
+    """Returns the closure cell of the author's function."""
     return _cells(function)["bwd" if function.__code__ in _BACKWARD else "fwd"]
 
 
@@ -138,7 +138,7 @@ def _subclasses(cls: type) -> Iterator[type]:
 
 
 class Annotations:
-    """All decorated functions of the process. Put in place and taken back as a Guard is."""
+    """All decorated functions of the process, patched and restored as a Guard."""
 
     def __init__(self) -> None:
         self.new: weakref.WeakSet[types.FunctionType] | None = None  # those that were answered
@@ -151,7 +151,7 @@ class Annotations:
             self.look(cls)
 
     def look(self, cls: type) -> None:
-        """At a class's own methods."""
+        """Searches a class's own methods."""
         seen: set[int] = set()
         for value in list(vars(cls).values()) if self.new is not None else ():
             for function in _annotated(value, seen):
@@ -194,14 +194,14 @@ def _devices(values: Any) -> set[str]:
 
 @functools.cache
 def _has_half(kind: str) -> bool:
-    """Before torch 2.4 the CPU's autocast knows bfloat16 alone."""
+    """Returns True if autocast of this device supports float16. Before torch 2.4 the CPU's supports only bfloat16."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return bool(torch.autocast(kind, dtype=torch.float16)._enabled)
 
 
 def _autocast(kind: str) -> torch.autocast:
-    """In the 16-bit type of the policy that holds on this thread."""
+    """Opens autocast in the 16-bit type of the policy on this thread."""
     scope = scope_now()
     names = [session.low_type for session in live() if (session.context,) == scope]
     low = getattr(torch, names[0]) if names else None
@@ -209,7 +209,7 @@ def _autocast(kind: str) -> torch.autocast:
 
 
 class _Apart:
-    """A node's apply, without casts: they were off in its forward. The node is not kept alive by it."""
+    """The apply of a node without casts, which were off in its forward. It does not keep the node alive."""
 
     def __init__(self, node: Any) -> None:
         self.node, self.function = weakref.ref(node), type(node).apply
@@ -227,7 +227,7 @@ def _keep_apart(results: Any) -> None:
 
 
 def _call_op(names_of: Callable[[Any], list[str]]) -> Callable[[Any], Any]:
-    """For torch.ops' two kinds of callables."""
+    """Wraps the two kinds of callables of torch.ops."""
 
     def make(original: Any) -> Any:
         def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:

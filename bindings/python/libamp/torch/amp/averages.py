@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Averages of weights, where parameters have FP32 masters. 16 bits cannot hold an average that moves by a thousandth of
-a weight's change: torch's AveragedModel and the EMA classes of timm, diffusers and ema_pytorch average the masters, in
-FP32. A shadow that a script keeps in 16 bits itself is told of."""
+"""Averages of weights, for models with FP32 masters. 16 bits cannot represent an average that moves by a thousandth of
+a weight's change. torch's AveragedModel and the EMA classes of timm, diffusers and ema_pytorch average the masters in
+FP32 instead. A 16-bit average of the script itself is reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _has_masters(tensors: Iterable[Any]) -> bool:
 
 
 def _exact(tensor: Any, reader: Any) -> Any:
-    """A parameter's master; other 16-bit values in FP32."""
+    """Returns the master of a parameter, or another 16-bit tensor in FP32."""
     if not _is_low(tensor):
         return tensor
     wide = model_states.exact(tensor, reader)
@@ -45,7 +45,7 @@ def _exact(tensor: Any, reader: Any) -> Any:
 
 
 class Exact:
-    """A model, seen with its masters in the place of its parameters."""
+    """A view of a model with masters instead of its parameters."""
 
     def __init__(self, model: Any) -> None:
         self._model, self._reader = model, object()
@@ -64,7 +64,7 @@ class Exact:
 
 
 def _exact_params(parameters: Iterable[Any], writes: bool = False) -> list[Any]:
-    """writes: those without a master as they are."""
+    """Returns the masters of parameters. writes: parameters without a master are returned themselves."""
     reader, listed = object(), list(parameters)
     if not _has_masters(listed):
         return listed
@@ -73,14 +73,14 @@ def _exact_params(parameters: Iterable[Any], writes: bool = False) -> list[Any]:
 
 @torch.no_grad()
 def _wrote(tensors: Iterable[torch.Tensor]) -> None:
-    """Masters were written, perhaps through `.data`: their parameters follow before the next forward."""
+    """Marks masters as written, perhaps through `.data`, so that parameters follow before the next forward."""
     for tensor in tensors:
         tensor[..., :0].zero_()  # a new version
 
 
 @torch.no_grad()
 def _widen(copy: Any, source: Any, fresh: bool = True) -> None:
-    """A copy of a model with masters computes in FP32 from here on; fresh: and begins with the masters' values."""
+    """Makes a copy of a model with masters compute in FP32. fresh: also starts from the masters' values."""
     low = isinstance(copy, nn.Module) and any(map(_is_low, copy.parameters()))
     if not low or not _has_masters(source.parameters()):
         return
@@ -103,7 +103,7 @@ def _widen(copy: Any, source: Any, fresh: bool = True) -> None:
 
 
 def _made(attribute: str) -> Callable[[Any], Any]:
-    """__init__(self, model, ...): what the class copied is FP32."""
+    """Wraps __init__(self, model, ...): the copy that the class makes is FP32."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -118,7 +118,7 @@ def _made(attribute: str) -> Callable[[Any], Any]:
 
 
 def _reads(original: Any) -> Any:
-    """method(self, model, ...)"""
+    """Wraps method(self, model, ...)."""
 
     @functools.wraps(original)
     def update(self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -131,7 +131,7 @@ def _reads(original: Any) -> Any:
 
 
 def _lists(writes: bool) -> Callable[[Any], Any]:
-    """method(self, parameters) of diffusers'."""
+    """Wraps method(self, parameters) of diffusers."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -152,7 +152,7 @@ def _lists(writes: bool) -> Callable[[Any], Any]:
 
 
 def _shadows(original: Any) -> Any:
-    """__init__(self, parameters, ...) of diffusers'."""
+    """Wraps __init__(self, parameters, ...) of diffusers."""
 
     @functools.wraps(original)
     def __init__(self: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:
@@ -167,7 +167,7 @@ def _shadows(original: Any) -> Any:
 
 
 def _iterates(original: Any) -> Any:
-    """get_params_iter and get_buffers_iter of ema_pytorch's."""
+    """Wraps get_params_iter and get_buffers_iter of ema_pytorch."""
 
     @functools.wraps(original)
     def each(self: Any, model: Any) -> Iterator[tuple[str, Any]]:
@@ -184,7 +184,7 @@ def _iterates(original: Any) -> Any:
 
 
 def _copies_back(original: Any) -> Any:
-    """copy_params_from_ema_to_model(self)"""
+    """Wraps copy_params_from_ema_to_model(self)."""
 
     @functools.wraps(original)
     def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -201,7 +201,7 @@ def _copies_back(original: Any) -> Any:
 
 
 def _moves(original: Any) -> Any:
-    """update_moving_average(self, averaged, model, ...): the model may be what moves."""
+    """Wraps update_moving_average(self, averaged, model, ...). It may move the model itself."""
 
     @functools.wraps(original)
     def move(self: Any, averaged: Any, *args: Any, **kwargs: Any) -> Any:
@@ -243,7 +243,7 @@ _put: dict[str, list[tuple[type, str, Any, Any]]] = {}
 
 
 def serve() -> None:
-    """The classes that are imported by now average masters, as long as a session has any."""
+    """Makes the averaging classes imported so far use masters, while any session has some."""
     for module in _CLASSES:
         if module in sys.modules and module not in _put:
             _put[module] = list(_replace(sys.modules[module], _CLASSES[module]))
@@ -274,7 +274,7 @@ def _put_back() -> None:
 
 
 class Shadows:
-    """Looks for a session's first 16-bit averages: tensors that lie near a parameter, and move when it does."""
+    """Searches for a session's first 16-bit averages: tensors near a parameter that move with it."""
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
@@ -283,8 +283,8 @@ class Shadows:
 
     @outside
     def stepped(self) -> None:
-        """After a step: looks after the 1st, 2nd, 4th, ... and, where there is something, after the one behind it. A
-        look waits for a GPU: there after the first two alone. What is observed has copies of the library's own."""
+        """Searches after steps 1, 2, 4, ... and, after a match, after the next step. A search waits for a GPU, so there
+        only after the first two steps. Observation makes copies of its own, which are ignored."""
         self._steps += 1
         serve()
         if not self._seen and self._steps < self._next:
@@ -313,7 +313,7 @@ class Shadows:
 
     @torch.no_grad()
     def _find(self, session: Session) -> dict[int, list[torch.Tensor]]:
-        """By parameter: 16-bit tensors near one of the first matrices, that nobody here keeps."""
+        """Returns, by parameter, the 16-bit tensors near one of the first matrices that libamp does not own."""
         params = [(key, param) for key, param in _params_of(session).items() if param.dim() > 1 and _is_low(param)][:4]
         shapes: dict[Any, list[tuple[int, torch.Tensor]]] = {}
         for key, param in params:
@@ -332,17 +332,17 @@ class Shadows:
 
 
 def _has_numbers(tensor: torch.Tensor) -> bool:
-    """Compilers leave tensors whose extents are symbols."""
+    """Returns False for tensors of compilers with symbolic sizes."""
     return all(type(extent) is int for extent in tensor.shape)
 
 
 def _params_of(session: Session) -> dict[int, torch.Tensor]:
-    """Those with a master, by id."""
+    """Returns the parameters with a master, by id."""
     return session._params if session.split is None else session.split.params
 
 
 def _moved(tensor: torch.Tensor, copy: torch.Tensor, before: list[tuple[weakref.ref[torch.Tensor], int]]) -> bool:
-    """It was written, or stands where one stood that is gone; and not with the weights of then."""
+    """Returns True if the tensor was written, or replaces one that is gone, and differs from the weights of then."""
     known = [(ref(), version) for ref, version in before]
     if torch.equal(tensor, copy):
         return False
@@ -351,14 +351,14 @@ def _moved(tensor: torch.Tensor, copy: torch.Tensor, before: list[tuple[weakref.
 
 
 def _is_near(tensor: torch.Tensor, param: torch.Tensor) -> bool:
-    """Near it, and not a copy of it."""
+    """Returns True if the tensor is near the parameter and no copy of it."""
     there, here = tensor.detach().float(), param.detach().float()
     distance = float((there - here).norm())
     return 0.0 < distance <= 0.25 * float(here.norm())
 
 
 def watch(session: Session) -> None:
-    """At the end of initialize."""
+    """Begins the search at the end of initialize."""
     if session.masters or session.split is not None:
         session.shadows = Shadows(session)
         serve()

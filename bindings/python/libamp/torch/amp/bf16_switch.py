@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LIBAMP_BF16=1, or python -m libamp.run --bf16: a script's O1 is read as O4, its O2 as O5, its O3 in bfloat16."""
+"""LIBAMP_BF16=1, or python -m libamp.run --bf16: reads a script's O1 as O4, its O2 as O5, its O3 in bfloat16."""
 from __future__ import annotations
 
 from typing import Any
@@ -15,7 +15,7 @@ _said = False
 
 
 def asked() -> bool:
-    """Does the environment want bfloat16 where a script says FP16?"""
+    """Returns True if the environment requests bfloat16 instead of FP16."""
     return switch("LIBAMP_BF16")
 
 
@@ -27,7 +27,7 @@ def _say() -> None:
 
 
 def read(level: str, cast_model_type: Any) -> tuple[str, Any]:
-    """The level and the model's type that stand for those which a script asked for."""
+    """Returns the level and model type to use for those of the script."""
     if not asked() or level not in LEVELS:
         return level, cast_model_type
     _say()
@@ -37,7 +37,8 @@ def read(level: str, cast_model_type: Any) -> tuple[str, Any]:
 
 
 def read_properties(properties: Properties) -> None:
-    """The same for properties that a level has filled in. What differs from its own was set, and stays."""
+    """Applies the switch to properties set by a level. Properties that differ from the level's were set by the script
+    and remain."""
     if not asked() or properties.opt_level not in LEVELS:
         return
     own = Properties()
@@ -49,7 +50,7 @@ def read_properties(properties: Properties) -> None:
 
 
 def patch_type(dtype: torch.dtype) -> torch.dtype:
-    """The type that amp.init patches for."""
+    """Returns the type to use for amp.init."""
     if dtype != torch.float16 or not asked():
         return dtype
     _say()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.compile: which frames of the library it leaves alone, and which of its graphs a session makes stale. Nothing
-here imports torch._dynamo, which takes seconds."""
+"""Support for torch.compile: the frames of the library that it skips, and the graphs that a session invalidates.
+Nothing here imports torch._dynamo, which takes seconds."""
 from __future__ import annotations
 
 import sys
@@ -21,7 +21,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def run_as_it_is(code: types.CodeType, calls: bool = False) -> None:
-    """torch.compile leaves frames of this code alone; `calls`: and what they call, which it compiles otherwise."""
+    """Makes torch.compile skip frames of this code. `calls`: also the functions that it calls, which would be
+    compiled."""
     if hasattr(_frames, "skip_code"):  # until torch 2.6
         _frames.skip_code(code)
     else:
@@ -30,7 +31,7 @@ def run_as_it_is(code: types.CodeType, calls: bool = False) -> None:
 
 
 def apart(function: _Function, calls: bool = False) -> _Function:
-    """A graph ends before its call, as before that of a torch.compiler.disable'd function; calls: see run_as_it_is."""
+    """Ends a graph before each call of the function, as torch.compiler.disable does. calls: see run_as_it_is."""
     marked: Any = function
     run_as_it_is(marked.__code__, calls)
     marked._torchdynamo_disable = True
@@ -39,7 +40,7 @@ def apart(function: _Function, calls: bool = False) -> _Function:
 
 
 def outside(function: _Function) -> _Function:
-    """Never part of a graph, nor is what it calls: brackets and the like."""
+    """Keeps a function and the functions that it calls out of graphs. For brackets."""
     return apart(function, calls=True)
 
 
@@ -48,35 +49,34 @@ def _call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def root() -> Callable[..., Any]:
-    """The first frame of a graph. torch.compile keeps graphs by the frame's code, does not know levels, and skips
-    forwards of torch.nn's own modules. With code of its own a model finds the graphs of its own level."""
+    """Returns the first frame of a graph. torch.compile stores graphs by the code of the frame, does not know levels,
+    and skips forwards of torch.nn's own modules. With a code of its own a model finds the graphs of its level."""
     code = _call.__code__
     return types.FunctionType(code.replace(co_name="forward"), globals())
 
 
 class Graphs:
-    """The graphs that were compiled while torch's functions were patched. Such a graph holds the casts of the policy
-    that it was traced under. torch.compile checks the identity of the functions that it has traced, so a graph from
-    before the patches is not used in their place, and is used again after them. It checks neither the methods and
-    operators of tensors nor the policy: graphs that were compiled under a policy are dropped when one begins or ends.
-    All other graphs of the process stay; those with methods and operators alone are also used, without casts, while
-    functions are patched."""
+    """The graphs compiled while torch's functions are patched. Such a graph contains the casts of its policy.
+    torch.compile checks the identity of traced functions, so a graph from before the patches is not used under them and
+    is used again after them. It checks neither tensor methods and operators nor the policy, so graphs compiled under a
+    policy are dropped when one begins or ends. All other graphs of the process remain. Those with methods and operators
+    only are also used, without casts, while functions are patched."""
 
     _before: dict[int, weakref.ref[types.CodeType]] | None = None
 
     def begin(self) -> None:
-        """Before the first context patches."""
+        """Begins before the first context patches."""
         self.forget()  # a context that the garbage collector ended has dropped none
         self._before = {id(entry.code): weakref.ref(entry.code) for _, entry in _entries()}
 
     def end(self) -> None:
-        """After the last context's end."""
+        """Ends after the last context."""
         self.forget()
         self._before = None
 
     def forget(self, code: Collection[types.CodeType] = ()) -> None:
-        """Drops the graphs compiled since `begin`, and older ones of these code objects and of what follows a graph
-        break in them."""
+        """Drops the graphs compiled since `begin`, and older ones of these code objects and of their continuations
+        after a graph break."""
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is None or self._before is None:
             return
@@ -102,7 +102,7 @@ class Graphs:
 
 
 def _entries() -> Iterator[tuple[types.CodeType, Any]]:
-    """The code of each compiled frame, with each of its graphs."""
+    """Yields the code of each compiled frame with its graphs."""
     frames = sys.modules.get("torch._dynamo.convert_frame")
     if frames is None or not hasattr(_frames, "_debug_get_cache_entry_list"):
         return
@@ -115,7 +115,7 @@ def _entries() -> Iterator[tuple[types.CodeType, Any]]:
 
 
 def _origin(code: types.CodeType) -> int:
-    """The code that a frame was cut out of at a graph break; its own, if it was not."""
+    """Returns the code from which a graph break cut this frame, or its own."""
     resumed: Any = sys.modules["torch._dynamo.resume_execution"]
     made = resumed.ContinueExecutionCache.generated_code_metadata
     while code in made:
@@ -124,7 +124,7 @@ def _origin(code: types.CodeType) -> int:
 
 
 def _drop(code: types.CodeType, entries: list[Any], kept: int) -> None:
-    """These graphs of a frame; all of its graphs where torch cannot drop one by itself."""
+    """Drops these graphs of a frame, or all of its graphs if torch cannot drop a single one."""
     from torch._dynamo import guards
 
     deleted = getattr(guards, "DeletedGuardManagerWrapper", None)

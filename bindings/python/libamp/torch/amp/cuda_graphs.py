@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that a GPU decides on alone, and captures of CUDA graphs: nothing may wait there for what the GPU finds."""
+"""Steps that only the GPU decides, and captures of CUDA graphs. Neither may wait for results of the GPU."""
 from __future__ import annotations
 
 import contextlib
@@ -19,12 +19,12 @@ from .process_state import maybe_print
 
 
 def overflow(loss_id: int, scale: float) -> str:
-    """Apex's words of a skip."""
+    """Returns Apex's message about a skip."""
     return f"Gradient overflow.  Skipping step, loss scaler {loss_id} reducing loss scale to {scale}"
 
 
 def thinned(message: str) -> str:
-    """Of the library's words of a skip: those on lines that are left out."""
+    """Returns the part of a message about a skip that reports omitted lines."""
     for begins in (" From here on skips", " ("):
         at = message.rfind(begins)
         if at >= 0 and ("since the last line" in message[at:] or begins != " ("):
@@ -33,7 +33,7 @@ def thinned(message: str) -> str:
 
 
 def is_capturing() -> bool:
-    """Is the current stream being captured in a CUDA graph?"""
+    """Returns True while the current stream is being captured in a CUDA graph."""
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 
@@ -41,8 +41,8 @@ def is_capturing() -> bool:
 
 
 def skips_by_itself(optimizer: Any, others: list[Any]) -> bool:
-    """Does its step read found_inf, as torch's GradScaler tells it? Not by what it hands on to one inside it. libamp's
-    own do, but classes derived from them may have a step of their own."""
+    """Returns True if the step reads found_inf as torch's GradScaler sets it, other than to pass it to an inner
+    optimizer. libamp's optimizers do, but derived classes may have their own step."""
     if vars(type(optimizer)).get("_skips_by_flag", False):
         return not outer_optimizers.inside(optimizer, others)
     if not inspect.getattr_static(optimizer, "_step_supports_amp_scaling", False):
@@ -59,8 +59,9 @@ def _begins(optimizer: Any, group: dict[str, Any]) -> bool:
 
 
 def settle(optimizer: Any, found_inf: Any) -> Any:
-    """What step_begin told of this step. torch's fused SGD makes its momentum in a first step, and leaves it unwritten
-    where that skips; some of libamp's own take a first step otherwise than others: the GPU is asked before."""
+    """Returns the result of step_begin for this step. torch's fused SGD creates its momentum in a first step and leaves
+    it unwritten after a skip, and some of libamp's optimizers treat a first step differently. For these it waits for
+    the GPU."""
     if not isinstance(found_inf, torch.Tensor):
         return found_inf
     ours = vars(type(optimizer)).get("_skips_by_flag", False)
@@ -77,7 +78,7 @@ def settle(optimizer: Any, found_inf: Any) -> Any:
 
 @contextlib.contextmanager
 def lend_found_inf(optimizer: Any, found_inf: Any) -> Iterator[None]:
-    """The optimizer hears where a GPU says whether to skip."""
+    """Sets the optimizer's found_inf for a step."""
     if isinstance(found_inf, torch.Tensor):
         optimizer.found_inf = found_inf
     try:
@@ -94,8 +95,8 @@ run_as_it_is(inspect.unwrap(lend_found_inf).__code__)
 
 
 class Skips:
-    """An optimizer's steps that a GPU decided on: heard of when the word has come, for which nobody waits. Where no
-    event tells that it has come, the device is asked after so many steps."""
+    """The steps of an optimizer that a GPU decided. Results are received when they arrive, without waiting. Without
+    events the device is read after a number of steps."""
 
     _ASKED_AFTER = 64
 
@@ -105,7 +106,7 @@ class Skips:
         self.told = 0  # skips of the loss scaler
 
     def send(self, found_inf: torch.Tensor) -> None:
-        """A step was made, or not."""
+        """Starts to copy the result of a step."""
         if is_capturing():
             return
         copy = Copy(4, found_inf.device)
@@ -116,7 +117,7 @@ class Skips:
             self._unheard += 1
 
     def any(self) -> bool:
-        """Was one of those skipped whose word has come since? True too where it is time to ask."""
+        """Returns True if a result that has arrived is a skip, or if it is time to read the device."""
         if self._unheard >= self._ASKED_AFTER and not is_capturing():
             self._unheard = 0
             return True
@@ -127,7 +128,7 @@ class Skips:
 
 
 def report_skips(stash: Any) -> None:
-    """Before a bracket. Skips are told as the library tells them; one of them asks the GPU, which waits."""
+    """Reports skips, before a bracket, as the library does. For a skip it reads the GPU, which waits."""
     if not stash.skips.any():
         return
     session = stash.session
@@ -143,7 +144,7 @@ def report_skips(stash: Any) -> None:
 
 
 def check_warm(session: Any) -> None:
-    """Before the first forward and the first backward, which compare masters and parameters."""
+    """Raises RuntimeError in a capture before the first forward and backward, which compare masters and parameters."""
     if session.masters and is_capturing():
         raise RuntimeError(
             "the first iteration after amp.initialize compares parameters and masters, which waits for the GPU: run "
@@ -153,7 +154,7 @@ def check_warm(session: Any) -> None:
 
 @contextlib.contextmanager
 def explained(optimizers: list[Any]) -> Iterator[None]:
-    """The begin of a bracket, in a script's words where a capture refuses it."""
+    """Opens a block in which an error of the capture at a bracket's begin becomes a RuntimeError with advice."""
     try:
         yield
     except _core.Error as error:
@@ -169,6 +170,6 @@ def explained(optimizers: list[Any]) -> Iterator[None]:
 
 
 def is_graphed(module: torch.nn.Module) -> bool:
-    """Is its forward one that torch.cuda.make_graphed_callables has put there?"""
+    """Returns True if torch.cuda.make_graphed_callables has replaced the module's forward."""
     name = getattr(module.__dict__.get("forward"), "__qualname__", "")
     return name.startswith("make_graphed_callables.<locals>")

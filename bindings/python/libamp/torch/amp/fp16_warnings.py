@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said once of float16: that a CPU is slow in it, and that a loss at a static scale of 1 is not finite."""
+"""Warnings about float16 that are given once: slow on a CPU, or a nonfinite loss at a static scale of 1."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from .process_state import maybe_print
 
 
 def of_cpu(level: str, resolved: dict[str, Any], models: Iterable[nn.Module]) -> bool:
-    """Says it at initialize; whether casts are to float16 at all."""
+    """Warns at initialize. Returns whether casts are to float16 at all."""
     half = resolved["cast_model_type"] == "float16" or (resolved["patch_ops"] and _core.levels()[level][0] == "float16")
     devices = {param.device.type for model in models for param in model.parameters() if param.is_floating_point()}
     if half and devices == {"cpu"}:
@@ -28,8 +28,8 @@ def of_cpu(level: str, resolved: dict[str, Any], models: Iterable[nn.Module]) ->
 
 
 class NonFinite:
-    """Nothing skips a step at a static scale of 1, as FP32 training would not: a loss that is infinite or NaN is told
-    once. One on a GPU is looked at when it is there, in a later block: nobody waits for it."""
+    """Warns once of a nonfinite loss at a static scale of 1, at which no step is skipped. A loss on a GPU is read in a
+    later block, when it has arrived, without waiting."""
 
     def __init__(self) -> None:
         self.told = False
@@ -47,7 +47,7 @@ class NonFinite:
             )
 
     def _arrived(self, loss: torch.Tensor) -> torch.Tensor | None:
-        """Whether a loss was finite: this one on a CPU, the last one that was copied from a GPU."""
+        """Returns whether a loss was finite: this one on a CPU, the last copied one from a GPU."""
         if loss.device.type == "cpu":
             return torch.isfinite(loss.detach()).all()
         if loss.device.type != "cuda" or torch.cuda.is_current_stream_capturing():

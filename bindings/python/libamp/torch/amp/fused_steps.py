@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's own optimizers on the CPU at the bfloat16 levels: each step by torch's fused implementation, where the script
-left the choice to torch (foreach and fused None). torch takes its slowest there: one tensor after the other, with
-temporaries as large as the parameters, a third of a step of a ResNet-18 or an MLP.
+"""torch's own optimizers on the CPU at the bfloat16 levels: each step uses torch's fused implementation if the script
+left the choice to torch (foreach and fused None). torch would choose its slowest: one tensor after the other, with
+temporaries of the size of the parameters, a third of a step of a ResNet-18 or an MLP.
 
-The choice stands in the groups during the step alone, where its hooks see it: after it nobody finds or saves another
-one than was made.
+The choice is in the groups only during the step, where hooks of the step see it. Nothing sees or saves it afterwards.
 """
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ _KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adag
 
 
 def _alike(param: torch.Tensor, state: dict[str, Any]) -> bool:
-    """FP32 on the CPU, and lying alike without gaps: torch's kernels take elements in the order in which they lie.
-    Tensors of other classes (DTensor) have not all of these functions. An integer step is the loop's alone."""
+    """Returns True for FP32 tensors on the CPU with equal layouts without gaps, because torch's kernels use the order
+    of memory. Other tensor classes (DTensor) lack some of these functions. An integer step requires torch's loop."""
     if type(param) not in (torch.Tensor, torch.nn.Parameter) or torch._debug_has_internal_overlap(param) != 0:
         return False
     tensors = [each for each in (param.grad, *state.values()) if isinstance(each, torch.Tensor)]
@@ -43,7 +42,7 @@ def _fits(optimizer: Any, group: dict[str, Any]) -> bool:
 
 
 class Choice:
-    """`with Choice(optimizer, wanted):` around a step."""
+    """Opens a block around a step: `with Choice(optimizer, wanted):`."""
 
     @outside
     def __init__(self, optimizer: Any, wanted: bool) -> None:
@@ -59,7 +58,8 @@ class Choice:
 
 
 def wanted(optimizer: Any, low_type: str) -> bool:
-    """Since torch 2.4 these have a fused implementation for the CPU. Classes derived from them may do anything."""
+    """Returns True if the optimizer is one of torch's with a fused CPU implementation, since torch 2.4. Derived classes
+    are excluded."""
     kind = type(optimizer)
     op = f"_fused_{kind.__name__.lower()}_"
     if low_type != "bfloat16" or kind not in _KINDS or not hasattr(torch, op):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops of the FP32 lists whose kernels on CUDA read 16 bits and compute in FP32 by themselves: no FP32 copy of the
-argument is written and read again, and none of its gradient. What they compute is what the copy would give, but for
-the order in which a kernel adds. torch's kernels of softmax do so with FP16 alone: of BF16 torch makes the copy.
+"""Ops of the FP32 lists whose CUDA kernels read 16 bits and compute in FP32 by themselves. They need no FP32 copy of
+the argument and its gradient. The result equals that of the copy except for the order of sums. torch's softmax kernels
+support this with FP16 only: for BF16 torch makes the copy.
 
-torch.autocast does the same for those that take a dtype. Its cross_entropy computes log_softmax in 16 bits; here it is
-FP32, as the lists say. Each function takes what its original takes, and returns NotImplemented for what needs the cast.
+torch.autocast does the same for ops with an argument dtype. Its cross_entropy computes log_softmax in 16 bits, here it
+is FP32, as the lists require. Each function takes the arguments of its original, and returns NotImplemented for a call
+that needs the cast.
 """
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Of classes; probabilities and smoothed labels are left to torch's."""
+    """Computes cross entropy for class targets. Probabilities and smoothed labels are left to torch."""
     if size_average is not None or reduce is not None or label_smoothing != 0 or input.dim() == 0:
         return NotImplemented
     if not isinstance(target, torch.Tensor) or target.is_floating_point() or target.shape == input.shape:
@@ -54,7 +55,8 @@ def _cross_entropy(
 
 
 def in_fp32(place: str, name: str, original: Callable[..., Any]) -> Callable[..., Any] | None:
-    """What stands for `original`, found under this name, where its argument has 16 bits on CUDA; None: casts do."""
+    """Returns the replacement of `original`, found under this name, for 16-bit arguments on CUDA, or None to use
+    casts."""
     if name == "cross_entropy" and place == "torch.nn.functional":
         return _cross_entropy
     return _by_dtype(original) if name in _TAKE_DTYPE else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The opt levels as callables that fill in Properties, as Apex had them in its frontend."""
+"""The opt levels as callables that set Properties, as in Apex's frontend."""
 from __future__ import annotations
 
 from ... import _core
@@ -7,7 +7,7 @@ from .properties import Properties, fill, resolve
 
 
 class Level:
-    """O1()(properties): properties as the level sets them."""
+    """An opt level. O1()(properties) sets the properties of the level."""
 
     brief = ""
 

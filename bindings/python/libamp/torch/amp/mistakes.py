@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts do wrongly is looked for in the first two iterations of each optimizer; later an iteration pays a few
-tests of flags for it. Functions of torch's that a script calls are tapped as long as a session is that young."""
+"""Checks scripts for mistakes in the first two iterations of each optimizer. Later an iteration costs a few tests of
+flags. torch functions that scripts call are wrapped while a session is that young."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCALERS = ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler")
 
 
 class Look:
-    """A bracket that is looked at, from its begin to its end."""
+    """A bracket that is checked, from begin to end."""
 
     def __init__(self, scale: Any, scaled: Any, optimizers: list[Any]) -> None:
         self.ran = False  # has backward?
@@ -45,7 +45,8 @@ class Look:
         self.made = self.made or (not _is_sharded(params) and _any(params))
 
     def clips_too_early(self, given: set[int]) -> bool:
-        """These, inside the block. At a scale of 1 the gradients are what they will be, but in no master."""
+        """Returns True if a clip of these inside the block is too early. At a scale of 1 the gradients are final, but
+        not yet in a master."""
         pairs = [pair for stash in self.stashes for pair in stash._pairs()]
         masters = {id(master) for _, master in pairs if master is not None}
         scaled = {id(param) for param, _ in pairs} if self.is_scaled else set()
@@ -53,7 +54,7 @@ class Look:
 
 
 class Mistakes:
-    """Those of one session."""
+    """The checks of one session."""
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
@@ -103,7 +104,7 @@ class Mistakes:
         return [optimizer._amp_stash for optimizer in optimizers if optimizer is not None]
 
     def finish(self) -> None:
-        """No more looks."""
+        """Ends the checks."""
         self.fresh = False
         _fresh.discard(self)
         _take_taps()
@@ -117,7 +118,7 @@ class Mistakes:
     # ---- forward ----
 
     def forward(self, module: Any) -> None:
-        """Of the model, or of a copy of it."""
+        """Records a forward of the model or of a copy of it."""
         if not torch.is_grad_enabled() or not isinstance(module, nn.Module) or not module.training:
             return
         session = self._session()
@@ -152,7 +153,7 @@ class Mistakes:
                 return
 
     def applied(self, module: nn.Module, before: dict[str, torch.dtype]) -> None:
-        """half, float or to was called: what has another type now waits for the next forward that trains."""
+        """Records a call of half, float or to. Tensors with a new type are checked at the next forward in training."""
         session = self._session()
         if session is None or self.retyped is not None or not any(ref() is module for ref in session.models):
             return
@@ -163,7 +164,7 @@ class Mistakes:
     # ---- brackets ----
 
     def begin(self, optimizers: list[Any]) -> None:
-        """Before a bracket."""
+        """Runs before a bracket."""
         if self.outside is None or not self.fresh or not self.matters or self.by_hand:
             return
         if any(_written(optimizer._amp_stash) for optimizer in optimizers):
@@ -171,7 +172,7 @@ class Mistakes:
         self.outside = None
 
     def begun(self, scale: Any, scaled: Any, optimizers: list[Any]) -> None:
-        """A bracket has begun."""
+        """Runs after a bracket has begun."""
         self.is_open = True
         if self.fresh:
             self.look = Look(scale, scaled, optimizers)
@@ -182,7 +183,7 @@ class Mistakes:
             optimizer._amp_stash.bracketed = True
 
     def end(self, optimizers: list[Any]) -> None:
-        """Backward is done, and gradients are as it made them."""
+        """Runs after backward, before the gradients change."""
         look, self.look, self.is_open = self.look, None, False
         self.brackets += 1
         if self.brackets & (self.brackets - 1) == 0:
@@ -205,7 +206,7 @@ class Mistakes:
             self.record.report("AMP-M31")
 
     def ended(self, optimizers: list[Any]) -> None:
-        """Gradients are unscaled."""
+        """Runs after the gradients are unscaled."""
         for optimizer in optimizers:
             stash = optimizer._amp_stash
             stash.bracketed = True
@@ -240,7 +241,7 @@ class Mistakes:
     # ---- steps ----
 
     def before_step(self, stash: Any) -> None:
-        """Of an optimizer of the session's."""
+        """Runs before a step of an optimizer of the session."""
         if not self.fresh:
             self.doubts -= 1
         if self.is_open or any(each.running for each in self._stashes()):
@@ -260,7 +261,7 @@ class Mistakes:
             self.record.report("AMP-M32" if self.outside is None else "AMP-M30", at=self.outside)
 
     def after_step(self, stash: Any) -> None:
-        """And the next iteration begins."""
+        """Runs after a step. The next iteration begins."""
         bracketed, stash.bracketed, stash.grads = stash.bracketed, False, {}
         self.outside = None
         self.steps += 1
@@ -270,12 +271,12 @@ class Mistakes:
                 self.finish()
 
     def scaler_steps(self, stash: Any) -> None:
-        """GradScaler is about to step an optimizer; it may refuse to before that begins."""
+        """Runs before GradScaler steps an optimizer, which it may refuse."""
         if stash.session is self._session() and not self.by_hand and (self.scales or not stash.bracketed):
             self.record.report("AMP-M37")
 
     def clips(self, given: set[int]) -> None:
-        """Gradients of these are about to be clipped."""
+        """Runs before gradients of these are clipped."""
         session = self._session()
         waiting = (stash for stash in self._stashes() if self.scales and stash.params_have_scaled_gradients)
         early = self.look is not None and self.look.clips_too_early(given)
@@ -286,7 +287,7 @@ class Mistakes:
             self.record.report("AMP-M32")
 
     def stranger(self, optimizer: Any, params: set[int]) -> None:
-        """An optimizer that amp does not know is about to step."""
+        """Runs before a step of an optimizer that amp does not know."""
         for copy, at in list(self.copies.items()):
             if any(id(param) in params for param in copy.parameters()):
                 self.record.report("AMP-M39", at=at)
@@ -314,27 +315,27 @@ def _is_autocast_on() -> bool:
 
 
 def _has_gradients(stash: Any) -> bool:
-    """That a step would use, or that it will not see."""
+    """Returns True if there are gradients that a step would use or miss."""
     return _any(tensor for pair in stash._pairs() for tensor in pair if tensor is not None)
 
 
 def _is_sharded(params: Iterable[torch.Tensor]) -> bool:
-    """A rank may have nothing of them, and a look may wait for the others."""
+    """Returns True for sharded parameters: a rank may have no elements, and a read may wait for the others."""
     return any(sharding._is_flattened(param) or sharding.is_dtensor(param) for param in params)
 
 
 def _any(params: Iterable[torch.Tensor]) -> bool:
-    """Has one a gradient that is not zero?"""
+    """Returns True if a gradient is nonzero."""
     return any(param.grad is not None and bool(_values(param.grad).any()) for param in params)
 
 
 def _value(param: torch.Tensor) -> tuple[int, float]:
-    """Another one when somebody has written it, through .data too."""
+    """Returns a value that changes with each write to the parameter, through .data too."""
     return param._version, float(param.detach().double().sum())
 
 
 def _written(stash: Any) -> bool:
-    """Has somebody written gradients of parameters with masters since a bracket has left them?"""
+    """Returns True if gradients of parameters with masters were written since a bracket ended."""
     for param, master in stash._pairs():
         grad = param.grad
         if master is None or grad is None:
@@ -409,7 +410,7 @@ def _scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Steps:
-    """Of all of torch's optimizers: a hook of torch's own, put and put back as a Guard is."""
+    """A torch hook on the steps of all optimizers, installed and removed as a Guard."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -444,7 +445,7 @@ TAPS: list[Any] = [
 
 
 def watch(session: Session) -> None:
-    """From here on, at the end of initialize."""
+    """Begins the checks at the end of initialize."""
     session.mistakes = Mistakes(session)
     session.looks = True
     session.undo.append(session.mistakes.finish)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state_dict of a model whose type amp has changed: FP32. The model's own shows masters; that of a copy shows FP32
-values that the copy keeps beside its 16-bit ones, so that averages of weights can be written into it."""
+"""The FP32 state_dict of a model whose type amp has changed. The model shows its masters. A copy of it shows FP32
+values kept beside its 16-bit ones, so that averages of weights can be written to it."""
 from __future__ import annotations
 
 import weakref
@@ -18,7 +18,7 @@ _LOW = (torch.float16, torch.bfloat16)
 
 
 def _keeper_of(tensor: torch.Tensor) -> Session | None:
-    """The session that has this parameter's master."""
+    """Returns the session with the master of this parameter."""
     return next((session for session in live() if id(tensor) in session.masters), None)
 
 
@@ -35,7 +35,7 @@ _filling: weakref.ref[Any] | None = None  # the state_dict before which masters 
 
 
 def _settle_for(destination: Any) -> None:
-    """Once for all modules of a model."""
+    """Settles once for all modules of a model."""
     global _filling
     if _filling is None or _filling() is not destination:
         for each in live():
@@ -59,12 +59,12 @@ def _widen(
 
 
 def has_master(tensor: torch.Tensor) -> bool:
-    """Has this 16-bit parameter one?"""
+    """Returns True if this 16-bit parameter has a master."""
     return _keeper_of(tensor) is not None or split_masters.remainder_of(tensor) is not None
 
 
 def exact(tensor: torch.Tensor, reader: Any = None) -> torch.Tensor | None:
-    """The master of a 16-bit parameter, up to date; None: it has none. reader: one object for all that is read
+    """Returns the updated master of a 16-bit parameter, or None. reader: one object for all parameters that are read
     together."""
     keeper = _keeper_of(tensor)
     if keeper is not None:
@@ -75,7 +75,7 @@ def exact(tensor: torch.Tensor, reader: Any = None) -> torch.Tensor | None:
 
 
 class SaveHook:
-    """A state_dict hook: 16-bit entries of the module's own in FP32, the master's values where there is one."""
+    """A state_dict hook: returns the module's 16-bit entries in FP32, with the masters' values where there are some."""
 
     def __call__(self, module: nn.Module, destination: Any, prefix: str, local_metadata: Any) -> Any:
         return _widen(module, destination, prefix, lambda _, tensor: tensor.float())
@@ -85,8 +85,7 @@ class SaveHook:
 
 
 def load_masters(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) -> None:
-    """Before a module loads: masters take the values as they are in the file, the 16-bit parameters are rounded
-    after."""
+    """Loads masters before a module loads: they get the values of the file, and 16-bit parameters are rounded after."""
     for name, param in module._parameters.items():
         value = state_dict.get(prefix + name)
         remainder = split_masters.remainder_of(param) if param is not None else None
@@ -100,8 +99,8 @@ def load_masters(module: nn.Module, state_dict: Any, prefix: str, *rest: Any) ->
 
 
 class LoadHook:
-    """load_masters for one module. torch calls such hooks without their module in some versions: so it is kept,
-    weakly."""
+    """Calls load_masters for one module. Some versions of torch call such hooks without the module, so it keeps a weak
+    reference."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = weakref.ref(module)
@@ -120,11 +119,11 @@ def _nothing() -> Callable[..., None]:
 
 
 def _do_nothing(*args: Any) -> None:
-    """What a copied model has in the place of a LoadHook."""
+    """Replaces a LoadHook in a copied model."""
 
 
 def hook(model: nn.Module) -> Callable[[], None]:
-    """state_dict of the model and of each module inside is FP32, and loading one reaches the masters."""
+    """Makes state_dict of the model and its modules FP32, and load_state_dict reach the masters."""
     handles: list[Any] = []
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
@@ -145,7 +144,7 @@ def hook(model: nn.Module) -> Callable[[], None]:
 
 
 class Wide:
-    """The FP32 values beside a 16-bit tensor of a copy. Who writes one of them means both."""
+    """FP32 values beside a 16-bit tensor of a copy. A write to either counts for both."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor, self.values = tensor, tensor.detach().float()
@@ -161,13 +160,12 @@ class Wide:
         )
 
     def moved(self) -> bool:
-        """Does a version tell of a write? Those through `.data` have none."""
+        """Returns True if a version reports a write. Writes through `.data` change none."""
         return self._seen != (self.tensor._version, self.values._version)
 
     @torch.no_grad()
     def settle(self) -> None:
-        """They agree again: elements of the tensor that were written count, by whatever way, and elsewhere the
-        values."""
+        """Makes both agree: written elements of the 16-bit tensor count, however written, elsewhere the FP32 values."""
         tensor, values, agreed = self.tensor, self.values, self._agreed
         written = tensor.detach().view(torch.int16) != agreed.view(torch.int16)
         follow = values._version != self._seen[1]
@@ -179,7 +177,7 @@ class Wide:
 
 
 class Wides(dict[str, Wide]):
-    """A module's, by name. A copy of the copy begins without."""
+    """The FP32 values of a module by name. A copy of the copy begins without."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Wides:
         return Wides()
@@ -189,14 +187,14 @@ class Wides(dict[str, Wide]):
 
 
 def _settle(module: nn.Module, args: Any = None) -> None:
-    """Before a forward."""
+    """Settles before a forward."""
     for wide in module.__dict__.get("_amp_wides", {}).values():
         if wide.moved():
             wide.settle()
 
 
 def settle_copy(model: nn.Module) -> None:
-    """Before a model is copied or saved: what was written to its state_dict is in its tensors."""
+    """Copies writes to the model's state_dict to its tensors, before the model is copied or saved."""
     for module in model.modules():
         _settle(module)
 
@@ -206,7 +204,7 @@ def _save_copy() -> Callable[..., Any]:
 
 
 def widen_copy(module: nn.Module, destination: Any, prefix: str, local_metadata: Any) -> Any:
-    """What a copied model has in the place of a SaveHook: the entries can be written to, as a plain model's can."""
+    """Replaces a SaveHook in a copied model: the entries are writable, as in a plain model."""
 
     def wide_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
         wides = module.__dict__.setdefault("_amp_wides", Wides())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What initialize does to a model: its class becomes one whose forward casts and enters the context's scope. No closure
-lies on the module, so it can be copied, pickled, replicated and wrapped."""
+"""Wires models in initialize: a derived class has a forward that casts and enters the scope of the context. The module
+has no closure, so it can be copied, pickled, replicated and wrapped."""
 from __future__ import annotations
 
 import functools
@@ -20,7 +20,7 @@ from .session import Session
 
 
 class Forward:
-    """What a wired forward does: types of inputs and outputs (None: as they come), and whose scope holds."""
+    """A wired forward: the types of inputs and outputs (None: unchanged), and the session."""
 
     def __init__(self, inputs: torch.dtype | None, outputs: torch.dtype | None, session: Session | None = None) -> None:
         self.inputs, self.outputs, self.session = inputs, outputs, session
@@ -28,7 +28,7 @@ class Forward:
         self._roots = (root(), root())  # with casts, and where casts are disabled
 
     def in_fp32(self) -> Forward:
-        """That of a copy whose weights are FP32."""
+        """Returns the Forward of a copy with FP32 weights."""
         made = Forward(None if self.inputs is None else torch.float32, self.outputs)
         made.own = self.own
         return made
@@ -40,8 +40,8 @@ class Forward:
         return Forward, (self.inputs, self.outputs)  # a file has no context
 
     def run(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The model's own forward between the casts. torch.compile sees the forward alone: what is around it reads
-        masters and enters scopes, and runs as it is."""
+        """Runs the model's own forward between the casts. torch.compile traces only that forward. The code around it
+        reads masters and enters scopes, and is not compiled."""
         compiler = set_compiler(None)
         try:
             if self.session is not None and self.session.looks:
@@ -73,7 +73,7 @@ class Forward:
         return cast, {name: cast_tree(arg, self.inputs) for name, arg in kwargs.items()}
 
     def _enter(self) -> Any:
-        """The context whose scope was entered; None: no session is in force."""
+        """Returns the context whose scope was entered, None without a session in force."""
         session = self.session
         if session is None or not session.alive:
             return None
@@ -88,12 +88,12 @@ run_as_it_is(Forward.run.__code__)
 
 
 class Wired:
-    """Goes before a model's own class, behind one with a forward that looks like the model's own."""
+    """Base class before the model's own, after one whose forward resembles the model's own."""
 
     _amp_forward: Any  # a Forward, of which torch.jit need not know
 
     def __prepare_scriptable__(self) -> Any:
-        """torch.jit.script compiles the model's own forward, which runs in the types that arrive."""
+        """Makes torch.jit.script compile the model's own forward, which runs in the types that it receives."""
         plain: Any = object.__new__(_own_class(type(self)))
         plain.__dict__.update(self.__dict__, _modules=self.__dict__["_modules"].copy())
         own = plain.__dict__.pop("_amp_forward").own
@@ -167,7 +167,7 @@ def _hook_outputs(module: nn.Module, args: Any, out: Any) -> Any:
 
 
 def wire(model: nn.Module, spec: Forward) -> Callable[[], None]:
-    """From here on the model's forward is `spec`'s. Returns the way back."""
+    """Replaces the model's forward by `spec`'s. Returns the undo function."""
     cls = _own_class(type(model))
     before = model.__dict__.get("_amp_forward")
     own = model.__dict__.pop("forward", None)

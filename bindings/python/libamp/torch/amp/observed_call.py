@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of torch's, for amp.observe: its tensors and numbers, by name."""
+"""The tensors and numbers of one torch call, by name, for amp.observe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _is_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", _never
 
 
 def is_readable(value: Any) -> bool:
-    """Elements that the library can read: anything else (sparse, sharded, transformed) is left out."""
+    """Returns True if the library can read the elements. Others (sparse, sharded, transformed) are omitted."""
     return (
         type(value) in (torch.Tensor, torch.nn.Parameter)
         and value.layout is torch.strided
@@ -61,7 +61,8 @@ def named(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tu
 
 
 def constants(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Numbers by value, which an op in 16 bits may not hold. A normalization's epsilon is FP32 in its kernel."""
+    """Yields numeric arguments that a 16-bit op may not represent. The epsilon of a normalization is FP32 in its
+    kernel."""
     if op.endswith("norm"):
         return
     for name, value in (*((ARGUMENTS.get(i, f"argument {i}"), arg) for i, arg in enumerate(args)), *kwargs.items()):

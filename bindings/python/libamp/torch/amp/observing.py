@@ -339,7 +339,7 @@ class Watch:
             self._hooks.pop().remove()
 
     def accused(self, session: Session, message: str) -> None:
-        """Returns the library's message about an overflow, with the script's line."""
+        """Prints the library's message about an overflow, with the script's line."""
         found = _culprit(session)
         at = f" ({found.filename}:{found.lineno})" if found is not None and found.filename else ""
         if session.verbosity > 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apex's API from before amp.initialize: the handle of amp.init, and the optimizer that it wraps."""
+"""Apex's API before amp.initialize: the handle of amp.init, and the optimizer wrapper."""
 from __future__ import annotations
 
 import contextlib
@@ -14,7 +14,7 @@ from .session import Session
 
 
 def replace_function(owner: Any, name: str, function: Any) -> None:
-    """Puts a function into a module, a class or a dict of functions."""
+    """Sets a function of a module, a class or a dict of functions."""
     if isinstance(owner, dict):
         owner[name] = function
     else:
@@ -22,8 +22,8 @@ def replace_function(owner: Any, name: str, function: Any) -> None:
 
 
 class OptimWrapper:
-    """amp.init().wrap_optimizer(optimizer, num_loss): scale_loss is its method, with a dynamic scale for each loss of a
-    step."""
+    """Wraps an optimizer: amp.init().wrap_optimizer(optimizer, num_loss). scale_loss is its method, with a dynamic
+    scale for each loss of a step."""
 
     def __init__(self, optimizer: Any, amp_handle: Any, num_loss: int) -> None:
         self._optimizer, self._handle, self._num_loss = optimizer, amp_handle, num_loss
@@ -36,7 +36,7 @@ class OptimWrapper:
 
     @contextlib.contextmanager
     def scale_loss(self, loss: Any) -> Iterator[Any]:
-        """The next loss of this step, scaled."""
+        """Opens a block with the next loss of this step, scaled."""
         if self._context is None:
             yield loss
             return
@@ -53,7 +53,7 @@ class OptimWrapper:
         self._handle._clear_cache()
 
     def step(self, closure: Any = None) -> Any:
-        """Steps, unless a gradient of one of the losses was not finite."""
+        """Steps, or skips if a gradient of one of the losses was not finite."""
         if closure is not None:
             raise NotImplementedError("OptimWrapper.step takes no closure: its losses are scaled one by one")
         if self._context is None:
@@ -77,8 +77,8 @@ class OptimWrapper:
 
 
 class AmpHandle:
-    """What amp.init returns, and _amp_state.handle: the context that patches torch's functions. owns: it lives as long
-    as the handle, and not as long as models and optimizers."""
+    """The handle of amp.init, also _amp_state.handle: the context that patches torch's functions. owns: the context
+    ends with the handle instead of with models and optimizers."""
 
     def __init__(
         self, session: Session, enable_caching: bool = True, verbose: bool = False, owns: bool = False
@@ -91,7 +91,7 @@ class AmpHandle:
         self._saved: list[tuple[Any, str, Any]] = []
 
     def is_active(self) -> bool:
-        """Are casts made?"""
+        """Returns True if casts are made."""
         session = self._ref()
         return self._active and session is not None and session.alive and _core.current_scope() != (None,)
 
@@ -105,14 +105,14 @@ class AmpHandle:
             self._active = before
 
     def scale_loss(self, loss: Any, optimizer: Any) -> Any:
-        """Gone already in Apex."""
+        """Raises RuntimeError: Apex has removed it too."""
         raise RuntimeError(
             "handle.scale_loss is gone, as it is in Apex: call amp.initialize once, and with amp.scale_loss(loss, "
             "optimizer) as scaled_loss: scaled_loss.backward()"
         )
 
     def wrap_optimizer(self, optimizer: Any, num_loss: int = 1) -> Any:
-        """The old API's optimizer: scale_loss is its method."""
+        """Returns the optimizer of the old API, with scale_loss as a method."""
         return OptimWrapper(optimizer, self, num_loss)
 
     def _clear_cache(self) -> None:
@@ -121,26 +121,26 @@ class AmpHandle:
             session.context.cache_clear()
 
     def remove_cache(self, param: Any) -> None:
-        """Forget a parameter's cast: with all others."""
+        """Deletes the cached cast of a parameter, and all others."""
         self._clear_cache()
 
     @property
     def has_cache(self) -> bool:
-        """Is each weight cast once an iteration?"""
+        """Returns True if each weight is cast once an iteration."""
         return self._enable_caching
 
     @property
     def cache(self) -> dict[Any, Any]:
-        """Apex's dict; the casts are the library's and are not shown."""
+        """Returns an empty dict in place of Apex's: the casts belong to the library."""
         return {}
 
     @property
     def verbose(self) -> bool:
-        """Was it asked to print casts?"""
+        """Returns True if casts are printed."""
         return self._verbose
 
     def _save_func(self, mod: Any, fn: str, func: Any) -> None:
-        """What a script is about to replace by itself, for _deactivate to put back."""
+        """Saves a function that a script is about to replace, for _deactivate to restore."""
         self._saved.append((mod, fn, func))
 
     def _deactivate(self) -> None:
@@ -153,13 +153,13 @@ class AmpHandle:
 
 
 class NoOpHandle:
-    """amp.init(enabled=False)."""
+    """The handle of amp.init(enabled=False)."""
 
     has_cache = False
     verbose = False
 
     def is_active(self) -> bool:
-        """No."""
+        """Returns False."""
         return False
 
     @contextlib.contextmanager
@@ -168,11 +168,11 @@ class NoOpHandle:
 
     @contextlib.contextmanager
     def scale_loss(self, loss: Any, optimizer: Any) -> Iterator[Any]:
-        """The loss as it is."""
+        """Opens a block with the unscaled loss."""
         yield loss
 
     def wrap_optimizer(self, optimizer: Any, num_loss: int = 1) -> Any:
-        """An optimizer whose losses are not scaled."""
+        """Returns an optimizer without loss scaling."""
         return OptimWrapper(optimizer, self, num_loss)
 
     def _clear_cache(self) -> None:

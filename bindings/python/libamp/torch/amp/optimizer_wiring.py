@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What initialize does to an optimizer: masters in its groups, and step, zero_grad and add_param_group that know of
+"""Wires optimizers in initialize: masters in the groups, and the methods step, zero_grad and add_param_group, which use
 them."""
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AmpStash:
 
     @property
     def stepped(self) -> bool | None:
-        """Did the last step() step? Where a GPU decides it is asked, which waits for it."""
+        """Returns whether the last step() stepped. Waits for a GPU that decides."""
         return None if self.skipped is None else not self.skipped
 
     def _pairs(self) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
@@ -58,37 +58,37 @@ class AmpStash:
 
     @property
     def fp16_groups(self) -> list[list[torch.Tensor]]:
-        """The 16-bit parameters of each group."""
+        """Returns the 16-bit parameters of each group."""
         return self._groups(low=True, masters=False)
 
     @property
     def fp32_from_fp16_groups(self) -> list[list[torch.Tensor]]:
-        """Their masters."""
+        """Returns the masters of each group."""
         return self._groups(low=True, masters=True)
 
     @property
     def fp32_from_fp32_groups(self) -> list[list[torch.Tensor]]:
-        """The parameters of each group that have no master."""
+        """Returns the parameters of each group without a master."""
         return self._groups(low=False, masters=True)
 
     @property
     def all_fp16_params(self) -> list[torch.Tensor]:
-        """16-bit parameters, with or without master."""
+        """Returns the 16-bit parameters, with or without master."""
         return [param for param, _ in self._pairs() if param.dtype in (torch.float16, torch.bfloat16)]
 
     @property
     def all_fp32_params(self) -> list[torch.Tensor]:
-        """The others."""
+        """Returns all other parameters."""
         return [param for param, _ in self._pairs() if param.dtype not in (torch.float16, torch.bfloat16)]
 
     @property
     def all_fp32_from_fp16_params(self) -> list[torch.Tensor]:
-        """The masters."""
+        """Returns the masters."""
         return [master for _, master in self._pairs() if master is not None]
 
     @property
     def all_fp32_from_fp32_params(self) -> list[torch.Tensor]:
-        """What the optimizer updates beside masters."""
+        """Returns the parameters that the optimizer updates besides masters."""
         return [param for param, master in self._pairs() if master is None]
 
     def __getattr__(self, name: str) -> Any:
@@ -103,7 +103,7 @@ class AmpStash:
 
 
 def _count_skip(optimizer: Any) -> None:
-    """lr_scheduler asks whether step was called: it was. Of LARC it knows the optimizer inside."""
+    """Counts a skip as a call of step, which lr_scheduler checks. For LARC it counts at the wrapped optimizer."""
     for each in (optimizer, *outer_optimizers.inside(optimizer, [])):
         each._opt_called = True
         if "_step_count" in vars(each):  # torch before 2.4
@@ -111,7 +111,7 @@ def _count_skip(optimizer: Any) -> None:
 
 
 def _guard_closure(stash: AmpStash, closure: Callable[[], Any], lent: Any) -> Callable[[], Any]:
-    """Before the closure computes the model takes the masters' values, and its brackets are outside the step."""
+    """Returns a closure before which the model follows the masters, and whose brackets are outside of the step."""
     context = stash.session.context
 
     def guarded() -> Any:
@@ -129,7 +129,7 @@ def _guard_closure(stash: AmpStash, closure: Callable[[], Any], lent: Any) -> Ca
 
 
 def _begin(optimizer: Any, stash: AmpStash) -> Any:
-    """False: it steps; True: it skips; a tensor: the GPU decides."""
+    """Begins a step. Returns False to step, True to skip, or a tensor if the GPU decides."""
     context: Any = stash.session.context
     stash.session.follow()
     found_inf = context.step_begin(stash.index, bool(stash.session.masters))
@@ -142,7 +142,7 @@ def _begin(optimizer: Any, stash: AmpStash) -> Any:
 
 @outside
 def _before_step(optimizer: Any, stash: AmpStash, closure: Any) -> Any:
-    """Before a step: what _begin says of it, and all that a skipped one has to do."""
+    """Prepares a step and does the work of a skipped one. Returns the result of _begin."""
     session = stash.session
     if closure is not None and session.dynamic:
         raise RuntimeError(
@@ -172,7 +172,7 @@ def _before_step(optimizer: Any, stash: AmpStash, closure: Any) -> Any:
 
 @outside
 def _stepped(stash: AmpStash, found_inf: Any) -> Any:
-    """After one: was it skipped?"""
+    """Ends a step. Returns whether it was skipped."""
     if not isinstance(found_inf, torch.Tensor):
         return False
     skipped = found_inf.clone()
@@ -285,7 +285,7 @@ def _make_add_param_group(old: Callable[..., Any], owner: Callable[..., Any]) ->
 
 
 def add_params(stash: AmpStash, params: list[torch.Tensor]) -> None:
-    """Tells the library of parameters that join an optimizer. Those of no model of the session keep their type."""
+    """Registers parameters added to an optimizer. Those of no model of the session keep their type."""
     session = stash.session
     ours = {id(param) for ref in session.models for param in getattr(ref(), "parameters", list)()}
     known = {id(param) for param, _ in stash._pairs()}
@@ -302,7 +302,7 @@ def add_params(stash: AmpStash, params: list[torch.Tensor]) -> None:
 
 
 def _replace(optimizer: Any, name: str, make: Callable[..., Callable[..., Any]]) -> Callable[[], None] | None:
-    """The optimizer's method becomes a bound method of ours over the old one. The way back."""
+    """Replaces a method of the optimizer by a bound method over the old one. Returns the undo function."""
     old = getattr(optimizer, name, None)
     if old is None:
         return None
@@ -332,7 +332,8 @@ run_as_it_is(_call.__code__)
 
 
 def _unhook_scheduler(optimizer: Any, name: str, method: Any, before: Any) -> None:
-    """A scheduler that came later has wrapped our method: it gets one that counts, and calls the optimizer's own."""
+    """Handles a scheduler that has wrapped our method later: it gets a counting method that calls the optimizer's
+    own."""
     wrapper = optimizer.__dict__.get(name)
     if wrapper is None:
         return
@@ -364,11 +365,11 @@ def _copy_masters(self: Any) -> None:
 
 
 def _nothing(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Masters are there from the start."""
+    """Does nothing: masters exist from the start."""
 
 
 def _prepare(self: Any) -> None:
-    """The first half of a scale_loss of the script's own: gradients that are there are set aside."""
+    """Runs the first half of a script's own scale_loss: sets existing gradients aside."""
     stash: AmpStash = self._amp_stash
     stash.session.mistakes.by_hand = True
     if stash.by_hand is not None:
@@ -377,7 +378,7 @@ def _prepare(self: Any) -> None:
 
 
 def _post(self: Any, loss_scaler: Any) -> None:
-    """The second half: what backward made is unscaled. loss_scaler.update_scale() decides, or else the next step."""
+    """Runs the second half: unscales the gradients of backward. loss_scaler.update_scale() or the next step decides."""
     stash: AmpStash = self._amp_stash
     stash.session.mistakes.by_hand = True
     context: Any = stash.session.context
@@ -412,7 +413,7 @@ PRIVATE = tuple(_PRIVATE_METHODS)
 
 
 def _put_masters(optimizer: Any, session: Session) -> Callable[[], None]:
-    """Masters in the place of their parameters in groups and state. The way back."""
+    """Puts masters in place of parameters in groups and state. Returns the undo function."""
     for group in optimizer.param_groups:
         group["params"][:] = [session.masters.get(id(param), param) for param in group["params"]]
     outer_optimizers.re_key(optimizer, session.params_and_masters())
@@ -428,8 +429,8 @@ def _put_masters(optimizer: Any, session: Session) -> Callable[[], None]:
 
 
 def wire(optimizer: Any, session: Session, index: int, others: list[Any]) -> None:
-    """The optimizer becomes number `index` of the session's, and those inside it with it: the step of one that is
-    called by itself is that optimizer's step. `others` are given to initialize too."""
+    """Wires an optimizer as number `index` of the session, and those inside it. If one of those is called directly, its
+    step is the whole optimizer's step. `others`: optimizers that initialize received too."""
     stash = AmpStash(session, index, optimizer)
     session.remember(stash._pairs())
     for each in (optimizer, *outer_optimizers.inside(optimizer, others)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers and those inside them (Lookahead, SAM, LARC): what they have of parameters, groups and state."""
+"""Optimizers that wrap others (Lookahead, SAM, LARC): their parameters, groups and state."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 
 
 def is_optimizer(value: Any) -> bool:
-    """Any object with these is one."""
+    """Returns True for any object with the attributes of an optimizer."""
     return all(hasattr(value, name) for name in ("param_groups", "step", "zero_grad"))
 
 
@@ -28,8 +28,7 @@ def _params(optimizer: Any) -> set[int]:
 
 
 def inside(optimizer: Any, others: list[Any]) -> list[Any]:
-    """The optimizers that it keeps for parameters of its own, and theirs; not those of `others`, which stand for
-    themselves."""
+    """Returns the inner optimizers for its own parameters, and theirs. `others`: optimizers that count separately."""
     own = _params(optimizer)
     found, look_at = [optimizer], [optimizer]
     while look_at:
@@ -43,7 +42,7 @@ def inside(optimizer: Any, others: list[Any]) -> list[Any]:
 
 
 def re_key(optimizer: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """The state of each first is the state of its second."""
+    """Moves the state of the first of each pair to the second."""
     state = getattr(optimizer, "state", None)
     if not isinstance(state, dict):
         return
@@ -54,8 +53,8 @@ def re_key(optimizer: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> No
 
 
 def recast_states(optimizers: list[Any]) -> None:
-    """State that optimizers have already, in their parameters' present type: as they do it themselves, where they load
-    one. Those around another load its state, too, and may lose their own: theirs is brought there as torch does it."""
+    """Casts existing state to the present type of the parameters, by the optimizer's own load. Wrappers load their
+    inner state and may lose their own, which is cast as torch does."""
     for optimizer in optimizers:
         for each in (optimizer, *inside(optimizer, optimizers)):
             state, inner = getattr(each, "state", None), inside(each, [])

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What autograd saves, in fewer bits: which tensors, and the way back. amp.compress_activations has the hooks that call
-this.
+"""Packs saved tensors of autograd into fewer bits, and unpacks them. The hooks of amp.compress_activations call this.
 
-A storage is packed once, whatever views of it are saved: query, key and value are slices of one; ReLU saves its result
-and the next layer the same as its input. Which storage it was is known for as long as its packed form lives: a weak
-reference keeps the number of a storage that was freed from being given to another.
+A storage is packed once for all of its saved views: query, key and value are slices of one, and the result of ReLU is
+also the input of the next layer. The identity of a storage is known while its packed form lives: a weak reference
+prevents the reuse of its number.
 
-On a GPU nothing waits to hear whether all elements are finite: until the word has come the elements are held as they
-are, of so many tensors at most, and what is infinite somewhere keeps them.
+On a GPU nothing waits to learn whether all elements are finite. Until then the elements are held unpacked, of a limited
+number of tensors. Tensors with an infinity remain unpacked.
 """
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ _free_weak_ref: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
 
 
 class _Names(dict[type, str]):
-    """Of a node's type its name; "": one that hands on. A node's own name is made anew each time it is asked."""
+    """Names of node types, "" for a node that only passes on. A node's own name is computed anew at each access."""
 
     def __missing__(self, kind: type) -> str:
         name = "" if kind.__name__ in _VIEWS else kind.__name__
@@ -56,7 +55,7 @@ _names = _Names()
 
 
 def origin(node: Any) -> str:
-    """What made these elements, below views and casts; "AccumulateGrad": they are a leaf's."""
+    """Returns the origin of these elements, below views and casts. "AccumulateGrad" for a leaf."""
     name = _names[type(node)]
     while not name:
         parents = node.next_functions
@@ -68,7 +67,7 @@ def origin(node: Any) -> str:
 
 
 class _Kept:
-    """A storage that was saved; known by its key until the last node that waits for it is gone."""
+    """A saved storage, found by its key until the last node that needs it is gone."""
 
     __slots__ = ("__weakref__", "_alive", "_key", "_storage", "size")
     _storage: int
@@ -85,7 +84,7 @@ class _Kept:
 
 
 class Packed(_Kept):
-    """Its elements in fewer bits; bits 0: in a narrower type."""
+    """The elements in fewer bits, or, with bits 0, in a narrower type."""
 
     __slots__ = ("bits", "codes", "dtype", "exact", "unheard")
     exact: tuple[torch.Tensor, torch.Tensor, int] | None
@@ -97,7 +96,7 @@ class Packed(_Kept):
         self.unheard = None  # while a GPU has not said whether `exact` is needed
 
     def flat(self) -> torch.Tensor:
-        """All elements, in the order of memory."""
+        """Returns all elements in the order of memory."""
         if self.exact is not None:
             elements, tensor, version = self.exact
             if tensor._version == version:
@@ -113,7 +112,7 @@ class Packed(_Kept):
 
 
 class Original(_Kept):
-    """Its elements as they are, while it is measured what their rounding would do."""
+    """The unpacked elements, while the effect of rounding is measured."""
 
     __slots__ = ("_tensor", "_version", "bits", "site")
 
@@ -122,14 +121,14 @@ class Original(_Kept):
         self.size, self._storage = tensor.numel(), 0
 
     def flat(self) -> torch.Tensor:
-        """As they are, or rounded to `bits` where somebody set them."""
+        """Returns the elements, rounded to `bits` if set."""
         _check_version(self._tensor, self._version)
         packed = rounded(self._tensor, self.bits, 0) if self.bits else None
         return self._tensor if packed is None else packed.flat()
 
 
 def _is_there(tensor: torch.Tensor) -> bool:
-    """On a GPU?"""
+    """Returns True if the tensor is on a GPU."""
     return tensor.is_cuda
 
 
@@ -138,15 +137,15 @@ def _codes(source: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def rounded(source: torch.Tensor, bits: int, seed: int, context: Any = None) -> Packed | None:
-    """Packed; None: there are elements that are not finite, or (1 bit) do not come back. context: whose ledger counts
-    it. Waits for a GPU."""
+    """Returns a Packed, or None if elements are not finite or (1 bit) not restored exactly. context: whose memory
+    record counts it. Waits for a GPU."""
     codes = _codes(source, bits)
     found_inf, inexact = kernels.pack(codes, source, bits, seed, context)
     return None if found_inf or inexact else Packed(codes, bits, source.dtype, source.numel())
 
 
 class _Unheard:
-    """What a GPU packs, and has not said yet whether all of it is finite."""
+    """A tensor packed by a GPU, before it is known whether all elements are finite."""
 
     def __init__(self, packed: Packed, flags: torch.Tensor) -> None:
         self.packed: weakref.ref[Packed] = weakref.ref(packed)
@@ -173,7 +172,7 @@ def _check_version(tensor: torch.Tensor, version: int) -> None:
 
 
 class Store:
-    """What one handle saves. bits_of(source): in how many bits these elements are to be kept, or an Original."""
+    """The saved tensors of one handle. bits_of(source): the bits of these elements, or an Original."""
 
     def __init__(
         self, model: torch.nn.Module, bits_of: Callable[[torch.Tensor], Any], min_size: int, softmax: bool, seed: int
@@ -189,7 +188,7 @@ class Store:
         self.begin()
 
     def begin(self, context: Any = None) -> None:
-        """A forward begins: what is counted is its, here and in the context's ledger."""
+        """Begins a forward, with new counts here and in the context's record."""
         self._context = context
         self.counts: dict[str, list[int]] = {}  # why, or bits: tensors, bytes before, bytes now
         self._counted: set[int] = set()
@@ -198,7 +197,7 @@ class Store:
         self._forget()
 
     def seed(self) -> int:
-        """Another one each time."""
+        """Returns a new seed each time."""
         return next(self._seeds) & 0xFFFFFFFFFFFFFFFF
 
     def _forget(self) -> None:
@@ -215,7 +214,7 @@ class Store:
     # ---- forward ----
 
     def save(self, tensor: torch.Tensor) -> tuple[Any, ...]:
-        """The hook: what is kept in the place of `tensor`."""
+        """The pack hook: returns the object to save instead of `tensor`."""
         node = tensor.grad_fn
         if node is None and tensor.requires_grad:
             return tensor, tensor._version  # a parameter
@@ -249,21 +248,21 @@ class Store:
         return packed, tensor.shape, tensor.stride(), tensor.storage_offset()
 
     def _reaches(self, tensor: torch.Tensor) -> bool:
-        """In memory where it can be packed now?"""
+        """Returns True if the memory can be packed now."""
         if not _is_there(tensor):
             return tensor.is_cpu
         self._take_answers(_UNHEARD)
         return not torch.cuda.is_current_stream_capturing()
 
     def forward_over(self) -> None:
-        """Nothing is kept for what may come."""
+        """Ends the forward: drops records for later views."""
         self._recent.clear()
         self._sources.clear()
 
     def _attended(self, node: Any) -> None:
-        """Fused attention saves its result, after query, key and value: backward makes the probabilities of query and
-        key again, beside an exact sum of theirs, and grows with the exponential of what rounding did to them. So these
-        two stay as they are, as results of softmax do."""
+        """Handles fused attention, which saves its result after query, key and value. Backward recomputes the
+        probabilities from query and key, beside their exact sum, with an error exponential in the rounding. So query
+        and key remain exact, as results of softmax do."""
         makers = [maker for maker, _ in node.next_functions[:2]]
         for maker, packed in self._recent:
             if not packed.codes.numel() or not any(maker is each for each in makers):
@@ -273,7 +272,7 @@ class Store:
                 self._stays(packed, source, "softmax")
 
     def _stays(self, packed: Packed, source: tuple[torch.Tensor, torch.Tensor, int], why: str) -> None:
-        """It was packed, and remains as it is all the same."""
+        """Records a packed tensor that remains exact nevertheless."""
         before, now = source[0].nbytes, packed.codes.nbytes
         packed.exact, packed.codes = source, packed.codes[:0]
         rounded_ones = self.counts.get(_WORDS[packed.bits])
@@ -282,7 +281,7 @@ class Store:
             self._count(why, before, before)
 
     def _take_answers(self, most: int) -> None:
-        """At most so many are unheard after this."""
+        """Receives results until at most this many are unknown."""
         while self._unanswered and (len(self._unanswered) > most or self._unanswered[0].is_ready()):
             one = self._unanswered.popleft()
             packed = one.packed()
@@ -306,7 +305,7 @@ class Store:
         return tensor if tensor.is_leaf else tensor.detach(), tensor._version
 
     def _refused(self, tensor: torch.Tensor, node: Any) -> str:
-        """Why it stays as it is; "": it does not."""
+        """Returns the reason why a tensor remains exact, or ""."""
         if tensor.dtype not in FLOATS:
             return "type"
         name = origin(node)
@@ -315,7 +314,7 @@ class Store:
         return "softmax" if "Softmax" in name and not self._softmax else ""
 
     def _is_the_models(self, tensor: torch.Tensor) -> bool:
-        """A parameter or buffer, or a part of one?"""
+        """Returns True for a parameter or buffer, or a part of one."""
         if self._params is None:
             model = self.model()
             tensors = () if model is None else itertools.chain(model.parameters(), model.buffers())
@@ -368,8 +367,8 @@ class Store:
         return packed
 
     def _leaf(self, source: torch.Tensor) -> Packed | str:
-        """What came without a graph: masks and indices, all of which come back as they were. On a GPU masks of bool
-        alone: to look at others would be to wait."""
+        """Packs a tensor without a graph: masks and indices, which are restored exactly. On a GPU only bool masks,
+        because other checks would wait."""
         if source.dtype in FLOATS and (_is_there(source) or rounded(source.view(-1)[:_LOOK], 1, 0) is None):
             return "as given"  # data
         if self._is_the_models(source):
@@ -392,7 +391,7 @@ class Store:
     # ---- backward ----
 
     def restore(self, saved: tuple[Any, ...]) -> torch.Tensor:
-        """The hook: the tensor in whose place this was kept."""
+        """The unpack hook: returns the tensor that was saved."""
         if len(saved) == 2:
             tensor, version = saved
             if tensor._version != version:
@@ -408,7 +407,7 @@ class Store:
         return flat.view(shape) if strides is None else flat.as_strided(shape, strides, offset)
 
     def _queue_end(self) -> bool:
-        """Is this a backward pass, whose end will be told?"""
+        """Returns True in a backward pass that will report its end."""
         try:
             torch.autograd.Variable._execution_engine.queue_callback(self._forget)
             self._ends = True

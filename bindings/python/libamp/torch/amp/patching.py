@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What O1 and O4 do to torch's functions: which are replaced, where they are found, and how all is put back.
+"""Patches torch's functions at O1 and O4: which ones, in which places, and how they are restored.
 
-The lists, the classes and the decisions are the C library's. Here is only where PyTorch keeps what they name. A patched
-function asks, at each call, whose policy holds on its thread; without one it is its original with 30 ns more. What is
-replaced belongs to all contexts together: the first that patches puts it there, the last one's end takes it away.
+The lists, classes and rulings are the C library's. This file only knows where PyTorch has the named functions. A
+patched function looks up the policy of its thread at each call. Without one it runs its original, 30 ns slower. The
+replacements belong to all contexts together: the first context that patches installs them, the end of the last removes
+them.
 """
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ _ABSENT = object()
 
 
 class Site:
-    """An attribute of a module or class, and what stood there. A class keeps a function as an entry of its own kind
-    (a classmethod): `raw` before, `entry` now."""
+    """An attribute of a module or class, and its original value. A class has an entry of another kind (a classmethod):
+    `raw` before, `entry` now."""
 
     def __init__(self, owner: Any, name: str, patched: Any, entry: Any = None, raw: Any = None) -> None:
         self.owner, self.name, self.patched = owner, name, patched
@@ -75,7 +76,7 @@ class Site:
             self.beside.put()
 
     def bound(self) -> tuple[Any, Any] | None:
-        """(before, now) of the method bound to its class, which is another object each time; None: it has none."""
+        """Returns (before, now) of the method bound to its class, which is a new object each time, or None."""
         if not isinstance(self.entry, classmethod):
             return None
         original = self.patched.__wrapped__
@@ -112,7 +113,7 @@ def _owner(place: str) -> Any:
 
 
 def _original(owner: Any, name: str) -> Any:
-    """What `owner` has under this name, unbound; None if it has nothing that torch made."""
+    """Returns the unbound function of this name in `owner`, None if torch has none there."""
     if isinstance(owner, type):
         for cls in owner.__mro__[:-1]:  # without object
             if name in vars(cls):
@@ -122,7 +123,7 @@ def _original(owner: Any, name: str) -> Any:
 
 
 def patched(original: Any, place: str, name: str, op: str, op_class: int = _BY_LIST, flags: int = 0) -> Any:
-    """The function that stands for `original`, which is found under `place` and `name`."""
+    """Returns the replacement of `original`, which is found under `place` and `name`."""
     known = _known.get((place, name, op_class))
     if known is not None and known.__wrapped__ is original:
         return known
@@ -136,7 +137,7 @@ def patched(original: Any, place: str, name: str, op: str, op_class: int = _BY_L
 
 
 def _names(owner_bit: int, name: str) -> Iterator[tuple[str, int]]:
-    """A listed name and its in-place twin, as this place spells them."""
+    """Yields a listed name and its in-place variant, as this place spells them."""
     in_place = name.startswith("__i") and name.endswith("__")
     name = name.removeprefix(_PREFIXES.get(owner_bit, ""))
     own = _core.NEVER_NARROWS if name in ("norm", "vector_norm", "matrix_norm") else 0
@@ -147,8 +148,8 @@ def _names(owner_bit: int, name: str) -> Iterator[tuple[str, int]]:
 
 
 def _homes(place: str, name: str, original: Any) -> Iterator[tuple[str, str]]:
-    """Where a function is to be replaced. Generated code (torch.compile, torch.fx) calls torch's functions by their own
-    address, torch._C._nn.linear or torch.functional.einsum, whatever name they were found under."""
+    """Yields the places in which to replace a function. Generated code (torch.compile, torch.fx) calls torch's
+    functions by their own address, torch._C._nn.linear or torch.functional.einsum, under any name."""
     if original is not None and callable(original):
         yield place, name
         behind, prefix = _BEHIND.get(place, (None, ""))
@@ -172,8 +173,8 @@ def _listed(lists: str) -> Iterator[Site]:
 
 
 def _aliases() -> Iterator[Site]:
-    """F.prelu is torch.prelu: what a list names in torch has a second home there, if the list has nothing else to say
-    of it."""
+    """Yields aliases: F.prelu is torch.prelu. A name listed for torch has a second place there, unless the list has
+    another entry for it."""
     home = _PLACES[_FUNCTIONAL]
     for (place, name), site in list(_sites.items()):
         original = site.patched.__wrapped__
@@ -182,7 +183,7 @@ def _aliases() -> Iterator[Site]:
 
 
 def _taken_back(moved: list[tuple[Any, Any]]) -> Iterator[Site]:
-    """Registrations that are no more: the function obeys its list again. `moved`: (old, new) for the sweep."""
+    """Restores the list's class after a removed registration. `moved`: (old, new) for the sweep."""
     for key, site in list(_sites.items()):
         if site.registration is None or not site.registration.removed:
             continue
@@ -194,7 +195,7 @@ def _taken_back(moved: list[tuple[Any, Any]]) -> Iterator[Site]:
 
 
 def _registered(wanted: Iterable[registry.Registration], moved: list[tuple[Any, Any]]) -> Iterator[Site]:
-    """The user's own, over what a list says of them."""
+    """Applies the user's registrations, which override the lists."""
     for registration in wanted:
         module, name, op_class = registration.module, registration.name, registration.op_class
         place = _place_of(module)
@@ -218,7 +219,8 @@ def _registered(wanted: Iterable[registry.Registration], moved: list[tuple[Any, 
 
 
 def _break_graphs(function: type[torch.autograd.Function]) -> Site:
-    """torch.compile reads a Function's forward past its apply: it shall call apply, which casts, between two graphs."""
+    """Makes torch.compile call a Function's apply, which casts, between two graphs. It would trace the forward
+    directly."""
     own = function.forward
 
     @functools.wraps(own)
@@ -238,7 +240,8 @@ def _place_of(module: Any) -> str:
 
 
 def _forward_map() -> dict[int, tuple[Any, Any]]:
-    """Original -> patched. One function under several names (F.conv2d is torch.conv2d): the first list that has it."""
+    """Returns a map from original to patched function. For a function with several names (F.conv2d is torch.conv2d) the
+    first list counts."""
     swap: dict[int, tuple[Any, Any]] = {}
     for site in _sites.values():
         original = site.patched.__wrapped__
@@ -262,7 +265,7 @@ def _report(op: str, before: int, after: int) -> None:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """One change at a time. Contexts may end in the garbage collector, in the middle of anything: see uninstall."""
+    """Serializes changes. A context may end in the garbage collector at any time: see uninstall."""
     global _busy
     with _lock:
         outer, _busy = _busy, True
@@ -290,8 +293,8 @@ def install(
     models: Iterable[Any] = (),
     allow_banned: bool = False,
 ) -> None:
-    """From now on torch's functions obey this context where its scope, or none, is entered. `models`: their attributes
-    may hold torch's functions. verbosity 2 prints every cast."""
+    """Makes torch's functions obey this context, in its scope or outside of any. `models`: their attributes may hold
+    torch's functions. verbosity 2 prints every cast."""
     global _present
     with _alone():
         if not _sites:
@@ -315,8 +318,8 @@ def install(
 
 
 def uninstall(context: Any, collected: bool = False) -> None:
-    """No longer. The last context's end restores every function where it stood. `collected`: called by the garbage
-    collector, which may have come in the middle of another change: that one takes note at its end."""
+    """Ends that for a context. The end of the last context restores every function. `collected`: called by the garbage
+    collector, perhaps during another change, which then completes the work at its end."""
     if not _core.remove_policy(context):
         return
     _ended.append(context)
@@ -332,7 +335,7 @@ def uninstall(context: Any, collected: bool = False) -> None:
 
 
 def _code_of(models: Iterable[Any]) -> list[types.CodeType]:
-    """Of the forwards of these models and of the modules inside them."""
+    """Returns the code of the forwards of these models and their modules."""
     modules = {type(module) for model in models for module in model.modules()}
     return [cls.forward.__code__ for cls in modules if hasattr(cls.forward, "__code__")]
 
@@ -350,8 +353,8 @@ def _restore() -> None:
 
 
 def classes_of(name: str) -> tuple[list[tuple[str, int, str]], int]:
-    """Of the replaced functions of this name: (path, class, source) where a script gave the class; how many obey the
-    list. torch's own modules behind the public ones do not count beside these."""
+    """Returns, for the patched functions of this name, (path, class, source) of those with a class by a script, and the
+    number of those that obey the list. torch's own modules behind the public ones do not count."""
     with _lock:
         given = {id(site.patched): site.registration for site in _sites.values() if site.registration is not None}
         sites = [(place, site) for (place, named), site in _sites.items() if named == name]
@@ -364,13 +367,13 @@ def classes_of(name: str) -> tuple[list[tuple[str, int, str]], int]:
 
 
 def installed() -> bool:
-    """Does any context patch?"""
+    """Returns True if any context patches."""
     return bool(_contexts)
 
 
 @contextlib.contextmanager
 def originals() -> Iterator[None]:
-    """torch's own functions in their places for a while, for compilers that read them: for the whole process."""
+    """Opens a block in which torch's own functions are restored, in the whole process, for compilers that read them."""
     with _alone():
         present: list[Any] = [guard for guard in _guards if guard.new is not None]
         present += [site for site in _sites.values() if vars(site.owner).get(site.name) is site.entry]
@@ -384,7 +387,7 @@ def originals() -> Iterator[None]:
 
 
 def _script(original: Any) -> Any:
-    """Scripted code is compiled from torch's own functions: it runs in the types that arrive."""
+    """Returns torch's own function for scripted code, which runs in the types that it receives."""
 
     def script(*args: Any, **kwargs: Any) -> Any:
         with originals():
@@ -397,7 +400,7 @@ _guards: list[Any] = [*torch_checks.GUARDS, *autocast_rules.GUARDS, torch_checks
 
 
 def original(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's own function behind a patched one."""
+    """Returns torch's own function behind a patched one."""
     if isinstance(function, (_core.PatchedFunction, _core.PatchedMethod)):
         return inspect.unwrap(function)
     return function

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An opt level's properties as Apex spelt them. What they are, and which a level lets one override, the library
-decides."""
+"""The properties of an opt level under Apex's names. The library determines their values and which of them may be
+overridden."""
 from __future__ import annotations
 
 from typing import Any
@@ -59,7 +59,7 @@ class Properties:
 
 
 def dtype_name(dtype: Any) -> str | None:
-    """As _core spells it; None for None."""
+    """Returns the name of the type in _core, None for None."""
     if dtype is None:
         return None
     if dtype in _DTYPES:
@@ -68,7 +68,7 @@ def dtype_name(dtype: Any) -> str | None:
 
 
 def _bool_of(name: str, value: Any) -> Any:
-    """keep_batchnorm_fp32 may be the strings "True" and "False"; so may the others."""
+    """Returns a bool. The strings "True" and "False" are accepted, as for keep_batchnorm_fp32 in Apex."""
     value = {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
     split = ", 'split'" if name == "master_weights" else ""
     assert isinstance(value, bool), (
@@ -78,7 +78,8 @@ def _bool_of(name: str, value: Any) -> Any:
 
 
 def loss_scale_of(value: Any) -> float:
-    """As amp_config has it; what would be its sign for "dynamic" is refused."""
+    """Returns the value for amp_config. Raises ValueError for a number that is not finite or not above 0 (0: the
+    level's)."""
     try:
         number = _DYNAMIC if value == "dynamic" else float(value)
     except (TypeError, ValueError):
@@ -90,7 +91,7 @@ def loss_scale_of(value: Any) -> float:
 
 
 def settings_of(overrides: dict[str, Any]) -> dict[str, Any]:
-    """Apex's overrides as members of amp_config."""
+    """Returns Apex's overrides as members of amp_config."""
     settings: dict[str, Any] = {}
     for name, value in overrides.items():
         if value is None or name in ("enabled", "opt_level"):
@@ -111,7 +112,8 @@ def settings_of(overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolve(level: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """The library's answer. Under hard_override what a level refuses is taken out of `settings`, with a warning."""
+    """Returns the library's configuration. Under hard_override it removes refused members from `settings`, with a
+    warning."""
     try:
         return _core.resolve(level, settings)
     except _core.ArgumentError as error:
@@ -127,7 +129,7 @@ def resolve(level: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def fill(properties: Properties, level: str, resolved: dict[str, Any], given: dict[str, Any]) -> None:
-    """What was resolved, as Apex would show it: None for what the level has nothing to say of."""
+    """Sets the properties as Apex would show them: None where the level has no value."""
     cast = resolved["cast_model_type"]
     low = cast in ("float16", "bfloat16")
     unchanged = cast == "unchanged"
@@ -153,12 +155,12 @@ def fill(properties: Properties, level: str, resolved: dict[str, Any], given: di
 
 
 def torch_type(name: str | None) -> torch.dtype | None:
-    """torch.float16 for "float16"; None for "unchanged"."""
+    """Returns torch.float16 for "float16", None for "unchanged"."""
     return _TYPES.get(name) if name else None
 
 
 class Banner:
-    """What initialize says of a level: lines, as Apex printed them; in a notebook a table, once all is known."""
+    """The lines that initialize prints about a level, as in Apex. In a notebook a table, once all values are known."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -168,14 +170,14 @@ class Banner:
             maybe_print(title, True)
 
     def part(self, words: str, properties: Properties) -> None:
-        """The level's properties, then those in use."""
+        """Prints the properties of the level, or those in use."""
         self._parts.append(dict(properties.options))
         if not self._in_notebook:
             maybe_print(words, True)
             maybe_print(self._listed(), True)
 
     def end(self) -> None:
-        """All is known."""
+        """Ends the banner."""
         if self._in_notebook:
             _html.display(self)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a session whose model is 16-bit: every parameter and buffer has the type that it had before.
+"""Ends a session with a 16-bit model: every parameter and buffer gets the type that it had before.
 
-The library gives the blocks back that it took. A model may have put something else in their place meanwhile: another
-shape (an observer that resizes its buffer), another tensor under the name (`self.seen = self.seen * 0.9 + x.mean()`), a
-new buffer, or memory that is gone. Such a tensor keeps its values and gets its type back.
+The library restores the blocks that it took. The model may have replaced them: by another shape (an observer that
+resizes its buffer), another tensor under the name (`self.seen = self.seen * 0.9 + x.mean()`), a new buffer, or freed
+memory. Such a tensor keeps its values and is cast back.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 class Restoring:
-    """Of one session. `low`: the type of its models. Made before anything changes type."""
+    """The types of a session's tensors, recorded before any type changes. `low`: the type of its models."""
 
     def __init__(self, models: Iterable[nn.Module], low: torch.dtype) -> None:
         self._low = low
@@ -42,13 +42,13 @@ class Restoring:
                 yield from model.modules()
 
     def taken(self) -> None:
-        """The library has taken the models' tensors."""
+        """Records that the library has taken the models' tensors."""
         for module in self._modules():
             self._given += [(tensor, tensor.shape) for _, tensor in _tensors(module) if tensor.dtype is self._low]
 
     @torch.no_grad()
     def before(self, masters: dict[int, Any]) -> None:
-        """Before the library gives back: tensors that have another shape have the one that it knows, for now."""
+        """Gives tensors of another shape the shape that the library knows, before it restores."""
         for tensor, shape in self._given:
             master = masters.get(id(tensor))
             plain = tensor.layout is torch.strided and tensor.is_floating_point()
@@ -69,11 +69,11 @@ class Restoring:
         self._kept.clear()
 
     def refused(self) -> None:
-        """It has not: the session goes on."""
+        """Handles a refusal: the session continues."""
         self._put_back(self._low)
 
     def after(self) -> None:
-        """Once it has."""
+        """Casts tensors back after the library has restored."""
         self._put_back(torch.float32)
         for module in self._modules():
             before = self._types.get(module, {})

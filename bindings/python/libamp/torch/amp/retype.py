@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters and buffers of models as the library is told of them, and what it leaves to its host: types other than
+"""Parameters and buffers of models as the library receives them, and the types that it leaves to its host: other than
 FP32 and 16 bits."""
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LOW = (torch.float16, torch.bfloat16)
 
 
 def is_kept(module: nn.Module) -> bool:
-    """Batch norm that keep_batchnorm_fp32 keeps: Apex looks for affine ones."""
+    """Returns True for a batch norm to which keep_batchnorm_fp32 applies: an affine one, as in Apex."""
     return isinstance(module, nn.modules.batchnorm._BatchNorm) and bool(module.affine)
 
 
 def describe(models: Iterable[nn.Module]) -> list[tuple[torch.Tensor, str, bool]]:
-    """(tensor, name, is batch norm) of each floating parameter and buffer that libamp can hold."""
+    """Returns (tensor, name, is batch norm) of each floating parameter and buffer that libamp supports."""
     listed: list[tuple[torch.Tensor, str, bool]] = []
     seen: set[int] = set()
     for index, model in enumerate(models):
@@ -34,13 +34,13 @@ def describe(models: Iterable[nn.Module]) -> list[tuple[torch.Tensor, str, bool]
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Dense, floating, with elements."""
+    """Returns True for a dense floating tensor with elements."""
     plain = tensor.layout is torch.strided and tensor.is_floating_point() and tensor.numel() > 0
     return plain and not isinstance(tensor, nn.parameter.UninitializedTensorMixin)
 
 
 def is_scaled(tensor: torch.Tensor) -> bool:
-    """Can the library unscale its gradient? Complex ones are pairs of real numbers."""
+    """Returns True if the library can unscale the gradient. Complex numbers are pairs of real ones."""
     if tensor.is_complex() and tensor.layout is torch.strided:
         return tensor.numel() > 0
     return is_plain(tensor)
@@ -56,7 +56,7 @@ def _has_gaps(tensor: torch.Tensor) -> bool:
 
 
 def set_type(tensor: torch.Tensor, dtype: torch.dtype) -> None:
-    """In place, gradient included."""
+    """Casts a tensor in place, with its gradient."""
     grad = tensor.grad
     tensor.grad = None
     tensor.data = tensor.data.to(dtype)
@@ -65,8 +65,8 @@ def set_type(tensor: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 def to_fp32(models: Iterable[nn.Module], keep_batch_norm: bool, empty: torch.dtype) -> Callable[[], None]:
-    """Every floating tensor of the models in FP32 and without gaps in memory, as the library wants them that will be
-    re-typed; those without elements, which it does not know, in the type `empty`. The way back."""
+    """Casts floating tensors of the models to FP32 without gaps in memory, as the library requires. Tensors without
+    elements, which it does not know, get the type `empty`. Returns the undo function."""
     before: list[tuple[torch.Tensor, torch.dtype]] = []
     for model in models:
         for module in model.modules():
@@ -92,7 +92,7 @@ def to_fp32(models: Iterable[nn.Module], keep_batch_norm: bool, empty: torch.dty
 
 
 def check_incoming(models: Iterable[nn.Module], refuse: Callable[[str], Any]) -> None:
-    """Apex: models come in FP32. bf16 and FP64 pass."""
+    """Checks that models are FP32, as Apex does. bf16 and FP64 pass."""
     for model in models:
         named: list[tuple[str, str, torch.Tensor]] = [("param", *entry) for entry in model.named_parameters()]
         named += [("buffer", *entry) for entry in model.named_buffers()]
@@ -106,7 +106,7 @@ def check_incoming(models: Iterable[nn.Module], refuse: Callable[[str], Any]) ->
 
 
 def flatten_rnns(models: Iterable[nn.Module]) -> None:
-    """Recurrent modules want their weights in one piece: after their type has changed."""
+    """Makes the weights of recurrent modules contiguous again after their type has changed."""
     for model in models:
         for module in model.modules():
             if isinstance(module, nn.RNNBase):

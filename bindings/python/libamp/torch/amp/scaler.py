@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.amp.scaler. The scale and its counters are the library's: a LossScaler shows those of a context, one of its own
-where a script makes one."""
+"""apex.amp.scaler. The library has the scale and its counters. A LossScaler is a view of those of a context, or of its
+own context if a script makes one."""
 from __future__ import annotations
 
 import json
@@ -22,7 +22,7 @@ _ON_DEVICE = 2
 def scale_check_overflow_python(
     model_grad: torch.Tensor, master_grad: torch.Tensor, scale: float, check_overflow: bool = False
 ) -> bool:
-    """master_grad = model_grad * scale. True, if asked for, where a result is not finite."""
+    """Computes master_grad = model_grad * scale. With check_overflow it returns True if a result is not finite."""
     return bool(kernels.scale([master_grad], [model_grad], scale)) and check_overflow
 
 
@@ -35,15 +35,16 @@ def axpby_check_overflow_python(
     b: float,
     check_overflow: bool = False,
 ) -> bool:
-    """master_grad = a * model_grad + b * stashed_grad. True, if asked for, where model_grad is not finite."""
+    """Computes master_grad = a * model_grad + b * stashed_grad. With check_overflow it returns True if model_grad is
+    not finite."""
     finite = not check_overflow or bool(torch.isfinite(model_grad).all())
     kernels.axpby([master_grad], a, [model_grad], b, [stashed_grad])
     return not finite
 
 
 class LossScaler:
-    """LossScaler("dynamic") or LossScaler(128.0): Apex's, for loops that scale by hand. scale_factor is 2 whatever it
-    says. _amp_state.loss_scalers has one for each loss, which shows the scale that scale_loss uses."""
+    """Scales losses in loops that scale by hand: LossScaler("dynamic") or LossScaler(128.0), as Apex's. scale_factor is
+    always 2. _amp_state.loss_scalers has one for each loss, with the scale that scale_loss uses."""
 
     warned_no_fused_kernel = False
     warned_unscaling_non_fp32_grad = False
@@ -71,7 +72,7 @@ class LossScaler:
 
     @classmethod
     def of(cls, session: Session, loss_id: int) -> LossScaler:
-        """The one of a session."""
+        """Returns the scaler of a session's loss."""
         scaler = cls.__new__(cls)
         scaler._show(session.context, loss_id, session.dynamic, session.resolved)
         scaler._probe = None
@@ -88,7 +89,7 @@ class LossScaler:
         self._overflow_buf = torch.zeros(1, dtype=torch.int32)
 
     def loss_scale(self) -> float:
-        """What the next loss is multiplied by."""
+        """Returns the factor of the next loss."""
         return float(self._context.scale(self._id))
 
     @property
@@ -119,11 +120,12 @@ class LossScaler:
 
     @property
     def _scale_seq_len(self) -> int:
+        """Returns the number of clean blocks before the scale grows. Some recipes shorten it after initialize."""
         return self._own_window
 
     @_scale_seq_len.setter
     def _scale_seq_len(self, value: int) -> None:
-        """Clean blocks until the scale grows, as recipes shorten them after initialize."""
+        """Sets the number. Some recipes shorten it after initialize."""
         if not 1 <= value <= self._window:
             raise ValueError(
                 f"_scale_seq_len is 1 to {self._window} here: amp.initialize(..., window={value}) makes it larger"
@@ -134,28 +136,28 @@ class LossScaler:
 
     @property
     def _ahead(self) -> int:
-        """The library counts to the window of initialize: where a shorter one was set, from this number on and not from
-        0."""
+        """Returns the number from which counting begins if a shorter window was set, because the library counts to the
+        window of initialize."""
         return self._window - self._own_window if self.dynamic else 0
 
     def shown(self, counted: int) -> int:
-        """The library's count as a script means it."""
+        """Converts the library's count to the script's."""
         return max(counted - self._ahead, 0)
 
     def _counted(self) -> int:
         return int(read_states(self._context)[f"loss_scaler{self._id}"]["unskipped"])
 
     def _hasten(self) -> None:
-        """After a bracket, which may have begun to count anew."""
+        """Adjusts the count after a bracket, which may have restarted it."""
         if self._ahead and (counted := self._counted()) < self._ahead:
             self._unskipped = counted
 
     def _restart(self) -> None:
-        """As initialize left it."""
+        """Restores the state after initialize."""
         self._load(loss_scale=self._first, unskipped=0)
 
     def clear_overflow_state(self) -> None:
-        """Forget what was found."""
+        """Clears the record of overflows."""
         self._told = False
         self._cleared = self._context.record(self._id)["skipped"]
         self._overflow_buf.zero_()
@@ -169,7 +171,7 @@ class LossScaler:
         models_are_masters: bool = False,
         scale_override: float | None = None,
     ) -> None:
-        """master = model / scale; a result that is not finite is noted for update_scale."""
+        """Computes master = model / scale. Records a nonfinite result for update_scale."""
         scale = self.loss_scale() if scale_override is None else scale_override
         if self._has_overflow or (scale == 1.0 and models_are_masters and not self.dynamic):
             return
@@ -186,7 +188,8 @@ class LossScaler:
         master_grads: Sequence[torch.Tensor],
         scale_override: tuple[float, float, float] | None = None,
     ) -> None:
-        """master = model / scale + stashed. scale_override: the scales of model, of stashed, and of the result."""
+        """Computes master = model / scale + stashed. scale_override: the scales of model, of stashed, and of the
+        result."""
         if self._has_overflow:
             return
         model, stashed, out = scale_override or (self.loss_scale(), 1.0, 1.0)
@@ -202,8 +205,9 @@ class LossScaler:
         flag.copy_(torch.maximum(flag, found.to(flag.dtype).reshape(flag.shape)))
 
     def update_scale(self) -> bool:
-        """The caller has unscaled by himself, by unscale or in blocks with delay_overflow_check: decides over what
-        those found and what he left in _has_overflow or _overflow_buf. True: he should not step."""
+        """Decides step or skip and updates the scale, for callers that unscale by hand (unscale, or blocks with
+        delay_overflow_check). It uses their results, _has_overflow and _overflow_buf. Returns True if the caller should
+        skip."""
         overflow = self._told or bool(torch.as_tensor(self._overflow_buf).any())
         self._told = False
         if self._probe is not None:
@@ -247,7 +251,7 @@ class LossScaler:
 
 
 def read_states(context: Any) -> dict[str, dict[str, Any]]:
-    """{"loss_scaler0": {"loss_scale": ..., "unskipped": ...}, ...}"""
+    """Returns {"loss_scaler0": {"loss_scale": ..., "unskipped": ...}, ...}."""
     states: dict[str, dict[str, Any]] = json.loads(context.save(None, "apex"))
     return states
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors get how many bits, by what their rounding does to the gradients (Liu et al. 2022, GACT).
+"""Chooses bits for saved tensors by the effect of their rounding on the gradients (Liu et al. 2022, GACT).
 
-With b bits the step of a tensor's codes is proportional to 1 / (2^b - 1), and the variance that its rounding brings
-into the gradient to c / (2^b - 1)^2. c is measured: the gradient of all parameters exactly, and once for each tensor
-with that one alone in 2 bits; the squared distance of the two, over the squared norm of the first, so that a loss scale
-is nothing. Then each tensor begins with 2 bits, and those get 4, and 8, that take most variance away for each bit that
-they add, while the budget lasts.
+With b bits the step of a tensor's codes is proportional to 1 / (2^b - 1), and the variance of the gradient due to its
+rounding to c / (2^b - 1)^2. c is measured: the gradient of all parameters is computed exactly, and once for each tensor
+with only that one in 2 bits. c is the squared distance of the two divided by the squared norm of the first, which a
+loss scale does not change. All tensors begin with 2 bits. Those that remove most variance for each added bit get 4,
+then 8, within the budget.
 """
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _NEXT = {2: 4, 4: 8}
 
 
 def allot(costs: dict[Any, float], sizes: dict[Any, int], budget: float) -> dict[Any, int]:
-    """Bits of each, so that sum(costs / (2^bits - 1)^2) is small and sum(bits * sizes) at most budget * sum(sizes)."""
+    """Returns the bits of each, so that sum(costs / (2^bits - 1)^2) is small and sum(bits * sizes) at most budget *
+    sum(sizes)."""
     bits = dict.fromkeys(costs, 2)
     left = (budget - 2) * sum(sizes.values())
     heap: list[tuple[float, int, Any]] = []
@@ -47,7 +48,7 @@ def allot(costs: dict[Any, float], sizes: dict[Any, int], budget: float) -> dict
 
 
 class Budget:
-    """budget: bits an element, of all together; measured over `steps` forwards."""
+    """Measures over `steps` forwards and chooses bits. budget: average bits an element."""
 
     def __init__(self, budget: float, steps: int) -> None:
         if not 2 <= budget <= 8:
@@ -60,15 +61,15 @@ class Budget:
 
     @property
     def done(self) -> bool:
-        """Are the bits chosen?"""
+        """Returns True once the bits are chosen."""
         return self._left == 0
 
     def begin(self) -> None:
-        """A forward begins."""
+        """Begins a forward."""
         self._sites.clear()
 
     def bits_of(self, site: Any, source: torch.Tensor) -> Any:
-        """Of a tensor that is about to be saved: an Original while it is measured; 4 of one that was never seen."""
+        """Returns the bits of a tensor to be saved: an Original during the measurement, 4 for a new tensor after it."""
         if self.done:
             return self.chosen.get(site, 4)
         original = Original(source, site)
@@ -76,7 +77,7 @@ class Budget:
         return original
 
     def measure(self, loss: torch.Tensor, store: Store) -> None:
-        """Before the backward of a forward that was measured: one backward more for each tensor, and one."""
+        """Measures before the backward of a forward: one extra backward for each tensor, and one more."""
         model = store.model()
         if self.done or model is None or not self._sites:
             return

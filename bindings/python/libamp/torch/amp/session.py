@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of initialize that is still in force: its context, models and optimizers, and the way back.
+"""An initialize call in force: its context, models and optimizers, and the steps that undo it.
 
-Models and optimizers own their session and not the other way round, so that it ends with them.
+Models and optimizers own their session, not the reverse, so that it ends with them.
 """
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _EVENT_LOG, _EVENT_WARNING, _EVENT_SKIP = 1, 2, 3
 
 
 class Session:
-    """context: _core.Context; resolved: the configuration with its defaults; undo: what shutdown calls, last first."""
+    """State of an initialize call. context: _core.Context. resolved: the configuration with defaults. undo: the
+    functions that shutdown calls, last first."""
 
     def __init__(self, resolved: dict[str, Any], num_losses: int) -> None:
         self.context: Any = None
@@ -61,7 +62,7 @@ class Session:
 
     @property
     def patches(self) -> bool:
-        """Does the context replace functions of torch's?"""
+        """Returns True if the context patches torch's functions."""
         return self._uninstall is not None
 
     @property
@@ -73,7 +74,7 @@ class Session:
         return self.context is not None and bool(self.context.alive)
 
     def remember(self, pairs: list[tuple[torch.Tensor, torch.nn.Parameter | None]]) -> None:
-        """Which parameters have which masters; None: no master."""
+        """Records pairs of parameters and masters, None for no master."""
         for param, master in pairs:
             if master is not None:
                 self.masters[id(param)] = master
@@ -82,14 +83,14 @@ class Session:
 
     @torch.no_grad()
     def agree(self, param: torch.Tensor, loads: bool = False) -> None:
-        """A parameter is its master, rounded; loads: will be, when torch has loaded it."""
+        """Marks a parameter as its rounded master. loads: it will be, once torch has loaded it."""
         if loads:
             self.context.agree(param)
         value = self.masters[id(param)].to(param.dtype) if loads else param
         self._agreed[id(param)] = None if loads else param._version, _sum_of_bits(value)
 
     def _disagreeing(self) -> Iterator[tuple[torch.Tensor, torch.nn.Parameter, bool]]:
-        """(parameter, master, was it the parameter that somebody wrote?). Collectives and `.data` bump no version."""
+        """Yields (parameter, master, True if the parameter was written). Collectives and `.data` change no version."""
         for param, master in self.params_and_masters():
             alike = param.shape == master.shape and param.device == master.device
             if alike and not torch.equal(master.to(param.dtype), param):
@@ -97,7 +98,7 @@ class Session:
 
     @torch.no_grad()
     def before_first_forward(self) -> None:
-        """Who wrote masters until here (a broadcast of model.state_dict()) meant the parameters too."""
+        """Accepts writes to masters so far (a broadcast of model.state_dict()) as writes to parameters."""
         cuda_graphs.check_warm(self)
         self.forward_seen = True
         for param, master, param_written in self._disagreeing():
@@ -107,9 +108,9 @@ class Session:
 
     @torch.no_grad()
     def before_first_backward(self) -> None:
-        """Apex made its masters now: who wrote parameters until here meant them. A parameter that was written as torch
-        counts it (DistributedDataParallel's broadcast does, on every rank) is its master's value; behind others a
-        master keeps the bits that round to its parameter."""
+        """Accepts writes to parameters so far, because Apex makes its masters at this point. A write that changes
+        torch's version (DistributedDataParallel's broadcast on every rank) sets the master. Otherwise a master keeps
+        its bits if they round to the parameter."""
         cuda_graphs.check_warm(self)
         self.backward_seen = True
         if self.split is not None:
@@ -123,7 +124,7 @@ class Session:
                 master.copy_(param)
 
     def follow(self) -> None:
-        """Parameters take what was written to masters since the last step."""
+        """Copies writes to masters since the last step to the parameters."""
         if self.split is not None:
             self.split.settle()
         if not self.masters:
@@ -135,7 +136,7 @@ class Session:
             self.record.report("AMP-M47", self.name_of(param))
 
     def agree_elsewhere(self) -> None:
-        """Parameters on GPUs are their masters, rounded: all of them in the first iterations, later those that were
+        """Makes parameters on GPUs their rounded masters: all of them in the first iterations, later those that were
         written through `.data` before."""
         fresh = self.mistakes is not None and self.mistakes.fresh
         for param, _ in self.params_and_masters() if fresh or self._edited else ():
@@ -144,8 +145,8 @@ class Session:
 
     @torch.no_grad()
     def collect_edits(self) -> None:
-        """Before a step: what was written through `.data` to parameters on GPUs. Nothing waits for the GPU after the
-        first iterations."""
+        """Collects, before a step, writes through `.data` to parameters on GPUs. After the first iterations it never
+        waits for the GPU."""
         if self.mistakes is not None and self.mistakes.fresh:
             self.find_edits()
         for key in self._edited:
@@ -156,8 +157,8 @@ class Session:
 
     @torch.no_grad()
     def find_edits(self) -> None:
-        """In the first iterations: on GPUs, where the library does not look for them, edits that torch does not count
-        are found here, which waits."""
+        """Finds, in the first iterations, writes on GPUs that torch does not count and the library does not search for.
+        This waits."""
         for param, master in self.params_and_masters() if self.backward_seen else ():
             version, total = self._agreed[id(param)]
             counted = version != param._version or param.shape != master.shape
@@ -169,22 +170,22 @@ class Session:
             self.record.report("AMP-M49", self.name_of(param))
 
     def settle(self) -> None:
-        """Masters take what was written to their parameters, before somebody reads them."""
+        """Copies writes to parameters to their masters, before they are read."""
         if self.masters and self.alive:
             self.follow()
             self.context.settle()
 
     def name_of(self, tensor: torch.Tensor) -> str:
-        """A parameter's, in the models."""
+        """Returns the name of a parameter in the models."""
         models = [model for ref in self.models if (model := ref()) is not None]
         return next((name for model in models for name, param in model.named_parameters() if param is tensor), "")
 
     def params_and_masters(self) -> list[tuple[torch.Tensor, torch.nn.Parameter]]:
-        """Those with a master."""
+        """Returns the parameters with a master, and the masters."""
         return [(param, self.masters[key]) for key, param in self._params.items()]
 
     def adopt(self, context: Any) -> None:
-        """From here on the session ends with its owners, or by shutdown."""
+        """Takes the context. The session then ends with its owners or by shutdown."""
         self.context = context
         self._traced_by = os.getpid() if os.environ.get("AMP_TRACE") else 0
         self._end_with_owners()
@@ -192,7 +193,8 @@ class Session:
             _sessions.append(weakref.ref(self))
 
     def patch(self, uninstall: Callable[[Any, bool], None]) -> None:
-        """The context replaces functions of torch's; the way back, which is told whether the context was collected."""
+        """Records that the context patches torch's functions, and its undo function, which receives whether the context
+        was collected."""
         self._uninstall = uninstall
         self._finalizer.detach()
         self._end_with_owners()
@@ -202,14 +204,14 @@ class Session:
         self._finalizer.atexit = False  # but for a trace: _end_traces
 
     def abandon(self) -> None:
-        """What an initialize that failed has done so far is undone."""
+        """Undoes the work of a failed initialize."""
         if self.context is not None:
             self.shutdown()
         while self.undo:
             self.undo.pop()()
 
     def event(self, kind: int, message: str, loss_id: int, before: float, after: float, first_nonfinite: str) -> None:
-        """Told by the library while a bracket ends. Skips come each time, with words only now and then."""
+        """Receives events of the library when a bracket ends. Each skip is received, but only some have a message."""
         if kind == _EVENT_SKIP and message:
             self.skip_message[loss_id] = cuda_graphs.overflow(loss_id, after) + cuda_graphs.thinned(message)
         elif kind == _EVENT_WARNING and message.startswith("AMP-M"):
@@ -220,19 +222,19 @@ class Session:
             maybe_print("Warning:  " + message, True)
 
     def end_trace(self) -> None:
-        """At the process's end: a trace has its last lines. Nobody needs models as they were."""
+        """Writes the last lines of a trace at the end of the process. Models are not restored."""
         if self._traced_by == os.getpid():
             self._finalizer()
 
     def end_observing(self) -> None:
-        """Calls of torch's are not seen any more."""
+        """Stops the observation of torch calls."""
         observer, self.observer = self.observer, None
         if observer is not None:
             observer.leave()
 
     def shutdown(self) -> None:
-        """Functions, models and optimizers as they were before initialize. What fails does not keep the rest from
-        being undone; the first error is raised at the end."""
+        """Restores functions, models and optimizers. An error does not stop the rest, and the first one is raised at
+        the end."""
         if not self.alive:
             return
         errors: list[Exception] = []
@@ -271,7 +273,7 @@ _sessions: list[weakref.ref[Session]] = []
 
 
 def is_elsewhere(param: torch.Tensor) -> bool:
-    """In memory that the library does not read."""
+    """Returns True if the parameter is in memory that the library does not read."""
     return param.device.type != "cpu" or is_served(param.device)
 
 
@@ -297,12 +299,12 @@ def _end_traces() -> None:
 
 
 def live() -> Iterator[Session]:
-    """Those in force, oldest first."""
+    """Yields the sessions in force, oldest first."""
     with _lock:
         found = [ref() for ref in _sessions]
     yield from (session for session in found if session is not None and session.alive)
 
 
 def last() -> Session | None:
-    """The one that was initialised last."""
+    """Returns the session of the last initialize."""
     return next(iter(reversed(list(live()))), None)

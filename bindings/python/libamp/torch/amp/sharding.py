@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models and optimizers that are cut up between ranks: who must agree on a skip, and what cannot work."""
+"""Models and optimizers sharded between ranks: the ranks that agree on a skip, and unsupported combinations."""
 from __future__ import annotations
 
 import functools
@@ -24,28 +24,28 @@ _ADVICE = (
 
 
 def _fsdp() -> Any:
-    """FullyShardedDataParallel; None: nobody has imported it."""
+    """Returns FullyShardedDataParallel, None if it is not imported."""
     return getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
 
 
 def is_dtensor(tensor: Any) -> bool:
-    """As fully_shard and tensor parallelism make them: torch keeps this rank's part in _local_tensor."""
+    """Returns True for a tensor of fully_shard or tensor parallelism. torch keeps this rank's part in _local_tensor."""
     return hasattr(tensor, "device_mesh") and hasattr(tensor, "_local_tensor")
 
 
 def local_part(tensor: Any) -> Any:
-    """This rank's elements; there may be none."""
+    """Returns the elements of this rank, possibly none."""
     return tensor._local_tensor if is_dtensor(tensor) else tensor
 
 
 def _is_flattened(tensor: Any) -> bool:
-    """A parameter of FullyShardedDataParallel, or the flat one that it keeps them in."""
+    """Returns True for a parameter of FullyShardedDataParallel, or the flat one that contains it."""
     return bool(getattr(tensor, "_fsdp_flattened", False))
 
 
 def _is_sharded(model: torch.nn.Module) -> bool:
-    """By FSDP of either kind, or with DTensors in it; between forward and backward fully_shard shows whole
-    parameters."""
+    """Returns True if the model is sharded by either FSDP or contains DTensors. Between forward and backward
+    fully_shard shows whole parameters."""
     kind = _fsdp()
     wrapped = any(
         (kind and isinstance(module, kind)) or any(cls.__name__ == "FSDPModule" for cls in type(module).__mro__)
@@ -62,7 +62,7 @@ def _is_zero(optimizer: Any) -> bool:
 
 
 def takes_gradients(optimizer: Any) -> bool:
-    """Do they leave the parameters before its step, for a norm?"""
+    """Returns True if gradients leave the parameters before the optimizer's step, for a norm."""
     return any(cls.__name__ == "ShardedOptimizer" for cls in type(optimizer).__mro__)
 
 
@@ -70,15 +70,15 @@ def takes_gradients(optimizer: Any) -> bool:
 
 
 def _mesh_groups(tensor: Any) -> Iterator[Any]:
-    """The groups along which the ranks hold different elements."""
+    """Yields the groups along which ranks hold different elements."""
     for dim, placement in enumerate(tensor.placements):
         if not placement.is_replicate():
             yield tensor.device_mesh.get_group(dim)
 
 
 def _fsdp_groups() -> dict[int, Any]:
-    """By id of a parameter of FullyShardedDataParallel. A model does not know who wraps it, so all objects are looked
-    at."""
+    """Returns groups by id of a parameter of FullyShardedDataParallel. It searches all objects, because a model does
+    not know its wrapper."""
     found: dict[int, Any] = {}
     kind = _fsdp()
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)] if kind else []
@@ -91,7 +91,7 @@ def _fsdp_groups() -> dict[int, Any]:
 
 
 def _groups_of(optimizers: Iterable[Any], params: list[torch.Tensor]) -> list[Any]:
-    """In an order that is the same on every rank: that of optimizers and parameters."""
+    """Returns the groups in an order that is equal on every rank: that of optimizers and parameters."""
     groups: list[Any] = [optimizer.process_group for optimizer in optimizers if _is_zero(optimizer)]
     wrapped = _fsdp_groups() if any(map(_is_flattened, params)) else {}
     for param in params:
@@ -103,7 +103,7 @@ def _groups_of(optimizers: Iterable[Any], params: list[torch.Tensor]) -> list[An
 
 
 def check_group(group: Any) -> None:
-    """initialize's process_group."""
+    """Checks the argument process_group of initialize."""
     if group is None or isinstance(group, bool):
         return
     if not dist.is_available() or not (
@@ -113,7 +113,7 @@ def check_group(group: Any) -> None:
 
 
 def wire_device(backend: str, device: torch.device) -> torch.device:
-    """Where a tensor lies that this backend sends. device: the parameters', which may be kept from the GPU
+    """Returns the device of a tensor that this backend can send. device: of the parameters, which may be off the GPU
     (offloading)."""
     if backend == "gloo":
         return torch.device("cpu")
@@ -121,7 +121,7 @@ def wire_device(backend: str, device: torch.device) -> torch.device:
 
 
 class Ranks:
-    """What the library calls where ranks must agree: `reduction` of the values over the groups, one after the other."""
+    """Called by the library when ranks must agree: `reduction` of the values over each group in turn."""
 
     _OPS = {1: dist.ReduceOp.MAX, 2: dist.ReduceOp.SUM} if dist.is_available() else {}
 
@@ -146,7 +146,7 @@ def _makes_low(resolved: dict[str, Any]) -> bool:
 
 
 def check(models: Iterable[torch.nn.Module], optimizers: Iterable[Any], resolved: dict[str, Any]) -> None:
-    """Before initialize changes anything: levels that re-type want whole parameters."""
+    """Checks the models before initialize changes anything: levels that change types need whole parameters."""
     if _makes_low(resolved):
         for model in models:
             if _is_sharded(model):
@@ -164,7 +164,7 @@ def check(models: Iterable[torch.nn.Module], optimizers: Iterable[Any], resolved
 
 
 def _check_later(session: Session, params: list[torch.Tensor]) -> None:
-    """At a bracket: what was done to the model after initialize."""
+    """Checks, at a bracket, changes of the model after initialize."""
     sharded = any(_is_flattened(param) or is_dtensor(param) for param in params)
     if sharded and _makes_low(session.resolved):
         raise RuntimeError(
@@ -182,7 +182,8 @@ def _check_later(session: Session, params: list[torch.Tensor]) -> None:
 
 
 def _join(session: Session) -> None:
-    """Before the session's first bracket, and the first after its parameters have changed: whom to ask."""
+    """Finds the ranks before the session's first bracket, and before the first one after its parameters have
+    changed."""
     optimizers = [optimizer for optimizer in (ref() for ref in session.optimizers) if optimizer is not None]
     params = [param for i in range(len(session.optimizers)) for param, _ in session.context.masters(i)]
     _check_later(session, params)
@@ -198,7 +199,7 @@ def _join(session: Session) -> None:
 
 
 def know_ranks(session: Session) -> None:
-    """Before anybody looks at parameters that may have been cut up since initialize."""
+    """Finds the ranks before anyone reads parameters that may have been sharded since initialize."""
     if not session.ranks_known and dist.is_initialized():
         _join(session)
 
@@ -206,7 +207,7 @@ def know_ranks(session: Session) -> None:
 def begin(
     session: Session, indices: list[int], loss_id: int, delay_unscale: bool = False, delay_check: bool = False
 ) -> Any:
-    """A bracket of a session, scale_loss's or a script's own; before the first one ranks and masters are seen to."""
+    """Begins a bracket of a session, of scale_loss or a script. Ranks and masters are updated before the first one."""
     know_ranks(session)
     if not session.backward_seen:
         session.before_first_backward()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse gradients (nn.Embedding(sparse=True)) where a loss is scaled, unscaled as torch's GradScaler does it.
+"""Sparse gradients (nn.Embedding(sparse=True)) with a scaled loss, unscaled as torch's GradScaler does.
 
-The library knows gradients of their parameters' size. So sparse ones are hidden from it: this file unscales their
-values, and the library sees, under a parameter of one element beside each, whether they were finite. So it decides
-about all gradients together. With masters the sparse gradient, in FP32, is the master's.
+The library supports only gradients of the size of their parameters, so sparse ones are hidden from it. This file
+unscales their values. A parameter of one element beside each reports to the library whether they are finite, so that it
+decides about all gradients together. With masters the sparse gradient, in FP32, belongs to the master.
 """
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def _modules(models: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def is_used(models: Iterable[nn.Module]) -> bool:
-    """May a module make sparse gradients?"""
+    """Returns True if a module can make sparse gradients."""
     return bool(_modules(models))
 
 
 class Sparse:
-    """Of a session: parameters of modules that say `sparse=True`, and the flag of each."""
+    """The sparse parameters of a session, of modules with `sparse=True`, and the flag of each."""
 
     def __init__(self, models: Iterable[nn.Module]) -> None:
         listed = [param for module in _modules(models) for param in module._parameters.values()]
@@ -51,7 +51,7 @@ class Sparse:
         self.delayed: set[int] = set()  # whose gradients these are
 
     def with_flags(self, params: list[torch.Tensor]) -> list[torch.Tensor]:
-        """An optimizer's parameters, and the flags."""
+        """Returns an optimizer's parameters and the flags."""
         mine = [param for param in params if id(param) in self._may]
         for param in mine:
             self._flags.setdefault(id(param), torch.zeros(1, device=param.device))
@@ -59,11 +59,11 @@ class Sparse:
         return [*params, *(self._flags[id(param)] for param in mine)]
 
     def is_flag(self, tensor: torch.Tensor) -> bool:
-        """No parameter of the script's?"""
+        """Returns True for a flag."""
         return any(tensor is flag for flag in self._flags.values())
 
     def begin(self, session: Any, indices: list[int], delays: bool, begin: Any) -> Any:
-        """A bracket around the library's, which `begin()` opens."""
+        """Opens a bracket around the library's, which `begin()` opens."""
         params = list({id(param): param for i in indices for param in self._lists[i]}.values())
         if not params:
             return begin()
@@ -81,7 +81,7 @@ class Sparse:
             raise
 
     def give_back(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Gradients as they were at begin."""
+        """Restores the gradients as they were at begin."""
         for param, holder in pairs:
             for place, at in ((self.kept, holder), (self.scaled, param)):
                 if id(param) in place and id(param) not in (self.delayed if place is self.kept else ()):
@@ -89,7 +89,7 @@ class Sparse:
 
     @torch.no_grad()
     def unscale(self, param: torch.Tensor, grad: torch.Tensor, scale: Any, dtype: torch.dtype) -> torch.Tensor:
-        """The gradient without the scale, in a type; its flag is not finite where it is not."""
+        """Returns the gradient without the scale, in a type. Its flag becomes nonfinite if the gradient is."""
         if grad.dtype in _LOW:  # sums of 16 bits would overflow: in FP32 they are made
             grad = grad.float().coalesce().to(dtype)
         values = grad._values()
@@ -99,7 +99,7 @@ class Sparse:
 
 
 class Bracket:
-    """_core.Bracket's scale, end and cancel."""
+    """scale, end and cancel as in _core.Bracket."""
 
     def __init__(
         self, sparse: Sparse, bracket: Any, pairs: list[tuple[torch.Tensor, torch.Tensor]], delays: bool
@@ -108,11 +108,11 @@ class Bracket:
 
     @property
     def scale(self) -> Any:
-        """What to multiply the loss by."""
+        """Returns the factor of the loss."""
         return self._bracket.scale
 
     def end(self) -> Any:
-        """Unscale, check, decide."""
+        """Unscales, checks and decides."""
         sparse, ready = self._sparse, []
         scale = self._bracket.scale
         for param, holder in self._pairs:
@@ -140,7 +140,7 @@ class Bracket:
                     holder.grad = _joined(sparse.kept.pop(id(param)), holder.grad)
 
     def cancel(self) -> None:
-        """Gradients as if backward had not happened."""
+        """Restores the gradients from before backward."""
         for param, _ in self._pairs:
             if _is_sparse(param.grad):
                 param.grad = None

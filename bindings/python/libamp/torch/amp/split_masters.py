@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""master_weights="split": a bfloat16 parameter and a remainder of 16 bits are its FP32 master (amp_optim.h), so that
-there is no second copy of the upper half: with FusedAdam 14 1/8 bytes a parameter and its gradient take.
+"""master_weights="split": a bfloat16 parameter and a remainder of 16 bits form its FP32 master (amp_optim.h), without a
+second copy of the upper half. With FusedAdam a parameter and its gradient take 14 1/8 bytes.
 
-The optimizer keeps the model's own parameters in its groups. libamp's optimizers step the two parts as they are; any
-other has FP32 under its parameters for the time of its step, and FP32 copies of their gradients. The numbers are those
-of FP32 masters as long as each gradient is one backward's: what several add up is added by torch, in bfloat16.
+The optimizer has the model's own parameters in its groups. libamp's optimizers step both parts directly. For any other,
+the parameters become FP32 for the time of its step, with FP32 copies of their gradients. The numbers equal those of
+FP32 masters if each gradient comes from one backward: torch adds several in bfloat16.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Lists = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
 def remainder_of(param: torch.Tensor) -> torch.Tensor | None:
-    """It lies as its parameter does, which may have been laid out anew."""
+    """Returns the remainder in the layout of its parameter, which may have changed."""
     found: torch.Tensor | None = getattr(param, _NAME, None)
     if found is not None and getattr(found, _LAYOUT, param.stride()) != param.stride():
         _lay_anew(found, param)
@@ -48,27 +48,27 @@ def _wide(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _by_device(run: Callable[..., Any], *lists: list[torch.Tensor]) -> None:
-    """run(*lists), of each device's tensors apart."""
+    """Calls run(*lists) for the tensors of each device."""
     for device in dict.fromkeys(tensor.device for tensor in lists[0]):
         here = [i for i, tensor in enumerate(lists[0]) if tensor.device == device]
         run(*([each[i] for i in here] for each in lists))
 
 
 def joined(param: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
-    """The FP32 master: a tensor of its own."""
+    """Returns the FP32 master as a new tensor."""
     (wide,) = _wide([param])
     kernels.join([wide], [param], [rest])
     return wide
 
 
 def store(param: torch.Tensor, rest: torch.Tensor, value: torch.Tensor) -> None:
-    """Parameter and remainder take an FP32 value."""
+    """Stores an FP32 value in parameter and remainder."""
     (wide,) = _wide([param])
     kernels.split([param.detach()], [rest], [wide.copy_(value.detach())])
 
 
 def load(param: torch.Tensor, rest: torch.Tensor, value: torch.Tensor) -> None:
-    """The same, where torch will write the parameter once more, with the same numbers."""
+    """Stores an FP32 value, when torch will write the same numbers to the parameter again."""
     store(param, rest, value)
     setattr(rest, _LOADED, True)
     owner = _owner_of(param)
@@ -77,8 +77,8 @@ def load(param: torch.Tensor, rest: torch.Tensor, value: torch.Tensor) -> None:
 
 
 class Shown:
-    """The FP32 master of a split parameter as somebody has it, in a state_dict. What is written into it is the
-    master's; until that is settled it is kept, and afterwards as long as somebody else keeps it."""
+    """The FP32 master of a split parameter, as a state_dict shows it. Writes to it go to the master. It is kept until
+    they are settled, and then as long as someone else refers to it."""
 
     def __init__(self, param: torch.Tensor, rest: torch.Tensor) -> None:
         self.param, self.rest = param, rest
@@ -87,11 +87,11 @@ class Shown:
         self._seen = self.kept._version, param._version
 
     def _fits(self, wide: torch.Tensor) -> bool:
-        """Has the parameter still this shape, and memory?"""
+        """Returns True if the parameter still has this shape, and memory."""
         return wide.shape == self.param.shape and self.param.untyped_storage().nbytes() > 0
 
     def settle(self) -> bool:
-        """Writes are in parameter and remainder. False: nobody has the tensor any more, or it fits no longer."""
+        """Copies writes to parameter and remainder. Returns False if the tensor is unreferenced or no longer fits."""
         wide, kept = self.tensor(), self.kept
         if wide is None or not self._fits(wide):
             return False
@@ -105,7 +105,7 @@ class Shown:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """It shows the present master."""
+        """Copies the present master to the tensor."""
         wide = self.tensor()
         if wide is not None and self._fits(wide):
             wide.copy_(joined(self.param, self.rest))
@@ -118,7 +118,7 @@ def _owner_of(param: torch.Tensor) -> Split | None:
 
 
 def shown(param: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
-    """The master as a tensor that can be written to."""
+    """Returns the master as a writable tensor."""
     owner = _owner_of(param)
     return joined(param, rest) if owner is None else owner.show(param, rest)
 
@@ -128,7 +128,7 @@ def _new_remainder(param: torch.Tensor) -> torch.Tensor:
 
 
 class Split:
-    """A session's split masters."""
+    """The split masters of a session."""
 
     def __init__(self) -> None:
         self.params: dict[int, torch.Tensor] = {}
@@ -137,14 +137,14 @@ class Split:
         self._shown: dict[int, Shown] = {}
 
     def before(self, params: Iterable[torch.Tensor]) -> None:
-        """Those that get masters: the values of the ones that will be re-typed are kept until then."""
+        """Selects the parameters that get masters, and saves the values of those whose type will change."""
         for param in params:
             need_kernels("master_weights='split'", param.device, "use master_weights=True")
             if param.dtype in (torch.float32, torch.bfloat16) and id(param) not in self.params:
                 self._exact[id(param)] = (param, param.detach().clone())
 
     def after(self) -> None:
-        """Those that are bfloat16 have remainders."""
+        """Makes remainders for bfloat16 parameters."""
         for param, exact in self._exact.values():
             if param.dtype is torch.bfloat16:
                 rest = _new_remainder(param)
@@ -158,7 +158,8 @@ class Split:
         self._exact.clear()
 
     def before_first_backward(self) -> None:
-        """Who wrote parameters until here meant their masters (DistributedDataParallel's broadcast, on every rank)."""
+        """Accepts writes to parameters so far as writes to masters (DistributedDataParallel's broadcast on every
+        rank)."""
         for key, version in self._versions.items():
             rest = remainder_of(self.params[key])
             written = self.params[key]._version != version and not getattr(rest, _LOADED, False)
@@ -167,7 +168,7 @@ class Split:
         self._versions.clear()
 
     def show(self, param: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
-        """split.shown."""
+        """Calls split.shown."""
         known = self._shown.get(id(param))
         wide = known.tensor() if known is not None and known.param is param and known.settle() else None
         if known is not None and wide is not None and wide.shape == param.shape:
@@ -179,29 +180,29 @@ class Split:
         return made.kept
 
     def settle(self) -> None:
-        """Parameters take what was written to tensors of a state_dict."""
+        """Copies writes to tensors of a state_dict to the parameters."""
         if self._shown:
             self._shown = {key: each for key, each in self._shown.items() if each.settle()}
 
     def refresh(self) -> None:
-        """These tensors show what parameters have."""
+        """Copies the parameters' values to these tensors."""
         for each in self._shown.values():
             each.refresh()
 
     def stepped(self) -> None:
-        """What was written until here was written by an optimizer."""
+        """Marks all writes so far as those of an optimizer."""
         self.refresh()
         for key in self._versions:
             self._versions[key] = self.params[key]._version
 
     @property
     def bytes(self) -> int:
-        """What remainders take."""
+        """Returns the bytes of the remainders."""
         rests = map(remainder_of, self.params.values())
         return sum(rest.nbytes for rest in rests if rest is not None)
 
     def end(self) -> None:
-        """The library has widened the parameters: they are their masters again."""
+        """Ends the session: the library has widened the parameters, which become their masters again."""
         self._shown.clear()
         for param in self.params.values():
             rest = remainder_of(param)
@@ -216,7 +217,7 @@ class Split:
 
 
 def steps_parts(optimizer: Any) -> bool:
-    """Is it one of libamp's own, which step parameters and remainders as they are?"""
+    """Returns True for libamp's own optimizers, which step parameters and remainders directly."""
     names = ("FusedSGD", "FusedAdam", "FusedLAMB", "FusedNovoGrad", "FusedAdagrad")
     ours = importlib.import_module("libamp.torch.optimizers")
     if type(optimizer) not in [getattr(ours, name) for name in names]:
@@ -226,8 +227,9 @@ def steps_parts(optimizer: Any) -> bool:
 
 
 class Lent:
-    """`with Lent(session.split, optimizer):` FP32 masters stand in the groups, and own the state, in the place of their
-    parameters. Other tensors, for a parameter of another type would be another leaf to autograd and to who hooks it."""
+    """Puts FP32 masters into the groups and the state in place of their parameters: `with Lent(session.split,
+    optimizer):`. They are other tensors, because a parameter of another type would be another leaf to autograd and its
+    hooks."""
 
     def __init__(self, split: Split, optimizer: Any) -> None:
         self._split = split
@@ -275,7 +277,8 @@ class _Nothing:
 
 
 def forget_gradients(optimizer: Any) -> None:
-    """Zeros are none: a parameter that no backward reaches is not stepped, as one whose master has no gradient."""
+    """Treats zero gradients as None: a parameter that backward does not reach is not stepped, as one whose master has
+    no gradient."""
     for group in optimizer.param_groups:
         for param in group["params"]:
             if remainder_of(param) is not None:
@@ -283,13 +286,13 @@ def forget_gradients(optimizer: Any) -> None:
 
 
 def lent(session: Any, optimizer: Any) -> Any:
-    """What a step of this optimizer needs around it."""
+    """Returns the context manager for a step of this optimizer."""
     split = session.split
     return _Nothing() if split is None or steps_parts(optimizer) else Lent(split, optimizer)
 
 
 def make_load(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[..., Any]:
-    """load_state_dict: torch gives state its parameter's type, which is FP32 while it loads."""
+    """Returns load_state_dict. torch casts state to the type of the parameter, which is FP32 during the load."""
 
     def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
         with lent(self._amp_stash.session, self):

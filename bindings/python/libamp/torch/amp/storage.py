@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libamp's blocks of memory as torch tensors: what the extension asks for at initialize, at the first bracket and at
-shutdown."""
+"""Blocks of libamp's memory as torch tensors. The extension calls these functions in initialize, in the first bracket
+and in shutdown."""
 from __future__ import annotations
 
 from typing import Any
@@ -13,13 +13,13 @@ _DEVICES = {1: "cpu", 2: "cuda"}
 
 
 def over(block: Tensor, dtype: torch.dtype, like: Tensor) -> Tensor:
-    """A tensor of `dtype` on the block's memory, with the shape and the strides of `like`."""
+    """Returns a tensor of `dtype` on the block's memory, with the shape and strides of `like`."""
     empty = torch.empty(0, dtype=dtype, device=block.device)
     return empty.set_(block.untyped_storage(), 0, like.shape, like.stride())
 
 
 def alloc(n_bytes: int, device_type: int, index: int, served: torch.device | None = None) -> Tensor:
-    """A block; never empty. served: a device that libamp works on by torch's own operators."""
+    """Returns a block, never empty. served: torch's own operators work on the device."""
     if served is not None:
         return torch.empty(n_bytes, dtype=torch.uint8, device=served)
     device = torch.device(_DEVICES[device_type]) if device_type == 1 else torch.device(_DEVICES[device_type], index)
@@ -27,17 +27,17 @@ def alloc(n_bytes: int, device_type: int, index: int, served: torch.device | Non
 
 
 def retire(block: Tensor) -> None:
-    """A GPU's block is let go of, and the current stream may still be at it."""
+    """Releases a GPU block that the current stream may still use."""
     block.record_stream(torch.cuda.current_stream(block.device))
 
 
 def number(capsule: Any) -> Tensor:
-    """One float32 where the library keeps it: a scale, or whether to skip."""
+    """Returns a float32 in the library's memory as a tensor: a scale, or a flag to skip."""
     return dlpack.from_dlpack(capsule)
 
 
 def swap(tensor: Tensor, block: Tensor, dtype: torch.dtype) -> Tensor:
-    """Puts `block` under the tensor, which gets its type; what was there comes back as a tensor of its own."""
+    """Puts `block` under the tensor with the new type. Returns a tensor with the old memory."""
     with torch.no_grad():
         old, grad = tensor.data, tensor.grad
         tensor.grad = None
@@ -48,24 +48,24 @@ def swap(tensor: Tensor, block: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def master(block: Tensor, param: Tensor) -> torch.nn.Parameter:
-    """What the optimizer has in the place of a 16-bit parameter."""
+    """Returns the tensor that the optimizer has instead of a 16-bit parameter."""
     data = over(block, torch.float32, param) if block.dtype is torch.uint8 else block
     return torch.nn.Parameter(data, requires_grad=param.requires_grad)
 
 
 def gradient(block: Tensor, of: Tensor) -> Tensor:
-    """The FP32 gradient of a master."""
+    """Returns the FP32 gradient of a master."""
     return over(block, torch.float32, of)
 
 
 def values_of(grad: Tensor) -> Tensor:
-    """A gradient that is a view: its values, in memory of their own, for as long as a bracket sets them aside."""
+    """Returns a copy of a gradient that is a view, while a bracket sets it aside."""
     return grad.detach().clone()
 
 
 def join(param: Tensor, view: Tensor) -> None:
-    """The end of that: the parameter's gradient lies in the view again. One that backward put there itself (DDP with
-    gradient_as_bucket_view) stays."""
+    """Restores such a gradient to the view. A gradient that backward put there itself (DDP with
+    gradient_as_bucket_view) remains."""
     grad = param.grad
     if grad is None or grad is view or grad.data_ptr() == view.data_ptr():
         return
@@ -75,8 +75,8 @@ def join(param: Tensor, view: Tensor) -> None:
 
 
 def bring_home(block: Tensor, master: Tensor, param: Tensor) -> None:
-    """A master that a script gave other memory (`p.data = x`) has the library's again, with the values of x, laid out
-    as its parameter is."""
+    """Restores the library's memory of a master to which a script gave other memory (`p.data = x`), with the values of
+    x and the layout of its parameter."""
     if master.shape != param.shape:
         raise RuntimeError(
             f"the master of a parameter of shape {tuple(param.shape)} was given data of shape {tuple(master.shape)}"
@@ -92,8 +92,8 @@ def bring_home(block: Tensor, master: Tensor, param: Tensor) -> None:
 
 @torch.no_grad()
 def move_gradients(block: Tensor, old: Tensor | None, master: Tensor, param: Tensor) -> Tensor | None:
-    """A parameter was laid out anew: its gradient and its master's lie as it does. Returns the new tensor over the
-    library's block, whose elements were `old`."""
+    """Moves gradient and master gradient to the new layout of a parameter. Returns the new tensor on the library's
+    block, with the elements of `old`."""
     if param.grad is not None and param.grad.stride() != param.stride():
         param.grad.data = torch.empty_like(param, dtype=param.grad.dtype).copy_(param.grad)
     if old is None:
@@ -107,7 +107,7 @@ def move_gradients(block: Tensor, old: Tensor | None, master: Tensor, param: Ten
 
 
 def lay_out(tensor: Tensor, like: Tensor, dtype: torch.dtype) -> None:
-    """The tensor with its values in a type, its elements in the order of `like`'s."""
+    """Casts the tensor in place, in the layout of `like`."""
     data = torch.empty_like(like, dtype=dtype, requires_grad=False)
     data.copy_(tensor.detach())
     tensor.data = data

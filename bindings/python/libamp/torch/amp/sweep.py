@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds functions by identity wherever a program keeps them, and puts others in their place.
+"""Finds functions by identity wherever a program refers to them, and replaces them.
 
 `from torch.nn.functional import softmax` binds a name in the importing module, `class Net: act = F.gelu` one in a
-class, `def __init__(self, act=F.gelu)` a default, `self.act = F.gelu` an attribute, `ACTS = {"gelu": F.gelu}` an item:
-none of them sees that torch's own name has changed. torch's own modules are left alone but for the places that the cast
-lists name.
+class, `def __init__(self, act=F.gelu)` a default, `self.act = F.gelu` an attribute, `ACTS = {"gelu": F.gelu}` an item.
+None of them notices that torch's own name has changed. torch's modules are not searched, except for the places that the
+cast lists name.
 """
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _BOUND = (types.MethodType, types.BuiltinMethodType)
 
 
 def _is_stranger(root: str, module: types.ModuleType) -> bool:
-    """Will it never have a function of torch's? The standard library, but no file of a script's with such a name."""
+    """Returns True if the module never has functions of torch: the standard library, unless a script's file has that
+    name."""
     file = vars(module).get("__file__")
     if root in sys.stdlib_module_names:
         return file is None or str(file).startswith(_PYTHON + root)
@@ -31,8 +32,8 @@ def _is_stranger(root: str, module: types.ModuleType) -> bool:
 
 
 class Sweep:
-    """One pass: `swap` maps id(old) to (old, new); `bound`: (old, new) methods that are bound to classes, which are
-    equal, but never the same object twice."""
+    """One pass. `swap` maps id(old) to (old, new). `bound`: (old, new) methods bound to classes, which are equal, but
+    never the same object twice."""
 
     def __init__(self, swap: dict[int, tuple[Any, Any]], bound: Iterable[tuple[Any, Any]] = ()) -> None:
         self.swap = swap
@@ -45,7 +46,7 @@ class Sweep:
         self.plain = {str, int, float, bool, type(None), tuple, types.ModuleType}  # no class, nothing inside; grows
 
     def new(self, value: Any) -> Any:
-        """What goes in the place of `value`, or _MISSING."""
+        """Returns the replacement of `value`, or _MISSING."""
         found = self.swap.get(id(value))
         if found is not None and found[0] is value:
             return found[1]
@@ -54,8 +55,8 @@ class Sweep:
         return _MISSING
 
     def modules(self, back: bool = False, present: Container[str] = ()) -> None:
-        """`back`: in the modules that are left alone too, which may have been imported meanwhile; of those that were
-        `present` only the names are looked at: their classes have nothing new."""
+        """Sweeps all modules. `back`: also those that are usually skipped, which may have been imported in between.
+        `present`: modules of which only names are searched, because their classes are unchanged."""
         for name, module in list(sys.modules.items()):
             if not isinstance(module, types.ModuleType):
                 continue
@@ -68,7 +69,7 @@ class Sweep:
                 self.namespace(vars(module), owner=None if left_alone and name in present else name)
 
     def namespace(self, names: dict[str, Any], owner: str | None = None) -> None:
-        """A module's or an instance's dict; `owner`: the module whose classes are looked into."""
+        """Sweeps the dict of a module or instance. `owner`: the module whose classes are searched."""
         kinds, plain = self.kinds, self.plain
         for key, value in list(names.items()):
             kind = type(value)
@@ -85,7 +86,7 @@ class Sweep:
                 self.cls(value)
 
     def is_class(self, kind: type) -> bool:
-        """By a value's type: isinstance would ask the value, which may run code of its own."""
+        """Returns True for a class, by the type of the value. isinstance could run the value's own code."""
         if issubclass(kind, type):
             return True
         if kind not in self.kinds and kind not in _LOOKED_INTO and kind not in (staticmethod, classmethod):
@@ -115,7 +116,7 @@ class Sweep:
                 self.cls(value)
 
     def function(self, function: types.FunctionType) -> None:
-        """Its default arguments, and what it closes over."""
+        """Sweeps the default arguments and the closure of a function."""
         defaults, keywords, closure = function.__defaults__, function.__kwdefaults__, function.__closure__
         if not (defaults or keywords or closure) or id(function) in self.seen:
             return
@@ -168,7 +169,7 @@ class Sweep:
                 self.partial(value)
 
     def torch_modules(self, models: Iterable[Any]) -> None:
-        """The attributes of nn.Modules, all the way down, and the classes they are of."""
+        """Sweeps the attributes of nn.Modules, at all depths, and of their classes."""
         for model in models:
             for module in model.modules():
                 self.namespace(vars(module))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places where torch itself must know that casts go on: its own checks of types, its compilers, its autocast.
+"""Patches places where torch itself must know about casts: its type checks, its compilers, its autocast.
 
-Each guard replaces one attribute while a context patches."""
+Each guard replaces one attribute while a context patches.
+"""
 from __future__ import annotations
 
 import functools
@@ -17,7 +18,7 @@ from .session import live
 
 
 class Guard:
-    """`make(original)` stands in the place of owner.name."""
+    """Replaces owner.name by `make(original)`."""
 
     def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self.owner, self.name, self.make = owner, name, make
@@ -38,7 +39,7 @@ class Guard:
 
 
 def _check_input(original: Any) -> Any:
-    """torch refuses inputs of another type than the weights'; here both become the 16-bit type in the call."""
+    """Removes torch's check that inputs have the type of the weights. Both become the 16-bit type in the call."""
 
     def check_input(self: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None) -> None:
         weight = self._flat_weights[0]
@@ -50,7 +51,8 @@ def _check_input(original: Any) -> Any:
 
 
 def _module_cpu(original: Any) -> Any:
-    """Tensor.cpu makes tensors FP32; a model that is moved keeps its types, which another context may have given it."""
+    """Keeps the types of a model that is moved, although Tensor.cpu casts to FP32. Another context may have set
+    them."""
 
     def cpu(self: Any) -> Any:
         _core.enter_none()
@@ -63,8 +65,8 @@ def _module_cpu(original: Any) -> Any:
 
 
 def _fast_path(original: Any) -> Any:
-    """Attention in eval mode would hand weights and inputs to one function of torch's, of types that nobody casts.
-    torch.compile cannot trace the question whether somebody does: its graphs have the pieces."""
+    """Disables a fast path of attention in eval mode that passes weights and inputs to one torch function without
+    casts. torch.compile cannot trace this check, so its graphs use the separate operations."""
 
     def get_fastpath_enabled() -> bool:
         return bool(original()) and not is_compiling() and not _core.policy_active()
@@ -73,8 +75,8 @@ def _fast_path(original: Any) -> Any:
 
 
 def _autocast_enter(original: Any) -> Any:
-    """A model's `with autocast(enabled=False)` means no casts: neither torch's nor these. Outside a forward it says
-    nothing about them: there it is a switch of a script that knows both."""
+    """Makes a model's `with autocast(enabled=False)` disable libamp's casts too. Outside a forward it has no such
+    effect: there a script that knows both uses it as a switch."""
 
     def __enter__(self: Any) -> Any:
         entered = original(self)
@@ -99,12 +101,12 @@ def _autocast_exit(original: Any) -> Any:
 
 
 def scope_now() -> tuple[Any, ...]:
-    """(context,) whose policy holds on this thread, (None,) where none does, () where nobody was asked."""
+    """Returns (context,) of the policy on this thread, (None,) without one, () if nothing patches."""
     return _core.current_scope() or tuple(each.context for each in live() if each.patches)[-1:]
 
 
 def again_in(scope: tuple[Any, ...], function: Any, args: Any, kwargs: Any) -> Any:
-    """Calls a function with the policy of an earlier moment, which scope_now returned."""
+    """Calls a function with the policy of an earlier moment, from scope_now."""
     (context,) = scope
     if context is None:
         _core.enter_none()
@@ -119,7 +121,7 @@ def again_in(scope: tuple[Any, ...], function: Any, args: Any, kwargs: Any) -> A
 
 
 def _in_this_scope(function: Any) -> Any:
-    """What checkpointing will call again, in backward and perhaps on another thread, with the policy of this moment."""
+    """Binds the present policy to a function that checkpointing calls again in backward, perhaps on another thread."""
     scope = scope_now()
     return (lambda *args, **kwargs: again_in(scope, function, args, kwargs)) if scope else function
 
@@ -139,7 +141,7 @@ def _checkpoint_saved(original: Any) -> Any:
 
 
 def _recomputation() -> list[Guard]:
-    """Both kinds of torch.utils.checkpoint; the name of what runs the kind without reentrance differs by version."""
+    """Covers both kinds of torch.utils.checkpoint. The function that runs the non-reentrant kind differs by version."""
     kinds = ("_generator_impl", "_generator", "")
     names = ["_checkpoint_without_reentrant" + kind for kind in kinds]
     found = [name for name in names if hasattr(torch.utils.checkpoint, name)]

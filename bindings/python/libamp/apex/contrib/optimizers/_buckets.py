@@ -163,7 +163,7 @@ class Bucket:
         return slice(self.rank * self.shard_size, (self.rank + 1) * self.shard_size)
 
     def spans(self, group: int | None = None) -> Iterator[Span]:
-        """Returns this rank's part of each parameter. group: index, only parameters of this optimizer group."""
+        """Yields this rank's part of each parameter. group: index, only parameters of this optimizer group."""
         first, last = self.own.start, self.own.stop
         for param, (its, begin) in self.params.items():
             low, high = max(begin, first), min(begin + param.numel(), last)
@@ -175,7 +175,7 @@ class Bucket:
         return [span for span in self.spans(group) if span.param.requires_grad]
 
     def pieces(self, flat: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Returns each parameter and its view of a tensor of the bucket's length."""
+        """Yields each parameter and its view of a tensor of the bucket's length."""
         for param, (_, begin) in self.params.items():
             yield param, shaped_like(flat[begin : begin + param.numel()], param)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""apex.amp.lists: the cast lists by the names that scripts edit. They show the library's list; what a script adds,
-moves or takes out holds from the next initialize on, for its lists="apex"."""
+"""apex.amp.lists: the cast lists under the names that scripts edit. They show the library's list. A name that a script
+adds, moves or removes counts from the next initialize on, with lists="apex"."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -13,7 +13,8 @@ __all__ = ["changes", "functional_overrides", "tensor_overrides", "torch_overrid
 
 
 def _classes_of(overrides: Any) -> dict[str, int]:
-    """Name -> class. Of several lists the last in CLASSES counts, as Apex put its wrapper outside the others."""
+    """Returns a map from name to class. Of several lists the last in CLASSES counts, because Apex put its wrapper
+    outside the others."""
     found: dict[str, int] = {}
     for attribute, op_class in CLASSES.items():
         for entry in getattr(overrides, attribute, ()):
@@ -26,7 +27,7 @@ _built = [_classes_of(overrides) for overrides in _TABLES]
 
 
 def changes() -> Iterator[tuple[Any, str, int]]:
-    """(module, name, class) of each name that has another class than the library's list gives it."""
+    """Yields (module, name, class) of each name whose class differs from the library's list."""
     for overrides, built in zip(_TABLES, _built):
         present = _classes_of(overrides)
         for name in sorted(built.keys() | present.keys()):

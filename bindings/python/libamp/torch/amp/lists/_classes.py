@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of Apex's lists, and what the library's list says of the functions of one module."""
+"""The names of Apex's lists, and the classes in the library's list for the functions of a module."""
 from __future__ import annotations
 
 from .... import _core
@@ -18,5 +18,5 @@ _APEX = 1
 
 
 def names(module: int, op_class: int) -> list[str]:
-    """The functions of this class that a module has, in the order of the list."""
+    """Returns the functions of this class in a module, in the order of the list."""
     return [name for name, modules, fp16, _ in _core.list_ops(_APEX) if modules & module and fp16 == op_class]

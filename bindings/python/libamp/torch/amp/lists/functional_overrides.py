@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.nn.functional's. BFLOAT16_FUNCS (ROCm's fork) is FP16_FUNCS: the level says which of the two types."""
+"""Lists of torch.nn.functional. BFLOAT16_FUNCS (ROCm's fork) is FP16_FUNCS: the level selects the type."""
 import torch
 
 from ._classes import BANNED, FP32, FUNCTIONAL, LOWER, names

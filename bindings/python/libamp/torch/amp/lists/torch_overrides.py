@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's own. BFLOAT16_FUNCS (ROCm's fork) is FP16_FUNCS: the level says which of the two types."""
+"""Lists of torch. BFLOAT16_FUNCS (ROCm's fork) is FP16_FUNCS: the level selects the type."""
 import torch
 
 from ._classes import FP32, LOWER, PROMOTE, SEQUENCE, TORCH, names
