@@ -19,7 +19,7 @@ def run(script: Callable[[], Any]) -> int:
     os.environ[_findings.STRICT] = "1"
     warnings.simplefilter("always", _findings.FindingWarning)
     try:
-        kept = script()  # its globals: what they hold is alive in the report
+        kept = script()  # its globals keep objects alive for the report
     except SystemExit as left:
         found = _print_reports()
         if left.code not in (None, 0):
@@ -50,7 +50,7 @@ def _print_reports() -> int:
     words.append(f"libamp.run: {count}{'; docs/reference/mistakes.md says why each is wrong' if found else ''}\n")
     sys.stdout.flush()
     if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it: the status says it, as it would have
+        with contextlib.suppress(OSError, ValueError):  # standard error is closed: the status is the result
             sys.stderr.write("".join(words))
             sys.stderr.flush()
     return found

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from ._environment import switch
 
-# code: (title, why it is wrong, what to do). docs/reference/mistakes.md is made of it, by
+# code: (title, reason, advice). docs/reference/mistakes.md is generated from it, by
 # tests/docs/check_mistakes.py . --write.
-# Codes are for ever: one that goes leaves a gap.
+# A code is never reused.
 FINDINGS: dict[str, tuple[str, str, str]] = {
     "AMP-M30": (
         "backward ran outside of scale_loss",
@@ -121,7 +121,7 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
     ),
 }
 
-# The library tells adapters what to do. code: how that begins, and what a script has to do in its place.
+# The library's advice is for C adapters. code: the beginning of that advice, and the advice for scripts.
 MENDS: dict[str, tuple[str, str]] = {
     "AMP-M05": (
         "describe its step in amp_optimizer.steps",
@@ -259,7 +259,7 @@ class Record:
     def __init__(self) -> None:
         self.found: dict[tuple[str, str], Finding] = {}
         self.missing = True  # has a parameter that is trained no gradient? The library does not know which are frozen
-        self._moot: set[str] = set()  # messages of the library's that nobody needs to hear
+        self._moot: set[str] = set()  # messages of the library to suppress
 
     def has(self, *codes: str) -> bool:
         return any(code in codes for code, _ in self.found)
@@ -298,7 +298,7 @@ class Record:
             warnings.warn(message, FindingWarning, stacklevel=2)
 
 
-# ---- what is asked ----
+# ---- queries ----
 
 
 def listed(context: Any, record: Record) -> list[Finding]:
@@ -314,7 +314,7 @@ def listed(context: Any, record: Record) -> list[Finding]:
 def report(context: Any, record: Record) -> str:
     """Returns the library's report with the script's findings before its last line."""
     lines = context.health().rstrip("\n").split("\n")[:-1]
-    # what cannot be seen of an adapter is seen of a script (AMP-M31, AMP-M34)
+    # checks that work for scripts but not for adapters (AMP-M31, AMP-M34)
     lines = [line for line in lines if not line.startswith("cannot be seen: ")]
     lines = [for_script(line) for line in lines if not record.is_moot(line)]
     found = listed(context, record)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ._environment import switch
 
-SURVEY = "LIBAMP_SURVEY"  # in the environment: somebody waits for surveys
+SURVEY = "LIBAMP_SURVEY"  # environment variable: surveys are wanted
 _surveys: list[str] = []  # of contexts that have ended
 
 
@@ -28,7 +28,7 @@ def run(script: Callable[[], Any]) -> Any:
     os.environ.setdefault("AMP_OBSERVE", "every=10,first=10")
     kept = None
     try:
-        kept = script()  # its globals: what they hold is alive in the survey
+        kept = script()  # its globals keep objects alive for the survey
         return kept
     finally:
         _print_surveys()
@@ -53,6 +53,6 @@ def _print_surveys() -> None:
         words.append("libamp.run: nothing was observed: no block of amp.scale_loss has ended, or AMP_OBSERVE is 0\n")
     sys.stdout.flush()
     if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it
+        with contextlib.suppress(OSError, ValueError):  # standard error is closed
             sys.stderr.write("\n" * sys.stderr.isatty() + "".join(words))
             sys.stderr.flush()

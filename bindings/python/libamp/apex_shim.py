@@ -22,7 +22,7 @@ from typing import Any
 
 from ._at_exit import at_exit
 
-# Where each part of Apex is found here; a submodule has the same name here as there, or a line of MOVED.
+# Place of each part of Apex here. A submodule has the same name as in Apex, or a line of MOVED.
 PARTS = {
     "apex.RNN": "libamp.torch.RNN",
     "apex.amp": "libamp.torch.amp",
@@ -52,7 +52,7 @@ LAST = {
     "apex.contrib.optimizers": "libamp.torch.contrib.optimizers",
     "apex.contrib.xentropy": "libamp.torch.contrib.xentropy",
 }
-# What was in Apex and is not here: what does the same today.
+# Former parts of Apex that libamp lacks, each with a replacement.
 INSTEAD = {
     "apex.amp._process_optimizer": "amp.initialize, which wires an optimizer's step, zero_grad and add_param_group",
     "apex.amp.wrap": "amp.register_half_function, register_float_function and register_promote_function, before "
@@ -73,7 +73,7 @@ INSTEAD = {
     "syncbn": "apex.parallel.SyncBatchNorm",
 }
 
-# One of these makes a package named apex NVIDIA's; one of those makes it the Pyramid toolkit of PyPI.
+# Signs of NVIDIA's apex, and signs of the Pyramid toolkit of PyPI.
 NVIDIA_HAS = (
     "amp",
     "contrib",
@@ -132,7 +132,7 @@ class PackageLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         module.__libamp__ = True  # type: ignore[attr-defined]
-        module.__file__ = __file__  # what messages of the import system name
+        module.__file__ = __file__  # for messages of the import system
         module.__doc__ = "Stand-in of libamp for NVIDIA's Apex."
         complete(module)
 

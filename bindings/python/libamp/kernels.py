@@ -36,9 +36,9 @@ zero = _kernels.zero
 class Losses(NamedTuple):
     """Number of elements that a cast to a 16-bit type would change beyond rounding."""
 
-    zeros: int  # become 0
-    subnormals: int  # keep fewer bits
-    infinities: int  # are finite, and become infinite
+    zeros: int  # nonzero elements that become 0
+    subnormals: int  # elements that become subnormal, with fewer bits
+    infinities: int  # finite elements that become infinite
 
 
 class Statistics(NamedTuple):
@@ -49,11 +49,11 @@ class Statistics(NamedTuple):
     nans: int
     plus_infinities: int
     minus_infinities: int
-    largest: float  # |x|, of those that are finite; 0.0: there is none
-    least: float  # |x|, of those that are not 0
+    largest: float  # largest finite absolute value, 0.0 if there is none
+    least: float  # least nonzero absolute value
     sum: float
     sum_squares: float
-    binades: dict[int, int]  # elements from 2^key on and below 2^(key + 1)
+    binades: dict[int, int]  # number of elements from 2^key to below 2^(key + 1)
     memory: bytes  # the C structure
 
     def __repr__(self) -> str:

@@ -77,7 +77,7 @@ def main(args: list[str]) -> int:
             if why:
                 return fail(f"--trace {file}: {why}")
             os.environ["AMP_TRACE"] = os.path.abspath(file)  # the script may change its folder
-        elif _local_rank.is_rank(option):  # what a launcher puts before the script is the script's
+        elif _local_rank.is_rank(option):  # a launcher's argument before the script is for the script
             ranks.append(option)
         elif option == "--install-pth":
             return install_pth()

@@ -9,15 +9,15 @@ PyTypeObject *amp_py_bracket_type;
 
 typedef struct {
     PyObject_HEAD
-    amp_py_Context *context; /* NULL: closed */
+    amp_py_Context *context; /* NULL after close */
     struct amp_py_optimizer **optimizers;
     size_t n;
-    struct amp_py_param **bare; /* had no gradient when the bracket began */
+    struct amp_py_param **bare; /* parameters without a gradient when the bracket began */
     size_t n_bare;
     struct view {
         struct amp_py_param *param;
         PyObject *grad;
-    } *views; /* gradients that are parts of somebody's buffer, while the bracket is open */
+    } *views; /* gradients that are parts of a larger buffer, while the bracket is open */
     size_t n_views;
     uint32_t flags;
     amp_scaled_loss scaled;
@@ -31,7 +31,7 @@ static PyObject *bracket_scale(PyObject *self, void *unused) {
         return NULL;
     }
     const float factor = amp_seed_factor(&bracket->scaled);
-    if (factor != factor) { /* a device decides alone, and it alone knows the scale */
+    if (factor != factor) { /* only the device knows the scale */
         return amp_py_number(bracket->context, bracket->scaled.scale, bracket->scaled.device);
     }
     return PyFloat_FromDouble((double)factor);
@@ -53,7 +53,7 @@ PyObject *amp_py_Context_set_ranks(PyObject *self, PyObject *args) {
 
 /* ---- begin ---- */
 
-/* Apex: gradients of 16-bit parameters that a bracket finds are dropped, for the masters' gradients have them. */
+/* As Apex: existing gradients of 16-bit parameters are dropped, because the masters' gradients contain them. */
 static int drop_stale(const struct amp_py_optimizer *optimizer) {
     for (size_t i = 0; i < optimizer->n && optimizer->has_masters && !optimizer->delayed; i++) {
         const struct amp_py_param *param = optimizer->params[i];
@@ -85,9 +85,9 @@ static int list_optimizers(Bracket *bracket, amp_py_Context *context, PyObject *
 
 enum { NOTED = 4 }; /* brackets */
 
-/* At a static scale of 1 without masters the library sets no gradients aside, and has none to give back: those that
- * there were keep what backward adds, as without amp. Those that there were not can be taken away again for nothing.
- * After the first brackets no parameter is looked at for it: zero_grad tells whether there is a gradient. */
+/* At a static scale of 1 without masters the library sets no gradients aside and restores none: existing ones keep the
+ * sum with backward's, as without amp. New ones can be removed at no cost. After the first brackets the parameters are
+ * not searched for this: zero_grad reports whether there are gradients. */
 static int note_bare(Bracket *bracket, amp_py_Context *context) {
     size_t n = 0;
     for (size_t i = 0; i < bracket->n; i++) {
@@ -147,8 +147,8 @@ static int set_view_apart(Bracket *bracket, const amp_py_Context *context, struc
     return 0;
 }
 
-/* What libamp sets aside must not change meanwhile, and a view of a flat buffer, or of a bucket of DDP's, is written by
- * others: its values go aside in memory of their own. */
+/* A gradient that libamp sets aside must not change, but a view of a flat buffer, or of a DDP bucket, is written by
+ * others. Its values are copied. */
 static int set_views_apart(Bracket *bracket, const amp_py_Context *context) {
     for (size_t i = 0; i < bracket->n; i++) {
         for (size_t j = 0; j < bracket->optimizers[i]->n; j++) {
@@ -166,7 +166,7 @@ static int set_views_apart(Bracket *bracket, const amp_py_Context *context) {
     return 0;
 }
 
-/* The gradients that there are now, in the views' places. After a failure the others stay where they are. */
+/* Copies the present gradients to the views. After a failure the others remain as they are. */
 static int join_views(Bracket *bracket, const amp_py_Context *context) {
     int bad = 0;
     while (bracket->n_views) {
@@ -180,7 +180,7 @@ static int join_views(Bracket *bracket, const amp_py_Context *context) {
     return bad ? -1 : 0;
 }
 
-/* The same on the way of an error, which stays the one that is told. */
+/* The same after an error, which remains the exception. */
 static void rejoin_views(Bracket *bracket, const amp_py_Context *context) {
     PyObject *error[3];
     PyErr_Fetch(&error[0], &error[1], &error[2]);
@@ -195,7 +195,7 @@ static amp_status open_bracket(Bracket *bracket, amp_py_Context *context, uint32
     const amp_status status =
         amp_scale_loss_begin_many(context->amp, optimizers, bracket->n, loss_id, bracket->flags, NULL,
                                   &bracket->scaled);
-    /* the script multiplies its loss, by the scaled loss or, in the halves by hand, by a scale that it read before */
+    /* the script multiplies its loss by a scale that it read before, or by the scaled loss */
     (void)amp_seed_factor(&bracket->scaled);
     amp_py_drop_held(context);
     free(optimizers);
@@ -257,7 +257,7 @@ static void set_delayed(const amp_py_Context *context, struct amp_py_optimizer *
     for (size_t i = 0; i < optimizer->n && changes; i++) optimizer->params[i]->scaled = delayed;
 }
 
-/* A cancel takes back its own bracket alone, unless other ranks wanted to step: then what was delayed is gone too. */
+/* A cancel undoes only its own bracket, unless other ranks wanted to step. Then delayed gradients are lost too. */
 static bool still_delayed(struct amp_py_optimizer *optimizer) {
     size_t n;
     return optimizer->delayed && amp_master_params(&optimizer->amp, NULL, 0, &n) != AMP_OK;
@@ -285,7 +285,7 @@ static PyObject *close_bracket(Bracket *bracket, bool cancel) {
     PyObject *result = NULL;
     if (!bad && status == AMP_OK) result = PyLong_FromLong(bracket->scaled.action);
     else if (!bad) amp_py_context_raise(context, status);
-    for (size_t i = 0; i < bracket->n && cancel; i++) { /* last, for libamp's words are of its last call */
+    for (size_t i = 0; i < bracket->n && cancel; i++) { /* last, because amp_last_error describes the last call */
         set_delayed(context, bracket->optimizers[i], still_delayed(bracket->optimizers[i]));
     }
     Py_DECREF(context);
@@ -363,7 +363,7 @@ PyObject *amp_py_Context_step_begin(PyObject *self, PyObject *args) {
     if (info.action != AMP_STEP_ON_DEVICE) return PyBool_FromLong(info.action == AMP_SKIP);
     PyObject *found_inf = amp_py_number(context, info.found_inf, info.device);
     if (!found_inf && amp_step_end(&optimizer->amp) != AMP_OK) {
-        optimizer->steps = false; /* what failed first is told */
+        optimizer->steps = false; /* the first failure is raised */
     }
     return found_inf;
 }

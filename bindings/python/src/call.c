@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "call.h"
 
-/* The order of a call's numbers in its scratch. */
+/* The order of a call's results in its scratch. */
 enum { AT_NORM, AT_FOUND, AT_NORMS };
 
 int amp_py_call_open(amp_py_call *call, const amp_py_argument *arguments, size_t count) {
@@ -30,7 +30,7 @@ void amp_py_call_close(amp_py_call *call) {
     Py_CLEAR(call->scratch);
 }
 
-/* Where the kernel writes what it finds: the caller's tensors, or scratch where the work is done. */
+/* The memory for the kernel's results: tensors of the caller, or scratch on the device of the work. */
 static int place_results(amp_py_call *call) {
     const amp_py_scalar *const scalars[] = { &call->a, &call->b, &call->norm, &call->norms, &call->found_inf };
     for (size_t k = 0; k < sizeof(scalars) / sizeof(scalars[0]); k++) {
@@ -70,7 +70,7 @@ int amp_py_call_run(amp_py_call *call, amp_py_kernel cpu, amp_py_kernel cuda) {
     }
     if ((on_cuda && amp_py_cuda_open(call)) || place_results(call)) return -1;
     amp_status status;
-    if (on_cuda) { /* only starts the work, and holding the GIL keeps calls on one list apart */
+    if (on_cuda) { /* only starts the work. The GIL separates calls with one list */
         status = cuda(call);
     } else {
         Py_BEGIN_ALLOW_THREADS
@@ -84,7 +84,7 @@ int amp_py_call_run(amp_py_call *call, amp_py_kernel cpu, amp_py_kernel cuda) {
     return amp_py_lists_touch(call->lists, call->count);
 }
 
-/* One of the results as Python has it; takes part only where no tensor was given for it. */
+/* Returns a result as a Python object, if no tensor was given for it. */
 static PyObject *result_of(const amp_py_call *call, int which) {
     if (which == AMP_PY_NORM) return PyFloat_FromDouble((double)call->numbers[AT_NORM]);
     if (which == AMP_PY_FOUND) return PyBool_FromLong(call->numbers[AT_FOUND] != 0.0f);

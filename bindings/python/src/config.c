@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A dict of settings by the names of amp_config's members. None: the default. */
+/* Settings in a dict, by the names of amp_config's members. None is the default. */
 #include "context.h"
 
 #include <stddef.h>
@@ -22,7 +22,7 @@ static const struct choice {
 #undef MODE
 };
 
-/* "switch": a bool. "count": an integer. "float": a number. Else one of `choices`. */
+/* "switch": a bool. "count": an integer. "float": a number. Otherwise one of `choices`. */
 static const struct member {
     const char *name, *kind;
     size_t offset;
@@ -70,7 +70,7 @@ static int read_choice(const struct member *member, PyObject *value, int32_t *ou
     return -1;
 }
 
-/* What a conversion raised, in words. */
+/* Describes the failure of a conversion. */
 static int refuse_number(const struct member *member, PyObject *value, const char *what) {
     PyObject *raised = PyErr_Occurred();
     if (!raised) return 0;
@@ -139,7 +139,7 @@ int amp_py_config(const char *level, PyObject *settings, amp_config *config) {
     return 0;
 }
 
-/* ---- the other way ---- */
+/* ---- from amp_config to Python ---- */
 
 static PyObject *choice_name(const struct member *member, int32_t value) {
     for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
@@ -149,7 +149,7 @@ static PyObject *choice_name(const struct member *member, int32_t value) {
     return Py_NewRef(Py_None);
 }
 
-/* A type's name, None for one that means "leave it". */
+/* A type's name, None for one that leaves the type unchanged. */
 PyObject *amp_py_type_name(amp_dtype dtype) {
     static const struct member type = { "the type", "type", 0 };
     return choice_name(&type, dtype);

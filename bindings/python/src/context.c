@@ -48,7 +48,7 @@ static int make_context(amp_py_Context *context, const char *level, PyObject *pa
     context->torch_ops = amp_py_torch_ops();
     amp_py_host(context, &context->host);
     context->model = (amp_model)AMP_MODEL_INIT;
-    context->model.flags = AMP_MODEL_LOW_PARAMS; /* which of them are welcome is judged in Python */
+    context->model.flags = AMP_MODEL_LOW_PARAMS; /* Python checks which of them are accepted */
     context->model.host = &context->host;
     amp_param *given = amp_py_read_params(context, params, &context->model.n_params);
     amp_op *described = given ? amp_py_read_ops(ops, &context->model.n_ops) : NULL;
@@ -97,7 +97,7 @@ static PyObject *context_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 static amp_status shutdown_context(amp_py_Context *context) {
     amp_status status = AMP_OK;
     if (context->amp) {
-        context->ending = context->alone = true; /* open brackets are cancelled: gradients are backward's */
+        context->ending = context->alone = true; /* cancels open brackets: gradients are those of backward */
         status = amp_shutdown(context->amp);
         context->ending = context->alone = false;
         if (status != AMP_ERR_WRONG_STATE) context->amp = NULL;
@@ -116,7 +116,7 @@ static PyObject *context_shutdown(PyObject *self, PyObject *unused) {
 
 /* ---- collection ---- */
 
-/* Nobody has the models any more: nothing is given back to them. */
+/* The models are unreachable: nothing is restored to them. */
 static void context_finalize(PyObject *self) {
     amp_py_Context *context = (amp_py_Context *)self;
     PyObject *error[3];
@@ -144,7 +144,7 @@ static int context_traverse(PyObject *self, visitproc visit, void *arg) {
 
 static int context_clear(PyObject *self) {
     amp_py_Context *context = (amp_py_Context *)self;
-    if (context->amp) { /* finalize comes first; what still runs keeps its tensors */
+    if (context->amp) { /* finalize comes first. Running code keeps its tensors */
         return 0;
     }
     Py_CLEAR(context->event);

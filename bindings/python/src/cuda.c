@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Work on GPUs: whose stream, which list object, and where numbers go. */
+/* Work on GPUs: the stream, the list object and the place of numbers. */
 #include "call.h"
 #include "served.h"
 
-/* cudaStreamLegacy: what torch's default stream is; libamp refuses NULL, which may be a mistake, and takes its name. */
+/* cudaStreamLegacy, torch's default stream. libamp refuses NULL, which may be a mistake, and accepts this name. */
 #define LEGACY_STREAM ((void *)1)
 
-/* One list object a place in the program: its table stays as it is while the same tensors come again. When there are
- * more places than this, the one longest unused is given up. */
+/* One list object for each place in the program: its table remains while the same tensors return. Beyond this number
+ * the least recently used one is freed. */
 enum { PLACES = 64 };
 
 typedef struct place {
@@ -69,7 +69,7 @@ static int read_stream(PyObject *argument, void **stream) {
 
 int amp_py_cuda_stream(PyObject *argument, bool torch, amp_device device, void **stream) {
     *stream = NULL;
-    if (device.type == AMP_PY_SERVED) { /* torch's operators know theirs */
+    if (device.type == AMP_PY_SERVED) { /* torch's operators use their own stream */
         device = amp_py_unserved(device);
         torch = device.type == AMP_PY_CUDA;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What Python says of parameters, optimizers and ops, as libamp's descriptors. */
+/* Descriptors of parameters, optimizers and ops for libamp, from Python's. */
 #include "context.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static int grow_table(amp_py_Context *context) {
     return 0;
 }
 
-/* The parameter of a tensor, a new one where it is not known. */
+/* Returns the parameter of a tensor, a new one if it is unknown. */
 static struct amp_py_param *intern_param(amp_py_Context *context, PyObject *tensor) {
     struct amp_py_param *param = amp_py_find(context, tensor);
     if (param) return param;
@@ -53,7 +53,7 @@ static struct amp_py_param *intern_param(amp_py_Context *context, PyObject *tens
     return bad ? NULL : param;
 }
 
-/* One (tensor, name, is_batch_norm). The name stays the tuple's. */
+/* Reads one (tensor, name, is_batch_norm). The tuple owns the name. */
 static int read_param(amp_py_Context *context, PyObject *entry, amp_param *out) {
     PyObject *tensor, *name;
     int is_batch_norm = 0;
@@ -131,7 +131,7 @@ int amp_py_read_optimizers(amp_py_Context *context, PyObject *list, PyObject *sk
     return 0;
 }
 
-/* The handles of an optimizer's parameters for amp_initialize_many; free() it. */
+/* Returns the handles of an optimizer's parameters for amp_initialize_many. free() it. */
 void **amp_py_handles_of(const struct amp_py_optimizer *optimizer) {
     void **handles = calloc(optimizer->n + 1, sizeof *handles);
     for (size_t i = 0; handles && i < optimizer->n; i++) handles[i] = optimizer->params[i]->tensor;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory by __dlpack__. The capsule stays unconsumed, and with it the producer's ownership: when we let go of it, its
- * destructor ends the export. So there is no path on which anything could be freed twice, or never. */
+/* Memory by __dlpack__. The capsule is never consumed, so the producer keeps the ownership: when it is released, its
+ * destructor ends the export. Memory is thus freed exactly once on every path. */
 #include "dlpack.h"
 
 #include <stdlib.h>
@@ -62,13 +62,13 @@ static int read_capsule(PyObject *capsule, amp_py_where place, amp_py_view *view
     if (managed->major != DL_MAJOR)
         return amp_py_refuse(place, "speaks DLPack %u.%u, libamp 1", (unsigned)managed->major,
                              (unsigned)managed->minor);
-    /* what is written into a copy is lost */
+    /* writes to a copy would be lost */
     view->read_only = (managed->flags & (DL_READ_ONLY | DL_IS_COPIED)) != 0;
     return amp_py_dlpack_read(&managed->tensor, place, view);
 }
 
-/* A capsule, or NULL with an exception. NumPy answers fastest without arguments; others are asked for the newest form
- * first, which says whether the memory may be written. */
+/* Returns a capsule, or NULL with an exception. NumPy is fastest without arguments. Others are called for the newest
+ * form first, which says whether the memory is writable. */
 static PyObject *export_of(PyObject *method, bool plain) {
     PyObject *none = PyTuple_New(0);
     PyObject *capsule = none && !plain ? PyObject_Call(method, none, newest) : NULL;
@@ -80,7 +80,7 @@ static PyObject *export_of(PyObject *method, bool plain) {
     return capsule;
 }
 
-/* "__dlpack__ failed: " and the producer's words; only the kinds of exception that say "not this one" are reworded. */
+/* Raises "__dlpack__ failed: " and the producer's message. Only exceptions that reject this object are rewritten. */
 static int refuse_export(amp_py_where place) {
     if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError) &&
         !PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_RuntimeError))
@@ -107,7 +107,7 @@ int amp_py_view_dlpack(PyObject *tensor, amp_py_where place, amp_py_view *view, 
     if (!capsule) {
         if (array && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
             PyErr_Clear();
-            return 1; /* read-only, or a type that DLPack has not */
+            return 1; /* read-only, or a type outside of DLPack */
         }
         return refuse_export(place);
     }
@@ -136,7 +136,7 @@ static void end_block(dl_managed *managed) {
     free(managed);
 }
 
-/* Who took it over has renamed the capsule. */
+/* A consumer that took the memory has renamed the capsule. */
 static void end_capsule(PyObject *capsule) {
     if (PyCapsule_IsValid(capsule, "dltensor")) end_block(PyCapsule_GetPointer(capsule, "dltensor"));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Statuses as exceptions. libamp.Error is a RuntimeError with `status` and its name; where Python has a class for what
- * went wrong the exception is of that class too. */
+/* Exceptions from statuses. libamp.Error is a RuntimeError with `status` and its name. If Python has a matching class,
+ * the exception is of that class too. */
 #include "py.h"
 
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static PyObject *class_of(amp_status status) {
     }
 }
 
-/* The library's words for what has another name in Python; the longer one of two first. */
+/* The library's terms and their Python names, the longer one of two first. */
 static const char *const spoken[][2] = {
     { "call amp_observe after amp_initialize, with amp_config.observe on,",
       "call amp.observe(model, every=1) after amp.initialize," },
@@ -102,7 +102,7 @@ static bool raise_kept(void) {
 }
 
 PyObject *amp_py_raise(amp_status status) {
-    /* a hook in Python failed: its own exception says more */
+    /* a Python hook failed, and its own exception is more specific */
     if (PyErr_Occurred() || (status == AMP_ERR_HOST_FAILED && raise_kept())) return NULL;
     if (status == AMP_ERR_NO_MEMORY) return PyErr_NoMemory();
     const char *text = amp_last_error();

@@ -28,7 +28,7 @@ struct amp_py_optimizer *amp_py_optimizer_at(amp_py_Context *context, PyObject *
     return context->optimizers[i];
 }
 
-/* libamp goes through parameters in their order, and asks for each more than once. */
+/* libamp visits parameters in order, and each more than once. */
 struct amp_py_param *amp_py_find(amp_py_Context *context, const void *tensor) {
     const size_t mask = context->table_size - 1, end = context->found + 2;
     for (size_t i = context->found; i < end && i < context->n_params; i++) {
@@ -68,9 +68,10 @@ static amp_status keep_hook_error(amp_py_Context *context) {
     return AMP_ERR_HOST_FAILED;
 }
 
-/* ---- looking ---- */
+/* ---- views ---- */
 
-/* The dimensions in the order in which the parameter's elements lie: so a dense block is compact, channels last too. */
+/* Fills the dimensions in the order of the parameter's elements, so that a dense block is compact, channels last
+ * too. */
 static void permute_view(const struct amp_py_order *order, amp_tensor_view *view) {
     static _Thread_local int64_t shape[AMP_PY_MAX_DIMS], strides[AMP_PY_MAX_DIMS];
     if (view->ndim != order->ndim || !view->strides) return;
@@ -84,8 +85,8 @@ static void permute_view(const struct amp_py_order *order, amp_tensor_view *view
 
 enum { DL_FLOAT = 2, DL_COMPLEX = 5 };
 
-/* Complex elements as pairs of real ones, one more dimension: a gradient is unscaled and checked by its parts. The
- * parameter itself, whose elements nobody reads, is said to be FP64, which no level re-types. */
+/* Shows complex elements as pairs of real ones in one more dimension, because a gradient is unscaled and checked by
+ * parts. The elements of the parameter itself are not read. It is reported as FP64, which no level changes. */
 static void view_as_pairs(bool is_param, amp_tensor_view *view) {
     static _Thread_local int64_t shape[AMP_PY_MAX_DIMS + 1], strides[AMP_PY_MAX_DIMS + 1];
     const int32_t n = view->ndim;
@@ -103,7 +104,7 @@ static void view_as_pairs(bool is_param, amp_tensor_view *view) {
     view->dtype.bits = is_param ? 64 : view->dtype.bits / 2;
 }
 
-/* The parameter whose gradient the hook grad told of before the last one; NULL: none, or none is looked at in its own
+/* The parameter of the gradient before the last one from the hook grad. NULL: none, or none is viewed in its own
  * order. */
 static const struct amp_py_param *holder_of(const amp_py_Context *context, const void *grad) {
     for (size_t i = 0; i < context->n_params && context->permutes; i++) {
@@ -139,9 +140,9 @@ static amp_dtype hook_dtype(void *self, void *tensor) {
     return amp_py_dtype(tensor);
 }
 
-/* Writes through .data bump no version. A parameter with a master that is not trained is written so by the rule (a
- * momentum encoder's): it has another version each time, so that the next step looks at it. One that got other memory
- * (`p.data = x`), as a forward has found, was written. */
+/* Writes through .data change no version. A parameter with a master that is not trained is written that way as a rule
+ * (a momentum encoder), so it gets a new version each time, and the next step compares it. A parameter with new memory
+ * (`p.data = x`), which a forward has noticed, counts as written. */
 static uint64_t hook_version(void *self, void *tensor) {
     amp_py_Context *context = self;
     const struct amp_py_param *param = amp_py_find(context, tensor);
@@ -169,8 +170,7 @@ static void hook_release(void *self, void *tensor) {
 
 /* ---- gradients ---- */
 
-/* Where a parameter's gradient is: at its master, but for what backward has just made, or brackets that delayed have
- * left. */
+/* The owner of a parameter's gradient: its master, except for new gradients of backward or delayed ones. */
 static PyObject *gradient_holder(const amp_py_Context *context, const struct amp_py_param *param, void *tensor) {
     return param && param->master && !context->ending && !param->scaled ? param->master : tensor;
 }
@@ -198,7 +198,7 @@ static amp_status hook_set_grad(void *self, void *tensor, void *grad) {
     struct amp_py_param *param = amp_py_find(context, tensor);
     PyObject *holder = gradient_holder(context, param, tensor);
     PyObject *new = grad ? grad : Py_None;
-    PyObject *old = amp_py_grad(holder); /* libamp's from here on */
+    PyObject *old = amp_py_grad(holder); /* libamp owns it from here on */
     int bad = old == NULL;
     if (!bad && param && param->master)
         bad = (holder == tensor && amp_py_set_grad(tensor, Py_None)) ||
@@ -222,7 +222,7 @@ void amp_py_drop_held(amp_py_Context *context) {
 
 /* ---- storage ---- */
 
-/* Fills *storage with the tensor's block; the reference goes with it. */
+/* Fills *storage with the tensor's block and passes the reference. */
 static int put_block(amp_py_Context *context, PyObject *tensor, amp_storage *storage) {
     storage->owner = tensor;
     storage->data = amp_py_data(tensor);
@@ -258,7 +258,7 @@ static amp_status hook_alloc(void *self, uint64_t bytes, amp_device device, amp_
     return AMP_OK;
 }
 
-/* torch's allocator gives a block out again in the order of the stream that it was made on, and another one may be at
+/* torch's allocator reuses a block in the order of the stream that allocated it, but another stream may still use
  * it. */
 static void retire_block(const amp_py_Context *context, PyObject *tensor) {
     amp_tensor_view view = { 0 };
@@ -293,7 +293,7 @@ static amp_status hook_swap_data(void *self, void *tensor, amp_storage *storage)
     out.bytes = view.dtype.bits / 8;
     for (int32_t i = 0; i < view.ndim; i++) out.bytes *= (uint64_t)view.shape[i];
     *storage = out;
-    drop_block(context, &in); /* it lies under the tensor now, which keeps it */
+    drop_block(context, &in); /* the tensor on it keeps it alive */
     Py_DECREF(fresh);
     return AMP_OK;
 }

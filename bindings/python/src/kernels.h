@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parts of the module libamp.kernels, added to it as those of py.h are to libamp._core. */
+/* Parts of the module libamp.kernels, added as those of py.h are to libamp._core. */
 #ifndef AMP_PY_KERNELS_H
 #define AMP_PY_KERNELS_H
 
@@ -11,7 +11,8 @@ int amp_py_add_pack(PyObject *kernels);
 int amp_py_add_split(PyObject *kernels);
 int amp_py_add_statistics(PyObject *kernels);
 
-/* The memory of each of the list's, each long enough for its parameter; PyMem_Free it. NULL with an exception. */
+/* Returns the memory of each of the lists, checked against the length of its parameter. Free it with PyMem_Free. NULL
+ * with an exception. */
 struct amp_py_list;
 void **amp_py_remainders(const struct amp_py_list *list, const struct amp_py_list *params);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory, its device, and how the elements lie in it. */
+/* Memory, its device and its layout. */
 #ifndef AMP_PY_LAYOUT_H
 #define AMP_PY_LAYOUT_H
 
@@ -10,7 +10,7 @@
 
 enum { AMP_PY_CPU = 1, AMP_PY_CUDA = 2, AMP_PY_SERVED = 12 }; /* amp_device.type */
 
-/* NumPy's limit; torch's is the same. */
+/* the limit of NumPy and torch */
 enum { AMP_PY_DIMS = 64 };
 
 typedef struct amp_py_view {
@@ -19,7 +19,7 @@ typedef struct amp_py_view {
     bool is_torch;
     bool read_only;
     bool compact; /* row-major without gaps */
-    int dims;     /* of what follows; not filled for compact ones unless asked for */
+    int dims;     /* number of shape and strides entries, unset for compact tensors unless requested */
     int64_t shape[AMP_PY_DIMS], strides[AMP_PY_DIMS]; /* strides in elements */
 } amp_py_view;
 

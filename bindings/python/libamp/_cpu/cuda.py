@@ -70,7 +70,7 @@ class device:
 device_of = device
 
 
-# ---- what it is ----
+# ---- the device ----
 
 
 def get_device_name(device: Any = None) -> str:
@@ -185,7 +185,7 @@ def set_rng_state_all(new_states: Any) -> None:
 manual_seed_all, seed_all = manual_seed, seed
 
 
-# ---- streams: what is started is done ----
+# ---- streams: work ends at its call ----
 
 
 class Stream:

@@ -33,7 +33,7 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Any:
         return own
     new: Any = functools.wraps(own)(make(own))
     new.__libamp_cpu__ = True
-    inside = isinstance(owner, type)  # what it is pickled by
+    inside = isinstance(owner, type)  # pickle uses these names
     new.__module__ = owner.__module__ if inside else owner.__name__
     new.__qualname__ = f"{owner.__qualname__}.{name}" if inside else name
     setattr(owner, name, new)

@@ -94,7 +94,7 @@ def install() -> None:
         wrapper = nn.parallel.DistributedDataParallel
         replace(wrapper, "__init__", _data_parallel_of_ranks)
         replace(wrapper, "_passing_sync_batchnorm_handle", lambda own: lambda *args: None)  # it refuses the CPU's
-    module: Any = sys.modules["torch.nn.parallel.data_parallel"]  # whose name in the package is the function's
+    module: Any = sys.modules["torch.nn.parallel.data_parallel"]  # in the package this name is the function's
     module._get_available_device_type = lambda: None
     nn.parallel.data_parallel = replace(module, "data_parallel", _data_parallel)
     replace(torch.utils.data.DataLoader, "__init__", _loader)

@@ -40,7 +40,7 @@ def _cuda(own: Any) -> Callable[..., Any]:
     def cuda(
         self: torch.Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
     ) -> torch.Tensor:
-        return self.clone(memory_format=memory_format)  # what went to a GPU shared no memory with what stayed
+        return self.clone(memory_format=memory_format)  # a GPU tensor shares no memory with its source
 
     return cuda
 

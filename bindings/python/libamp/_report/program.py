@@ -75,7 +75,7 @@ def make(given: argparse.Namespace) -> int:
 def write_whole(path: str, content: str) -> None:
     """Writes a file completely or not at all. The old file remains until then."""
     folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):  # else the name that is told is one of our own
+    if not os.path.isdir(folder):  # otherwise the error would name a temporary file
         raise FileNotFoundError(errno.ENOENT, "there is no such folder", folder)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as file:
         try:

@@ -18,7 +18,7 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-# What members are, by name. NUMBERS and NULLABLE may be null; names that are not here are passed on.
+# Types of members by name. NUMBERS and NULLABLE may be null. Unknown names are passed on.
 COUNTS = words(
     """version models optimizers ops params elements trained low masters n loss index left_out zeros nans
     plus_infinities minus_infinities call calls passed casts cache_hits failures brackets skipped lost lost_fp16
@@ -82,7 +82,7 @@ class Training:
 class Trace:
     name: str
     trainings: list[Training]
-    problems: list[str]  # what could not be read, in words that begin with the line's number
+    problems: list[str]  # messages about unreadable lines, each with the line's number first
 
 
 class Unreadable(Exception):

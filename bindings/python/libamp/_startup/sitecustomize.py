@@ -47,7 +47,7 @@ except ModuleNotFoundError as error:
 except Exception as error:
     _warn_once(error)
 
-# The sitecustomize that this one stands before.
+# The sitecustomize that this one hides.
 _spec = PathFinder.find_spec("sitecustomize", sys.path)
 if _spec is not None and _spec.loader is not None:
     sys.modules["sitecustomize"] = _module = module_from_spec(_spec)

@@ -49,7 +49,7 @@ _LOSSES = {
     "triplet_loss": "triplet_margin_loss",
 }
 
-# None: no model and no gradient function runs; False: casts are disabled.
+# None outside of models and gradient functions, False where casts are disabled.
 _policy: contextvars.ContextVar[Policy | Literal[False] | None] = contextvars.ContextVar("libamp.mlx", default=None)
 
 
@@ -177,7 +177,7 @@ def patch() -> None:
     for owner, name, value in list(_functions()):
         original = getattr(owner, name)
         if hasattr(original, "_libamp"):
-            continue  # registered: decided on by who did it
+            continue  # a registration overrides the list
         if owner is mx.array:
             _replace(owner, name, value)
         else:

@@ -13,7 +13,7 @@ State = dict[str, mx.array]
 
 _LARGEST = 3.4028234663852886e38
 _DYNAMIC = -1.0
-# The modes whose rule is Apex's; torch's and jmp's let a scale stand that would grow to infinity.
+# The modes with Apex's rule. torch's and jmp's keep a scale that would grow to infinity.
 _STANDS = {"apex": False, "megatron": False, "torch": True, "jmp": True}
 
 
@@ -100,7 +100,7 @@ def unscale(state: State, grads: list[mx.array]) -> tuple[list[mx.array], mx.arr
     """
     scale = state["scale"]
     wide = [grad.astype(mx.float32) for grad in grads]
-    limit = _LARGEST * mx.minimum(scale, 1.0)  # a scale below 1 may take what is finite to infinity
+    limit = _LARGEST * mx.minimum(scale, 1.0)  # a scale below 1 can make finite values infinite
     flags = mx.stack([(mx.abs(grad) <= limit).all() for grad in wide])  # no NaN is below a limit
     finite = flags.all()
     factor = mx.where(finite, 1.0 / scale, float("nan"))

@@ -151,7 +151,7 @@ class Session:
                 raise Error("this function is of an amp.initialize that amp.shutdown has ended")
             self.settle()
             self.counted = True
-            # around backward too: what mx.checkpoint left out is computed there
+            # around backward too, which recomputes for mx.checkpoint
             with _ops.policy_holds(self.policy):
                 return bracket(*args, **kwargs)
 
@@ -203,7 +203,7 @@ class Session:
                 " scale. Use amp.value_and_grad(model, fn) in the place of nn.value_and_grad"
             )
 
-    # ---- what is asked for, and evaluated ----
+    # ---- queries that evaluate ----
 
     def check(self) -> None:
         for loss_id, state in enumerate(self._state()["scalers"] if self.optimizers and not self.scaler.idle else []):

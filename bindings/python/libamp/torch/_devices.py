@@ -12,7 +12,7 @@ import torch
 from .. import _core
 from .._environment import switch
 
-_RAN = ("cpu", "cuda")  # kinds of devices on which this was run; docs/guide/gpus.md, Other devices
+_RAN = ("cpu", "cuda")  # tested kinds of devices (docs/guide/gpus.md, Other devices)
 _CUDA, _OTHER = 2, 12  # kDLCUDA, kDLExtDev
 
 
@@ -23,7 +23,7 @@ def read_switch() -> bool:
     return _everywhere
 
 
-_everywhere = read_switch()  # torch.compile traces what asks for the CPU's
+_everywhere = read_switch()  # torch.compile traces reads of it
 
 
 def is_served(device: torch.device) -> bool:
@@ -70,7 +70,7 @@ def described(tensors: Iterable[torch.Tensor]) -> list[str]:
     return lines
 
 
-# ---- copies to the host that nobody waits for ----
+# ---- asynchronous copies to the host ----
 
 
 @functools.cache

@@ -59,7 +59,7 @@ def _backed_off(scale: Any, end: _State, double: Any) -> Any:
     return _bounded(exact * end["backoff"] if end["backoff"] else exact / end["growth"], end)
 
 
-# ---- one closed bracket; `s` has the members before it and gets those after it ----
+# ---- one closed bracket: `s` has the members before it and receives those after it ----
 
 
 def _count(s: _State, end: _State, found: Any, completes: Any) -> Any:

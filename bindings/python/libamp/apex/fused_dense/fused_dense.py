@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-# Apex's autograd functions, whose `apply` scripts call.
+# Apex's autograd functions. Scripts call their `apply`.
 
 
 class FusedDenseFunc:

@@ -81,7 +81,7 @@ def manual_rms_norm(input: Any, normalized_shape: Shape, weight: Any, eps: float
     return x if w is None else x * w.to(x.dtype)
 
 
-# Apex's autograd functions, whose `apply` scripts call: they run in the types that arrive.
+# Apex's autograd functions. Scripts call their `apply`, which runs in the types that it receives.
 
 
 class FusedLayerNormFunction:

@@ -161,7 +161,7 @@ def unflat(values: Any, like: Tensors) -> list[Any]:
     return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
-# ---- what was found ----
+# ---- reports of nonfinite elements ----
 
 
 def nonfinite(tensors: Tensors) -> Any:

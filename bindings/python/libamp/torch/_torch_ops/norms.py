@@ -104,7 +104,7 @@ def check(
             found.append(norms_of(x))
         if not wants_report(found_inf, first):
             continue
-        # Squares of FP32 are finite in double; those of fp64, and scaled norms, need not be.
+        # Squares of FP32 are finite in double. Those of fp64, and scaled norms, need not be.
         plain = found and found[-1].dtype == torch.float64 and all(one.dtype == torch.float32 for one in x)
         report(~torch.isfinite(found[-1]) if plain else nonfinite(x), found_inf, first, base + part.start)
     if found:

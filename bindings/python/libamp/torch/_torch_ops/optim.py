@@ -23,9 +23,9 @@ class _Step:
     counts: Any  # steps before: a number, a list of them, or a tensor of one dimension or none
     inv_scale: Number
     factor: Number
-    take: Any  # a bool on the device: the step happens; None: it does
-    norms: Any  # of the gradients: a tensor; None: to be measured
-    limit: Number = 1.0  # LAMB: what brings the norm of all gradients to the rule's limit
+    take: Any  # a bool on the device, True to step, or None to step always
+    norms: Any  # norms of the gradients as a tensor, or None to compute them
+    limit: Number = 1.0  # LAMB's factor that limits the norm of all gradients
     first: Any = False
     corrections: tuple[Any, Any] = (1.0, 1.0)
 

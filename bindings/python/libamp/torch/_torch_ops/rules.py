@@ -172,7 +172,7 @@ class Batch:
         averages = self.rule.kind not in ("lamb", "novograd") or self.rule.grad_averaging
         return 1.0 - self.rule.beta1 if averages else 1.0
 
-    # ---- rules: the direction and what multiplies it ----
+    # ---- rules: the direction and its factor ----
 
     def _sgd(self, ratio: Any = 1.0) -> tuple[list[Any], Any]:
         rule = self.rule

@@ -88,7 +88,7 @@ def scaled(loss: Any, scale: float | torch.Tensor) -> Any:
 @contextlib.contextmanager
 def disable_casts() -> Iterator[None]:
     """Opens a block in which torch's functions run without casts, on this thread and at every level. Blocks nest."""
-    if is_compiling():  # a graph holds this block; guards.py knows it by cache_enabled
+    if is_compiling():  # a graph contains this block (guards.py recognises cache_enabled)
         with torch.autocast("cpu", enabled=False, cache_enabled=False):
             yield
         return

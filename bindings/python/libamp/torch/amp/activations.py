@@ -76,7 +76,7 @@ def _is_over(frame: Any) -> bool:
     """Returns True if the frame has ended. torch runs no hooks after a KeyboardInterrupt."""
     try:
         frame.clear()
-    except (RuntimeError, AttributeError):  # it runs; there is none
+    except (RuntimeError, AttributeError):  # the frame runs, or there is none
         return False
     return True
 
@@ -253,7 +253,7 @@ class Compression:
         numbers[name] = numbers.get(name, -1) + 1
         return self._auto.bits_of((name, numbers[name]), source)
 
-    # ---- what was saved ----
+    # ---- saved tensors ----
 
     def measure(self, loss: torch.Tensor) -> None:
         """Measures the effect of each rounding on the gradients, for bits="auto" without amp.scale_loss. Call it with

@@ -30,7 +30,7 @@ _torchs: Any = None  # the kernel that stood there
 def serve(session: Any) -> None:
     """Replaces the backward as long as this session, or another one that needs it, is in force."""
     global _library, _torchs
-    # Until torch 2.9 a kernel that is replaced cannot be called for what is left to it.
+    # Until torch 2.9 a replaced kernel cannot be called.
     casts = session.resolved["patch_ops"] or session.resolved["cast_model_type"] in ("float16", "bfloat16")
     if not casts or not hasattr(torch.library, "get_kernel"):
         return
@@ -70,7 +70,7 @@ def _backward(
     few = 0 < key.shape[2] <= _MOST_KEYS and query.shape[2] > 0
     if query.dtype in _LOW and alike and few and any(session.alive for session in _sessions):
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        with disable_casts(), torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):  # backward may stand in an autocast block
+        with disable_casts(), torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):  # backward may be in an autocast block
             added = _added(query, key, is_causal, attn_mask)
             return _gradients(grad, query, key, value, out, logsumexp, added, scale)
     rest = (grad, query, key, value, out, logsumexp, dropout_p, is_causal)

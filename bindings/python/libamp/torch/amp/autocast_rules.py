@@ -222,7 +222,7 @@ class _Apart:
 def _keep_apart(results: Any) -> None:
     for result in results if isinstance(results, (list, tuple)) else (results,):
         node = result.grad_fn if isinstance(result, torch.Tensor) else None
-        if isinstance(node, torch.autograd.function.BackwardCFunction):  # one whose backward is Python
+        if isinstance(node, torch.autograd.function.BackwardCFunction):  # a node with a Python backward
             vars(node).setdefault("apply", _Apart(node))
 
 

@@ -40,7 +40,7 @@ def _exact(tensor: Any, reader: Any) -> Any:
         return tensor
     wide = model_states.exact(tensor, reader)
     wide = tensor.detach().float() if wide is None else wide
-    same = wide.requires_grad == tensor.requires_grad  # diffusers only averages what is trained
+    same = wide.requires_grad == tensor.requires_grad  # diffusers averages trained parameters only
     return wide if same else wide.detach().requires_grad_(tensor.requires_grad)
 
 
@@ -219,7 +219,7 @@ _EMA_PYTORCH: dict[str, Callable[[Any], Any]] = {
     "copy_params_from_ema_to_model": _copies_back,
     "update_moving_average": _moves,
 }
-# module: class: method: what takes its place
+# module: class: method: wrapper
 _CLASSES: dict[str, dict[str, dict[str, Callable[[Any], Any]]]] = {
     "torch.optim.swa_utils": {"AveragedModel": {"__init__": _made("module"), "update_parameters": _reads}},
     "timm.utils.model_ema": {

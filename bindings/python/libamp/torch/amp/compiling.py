@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import torch
 
 _frames: Any = torch._C._dynamo.eval_frame
-set_compiler: Callable[[Any], Any] = _frames.set_eval_frame  # this thread's; None: none. Returns the one before
+set_compiler: Callable[[Any], Any] = _frames.set_eval_frame  # of this thread, None for none. Returns the old one
 
-# True where torch.compile traces, a constant to it; torch 2.0 has none, and bool() is False
+# True, as a constant, where torch.compile traces. torch 2.0 has none, and bool() is False
 is_compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

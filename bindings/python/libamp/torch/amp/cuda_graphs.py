@@ -91,7 +91,7 @@ def lend_found_inf(optimizer: Any, found_inf: Any) -> Iterator[None]:
 run_as_it_is(inspect.unwrap(lend_found_inf).__code__)
 
 
-# ---- what the host hears of it ----
+# ---- reports to the host ----
 
 
 class Skips:

@@ -52,7 +52,7 @@ class _Forward:
             _core.leave()
 
     def remove(self) -> None:
-        self.removed = True  # somebody may have wrapped it
+        self.removed = True  # another wrapper may be around it
         if self.module.__dict__.get("forward") is self:
             del self.module.__dict__["forward"]
             if self.own is not None:

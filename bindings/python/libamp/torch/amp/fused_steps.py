@@ -36,7 +36,7 @@ def _fits(optimizer: Any, group: dict[str, Any]) -> bool:
     if group.get("capturable") or group.get("differentiable"):
         return False
     states = [(param, optimizer.state.get(param, {})) for param in group["params"]]
-    # torch's fused SGD takes the momentum of all or of none: not that of a parameter whose first gradient came later
+    # torch's fused SGD needs the momentum of all parameters or of none, but a first gradient can come later
     momentum = {state.get("momentum_buffer") is None for param, state in states if param.grad is not None}
     return len(momentum) < 2 and all(_alike(param, state) for param, state in states)
 

@@ -99,11 +99,11 @@ class ScaledLoss:
         for optimizer in self._optimizers:
             cuda_graphs.report_skips(optimizer._amp_stash)
         if cuda_graphs.is_capturing():
-            mistakes.finish()  # what they look at has to come to the host
+            mistakes.finish()  # their checks read from the GPU
         if mistakes.fresh:
             sharding.know_ranks(self._session)
             self._session.find_edits()
-            self._session.settle()  # edits that torch does not count: later the library knows whose to look for
+            self._session.settle()  # writes that torch does not count. Later the library knows where to search
         mistakes.begin(self._optimizers)
         with cuda_graphs.explained(self._optimizers):
             self._bracket = sharding.begin(self._session, indices, loss_id, delay_unscale, delay_check)

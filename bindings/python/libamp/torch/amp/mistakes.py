@@ -78,7 +78,7 @@ class Mistakes:
         self.retyped: tuple[_findings.Place, dict[str, torch.dtype]] | None = None
         self.copies: weakref.WeakKeyDictionary[nn.Module, _findings.Place] = weakref.WeakKeyDictionary()
         self.steps = 0
-        self.added: tuple[int, dict[int, Any]] = 0, {}  # where nothing is scaled: after how many steps, what was where
+        self.added: tuple[int, dict[int, Any]] = 0, {}  # without a scale: number of steps, and values by parameter
         self.cleared = 0  # how often gradients were, before a step
         self.fresh = True
         _fresh.add(self)
@@ -86,7 +86,7 @@ class Mistakes:
             tap.put()
         weakref.finalize(self, _take_taps).atexit = False
 
-    # ---- what is there ----
+    # ---- present state ----
 
     def _models(self) -> list[nn.Module]:
         session = self._session()
@@ -247,7 +247,7 @@ class Mistakes:
         if self.is_open or any(each.running for each in self._stashes()):
             return  # the library refuses it, or the step of one that is around it has been looked at
         if self.fresh and stash.bracketed and stash.has_grads and not _has_gradients(stash):
-            self.cleared += 1  # once it may be what a script does after gradients that it does not like
+            self.cleared += 1  # once, a script may discard bad gradients
             if self.cleared == 2:
                 self.record.report("AMP-M42", saw="after the block")
         if not self.matters or self.by_hand or self.doubts < 0:
@@ -365,7 +365,7 @@ _fresh: weakref.WeakSet[Mistakes] = weakref.WeakSet()
 
 
 def _take_taps() -> None:
-    if not list(_fresh):  # its length counts what is being collected
+    if not list(_fresh):  # its length includes objects under collection
         for tap in TAPS:
             tap.put_back()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-# What moves or describes elements, and computes nothing with them.
+# Functions that move or describe elements, without arithmetic.
 CASTS = frozenset(("to", "type", "type_as", "float", "half", "bfloat16", "double"))
 _MOVES = """cpu cuda clone contiguous detach detach_ requires_grad_ backward
     register_hook zero_ fill_ copy_ item tolist numpy unbind empty_like zeros_like ones_like full_like rand_like

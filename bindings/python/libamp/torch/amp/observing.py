@@ -33,7 +33,7 @@ WHAT = ("inputs", "outputs", "weights", "scaled", "gradients", "masters", "updat
 _NAMES_OF_TYPES = {1: "float32", 2: "float16", 3: "bfloat16", 4: "float64"}
 
 
-# ---- what is told ----
+# ---- results ----
 
 
 class Observation(NamedTuple):
@@ -203,7 +203,7 @@ class Watch:
         entered = getattr(self._here, "entered", False)
         if entered or session is None or not session.context.observing():
             return False
-        # compiled calls are not torch's functions any more, and a capture must not wait for what a GPU holds
+        # compiled code does not call torch's functions, and a capture must not wait for a GPU
         if evaluates or compiled or not torch.is_grad_enabled() or cuda_graphs.is_capturing():
             return False
         self._here.lingers = torch._C._len_torch_function_stack() == 0
@@ -268,7 +268,7 @@ class Watch:
             got.insert(0, (observed_call.ARGUMENTS[0], before))
         in_place = op.endswith("_") and not op.endswith("__")
         places = {tensor.data_ptr() for _, tensor in got}
-        if not made or (not in_place and any(one.data_ptr() in places for one in made)):  # a view, or what it got
+        if not made or (not in_place and any(one.data_ptr() in places for one in made)):  # a view, or the argument
             return
         where = self._place()
         self.lines[f"{where}: {op}" if where else op] = _findings.place()

@@ -25,7 +25,7 @@ class AmpStash:
         self.session, self.index = session, index
         self._optimizer = weakref.ref(optimizer)
         self.fuses = fused_steps.wanted(optimizer, session.low_type)
-        self.skipped: Any = None  # was the last step()? None: there was none; a tensor where a GPU knows
+        self.skipped: Any = None  # was the last step() skipped? None: no step, a tensor: the GPU knows
         self.skips = cuda_graphs.Skips()
         self.running = False  # is a step?
         self.lazy_init_called = True
@@ -34,7 +34,7 @@ class AmpStash:
         self.loss_id = 0
         self.by_hand: Any = None  # the bracket of a script that has a scale_loss of its own
         self.bracketed = False  # has a bracket ended since the last step?
-        self.grads: dict[int, tuple[torch.Tensor, int]] = {}  # looked for mistakes: what it left
+        self.grads: dict[int, tuple[torch.Tensor, int]] = {}  # gradients and versions after a bracket, for checks
         self.has_grads = False  # the same: did it leave any?
         self.undecided: Any = None  # the scaler of such a bracket, until its update_scale
 
@@ -92,7 +92,7 @@ class AmpStash:
         return [param for param, master in self._pairs() if master is None]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("all_") and name.endswith("_grad_stash"):  # the library keeps what a bracket sets aside
+        if name.startswith("all_") and name.endswith("_grad_stash"):  # libamp keeps gradients set aside in a bracket
             return [None] * len(
                 getattr(self, name[: -len("_grad_stash")] + ("" if name.count("params") else "_params"))
             )

@@ -92,7 +92,7 @@ class Packed(_Kept):
 
     def __init__(self, codes: torch.Tensor, bits: int, dtype: torch.dtype, size: int) -> None:
         self.codes, self.bits, self.dtype, self.size, self._storage = codes, bits, dtype, size, 0
-        self.exact = None  # what it was: its elements, whose they are, and at which version
+        self.exact = None  # the unpacked elements, their owner and its version
         self.unheard = None  # while a GPU has not said whether `exact` is needed
 
     def flat(self) -> torch.Tensor:
@@ -181,8 +181,8 @@ class Store:
         self._seeds = itertools.count(seed)
         self._alive: dict[Any, weakref.ref[Any]] = {}
         self._last: tuple[Any, Any, int] = (None, None, 0)  # unpacked last, for the next node, and its version
-        self._recent: deque[tuple[Any, Packed]] = deque(maxlen=6)  # saved last: what made it, and its packed form,
-        self._sources: deque[tuple[Packed, Any]] = deque(maxlen=6)  # and of what that was made
+        self._recent: deque[tuple[Any, Packed]] = deque(maxlen=6)  # last saved: grad_fn and packed form
+        self._sources: deque[tuple[Packed, Any]] = deque(maxlen=6)  # their packed forms and sources
         self._unanswered: deque[_Unheard] = deque()
         self._ends = False  # does the engine tell of the backward's end?
         self.begin()
@@ -228,7 +228,7 @@ class Store:
             return self._exact(tensor, "elsewhere")
         storage = tensor.untyped_storage()
         key: Any = (storage._cdata, tensor._version, tensor.dtype)
-        owner = tensor._base if tensor._is_view() else tensor  # whose version that is
+        owner = tensor._base if tensor._is_view() else tensor  # the tensor that has the version
         part = owner is not None and owner.nbytes != storage.nbytes()  # (of unsafe_chunk) not the whole storage's
         if part:
             key = *key, tensor.storage_offset(), tensor.shape, tensor.stride()
@@ -400,7 +400,7 @@ class Store:
         packed, shape, strides, offset = saved
         self._take_answers(_UNHEARD)
         last, flat, version = self._last
-        if last is not packed or flat._version != version:  # a backward may write into what it saved
+        if last is not packed or flat._version != version:  # a backward may write to saved tensors
             flat = packed.flat()
             if type(packed) is Packed and (self._ends or self._queue_end()):
                 self._last = packed, flat, flat._version

@@ -31,7 +31,7 @@ LISTS = {"apex": 1, "torch": 2}
 _BY_LIST = 0
 _TYPES = {1: "Float", 2: "Half", 3: "BFloat16", 4: "Double"}
 
-# Bits of amp_list_op.modules, and the place each stands for.
+# Bits of amp_list_op.modules, and the place of each.
 _FUNCTIONAL, _TORCH, _TENSOR, _VF, _LINALG, _NN, _FFT = 1, 2, 4, 8, 16, 32, 64
 _PLACES = {
     _FUNCTIONAL: "torch.nn.functional",
@@ -88,7 +88,7 @@ class Site:
         if self.beside is not None:
             self.beside.put_back()
         if vars(self.owner).get(self.name) is not self.entry:
-            return  # somebody wrapped on top: his wrapper stays, over a function that passes calls through
+            return  # wrapped again: that wrapper stays, over a function that passes calls through
         if self.own is _ABSENT:
             delattr(self.owner, self.name)
         else:

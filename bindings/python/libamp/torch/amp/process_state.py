@@ -27,7 +27,7 @@ class AmpState:
 
 
 _amp_state = AmpState()
-loss_probes: weakref.WeakSet[Any] = weakref.WeakSet()  # what measures the next scaled loss
+loss_probes: weakref.WeakSet[Any] = weakref.WeakSet()  # probes that measure the next scaled loss
 
 
 def rank() -> int:

@@ -28,7 +28,7 @@ _NAMES = (
     "loss_scale",
 )
 _DYNAMIC = -1.0
-_LEAST = 2.0**-149  # of what FP32 does not round to 0
+_LEAST = 2.0**-149  # least number that FP32 does not round to 0
 
 
 class Properties:

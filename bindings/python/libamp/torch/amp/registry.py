@@ -56,7 +56,7 @@ def half_function(fn: F) -> F:
     return decorated
 
 
-bfloat16_function = half_function  # ROCm's name; the level says which of the two types
+bfloat16_function = half_function  # ROCm's name. The level selects the type
 
 
 def float_function(fn: F) -> F:

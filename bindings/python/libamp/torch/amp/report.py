@@ -26,7 +26,7 @@ PRICES = {
 }
 _FP32 = 2
 _CLASSES = ("by list", "lower", "fp32", "promote", "promote-sequence", "banned", "leave")  # the library's words
-# Functions whose autocast rule is that of an op with another name.
+# Functions that share the autocast rule of an op with another name.
 _RULES = {"__pow__": "pow", "__rpow__": "pow", "linalg_norm": "linalg_vector_norm"}
 # torch's other names for ops of TORCH_PROMOTES: Apex's lists do not have them.
 _OTHER_NAMES = ("multiply", "subtract", "divide", "not_equal", "less", "less_equal", "greater", "greater_equal")

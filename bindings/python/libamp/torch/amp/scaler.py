@@ -222,11 +222,11 @@ class LossScaler:
             params = [param for stash in stashes for param, _ in stash._pairs() if sharding.local_part(param).numel()]
             for param in sorted(params, key=torch.Tensor.numel)[:1]:
                 param.grad = torch.full_like(param, float("inf"))
-        # what a GPU decides is asked for: who calls this wants to know
+        # waits for a GPU's decision, which the caller needs
         action = bracket.end()
         skip = (self._context.record(self._id)["action"] if action == _ON_DEVICE else action) == 1
         for stash in stashes:
-            if skip and stash not in armed:  # the caller leaves the step out; the one after it is another matter
+            if skip and stash not in armed:  # the caller omits this step only
                 self._context.step_begin(stash.index)
                 self._context.step_end(stash.index)
         self._hasten()

@@ -46,19 +46,19 @@ class Session:
         self._agreed: dict[int, tuple[int | None, torch.Tensor]] = {}
         self._edited: set[int] = set()  # parameters on GPUs that the script was seen to write through `.data`
         self.forward_seen = self.backward_seen = False
-        self.skip_message: dict[int, str] = {}  # by loss_id: what the next skipped step prints
+        self.skip_message: dict[int, str] = {}  # by loss_id: message of the next skipped step
         self.scalers: list[Any] = []  # _amp_state.loss_scalers' views
         self.verbosity = 1
         self.watch: Any = None  # of losses that are not finite, where no step is skipped
         self.record = _findings.Record()
         self.mistakes: Any = None  # of the script's, looked for
         self.looks = False  # has a forward to be looked at?
-        self.observer: Any = None  # of its numbers (observing.Watch), where somebody asked
+        self.observer: Any = None  # observing.Watch, if amp.observe was called
         self._uninstall: Callable[[Any, bool], None] | None = None
         # a group whose ranks agree, True: the default one, False: none, None: what is sharded
         self.process_group: Any = None
         self.ranks_known = not torch.distributed.is_available()
-        self._traced_by = 0  # the process whose trace has it; 0: none
+        self._traced_by = 0  # id of the process that traces it, 0 for none
 
     @property
     def patches(self) -> bool:
@@ -291,7 +291,7 @@ def _end_context(
     context.shutdown()
 
 
-@atexit.register  # at import, so that what the script has registered runs before
+@atexit.register  # at import, so that functions of the script run before
 def _end_traces() -> None:
     for session in live():
         with contextlib.suppress(RuntimeError):

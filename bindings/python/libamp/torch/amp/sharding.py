@@ -20,7 +20,7 @@ _ADVICE = (
 )
 
 
-# ---- what is sharded ----
+# ---- sharded tensors ----
 
 
 def _fsdp() -> Any:
@@ -138,7 +138,7 @@ class Ranks:
         return values
 
 
-# ---- what cannot work ----
+# ---- unsupported combinations ----
 
 
 def _makes_low(resolved: dict[str, Any]) -> bool:

@@ -48,7 +48,7 @@ class Sparse:
         self._lists: list[list[torch.Tensor]] = []  # of each optimizer
         self.kept: dict[int, torch.Tensor] = {}  # unscaled gradients, while a bracket is open
         self.scaled: dict[int, torch.Tensor] = {}  # the same of those that a bracket has left scaled
-        self.delayed: set[int] = set()  # whose gradients these are
+        self.delayed: set[int] = set()  # owners of these gradients
 
     def with_flags(self, params: list[torch.Tensor]) -> list[torch.Tensor]:
         """Returns an optimizer's parameters and the flags."""

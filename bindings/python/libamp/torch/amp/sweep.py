@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable
 from typing import Any
 
 _LEFT_ALONE = ("torch", "libamp", "numpy", "builtins", "sys")
-_STRANGERS = ("sympy", "mpmath")  # torch brings them: they know nothing of it, and are half of what a script imports
+_STRANGERS = ("sympy", "mpmath")  # imported by torch, without functions of it, and half of a script's modules
 _PYTHON = os.path.join(os.path.dirname(os.__file__), "")
 _MISSING = object()
 _BOUND = (types.MethodType, types.BuiltinMethodType)
@@ -43,7 +43,7 @@ class Sweep:
         kinds = [type(old) for old, _new in swap.values()]
         self.kinds = frozenset([*kinds, *(type(old) for _id, old in self.bound)])
         self.kinds_within = self.kinds | {functools.partial}  # of values in dicts and lists
-        self.plain = {str, int, float, bool, type(None), tuple, types.ModuleType}  # no class, nothing inside; grows
+        self.plain = {str, int, float, bool, type(None), tuple, types.ModuleType}  # no classes, nothing inside (grows)
 
     def new(self, value: Any) -> Any:
         """Returns the replacement of `value`, or _MISSING."""

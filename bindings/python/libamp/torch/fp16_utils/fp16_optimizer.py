@@ -96,7 +96,7 @@ class FP16_Optimizer:
         batch.
         """
         earlier = {}
-        if self._unscaled:  # what an FP32 parameter has already must not be unscaled again
+        if self._unscaled:  # an FP32 parameter's gradient must not be unscaled twice
             earlier = {param: param.grad for param in self._singles() if param.grad is not None}
             for param in earlier:
                 param.grad = None

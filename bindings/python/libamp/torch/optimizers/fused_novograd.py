@@ -86,7 +86,7 @@ class FusedNovoGrad(FusedOptimizer):
             inf_norm_step(params, grads, moments, new, count, self.moment_mode, group, self._found_inf)
             return
         steps = self._count(group, params)
-        # The kernel takes the norm of a first step as it is: what begins later, or at 0, comes apart.
+        # The kernel uses the norm of a first step directly. Norms that begin later, or at 0, are stepped apart.
         for kind in (True, False):
             which = [i for i, is_new in enumerate(new) if is_new == kind]
             if which:

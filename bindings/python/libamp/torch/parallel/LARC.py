@@ -29,7 +29,7 @@ class LARC:
         self.clip = clip
         self.eps = eps
 
-    # All else is the optimizer's: state, defaults, hooks, what schedulers look at.
+    # Everything else is the optimizer's: state, defaults, hooks, attributes for schedulers.
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "optim":
             raise AttributeError(name)

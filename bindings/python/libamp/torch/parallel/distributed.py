@@ -35,7 +35,7 @@ def on_gradient(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) -
     stay alive."""
     if hasattr(parameter, "register_post_accumulate_grad_hook"):
         return parameter.register_post_accumulate_grad_hook(call), None
-    # torch 2.0 has a hook behind the node that accumulates, and keeps that node alive for nobody.
+    # torch 2.0 has a hook on the node that accumulates, which the caller must keep alive.
     node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
     return node.register_hook(lambda *_: call(parameter)), node
 
@@ -190,7 +190,7 @@ class DistributedDataParallel(nn.Module):
         """Returns True if the order of the buckets is not yet known."""
         return self._buckets is None and not self.delay_allreduce
 
-    # Pickles have what was asked for; hooks, groups and the order of buckets are found again.
+    # Pickles have the arguments. Hooks, groups and the order of buckets are made again.
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         for name in ("_params", "_kinds", "_index", "_hooks", "_buckets", "_bucket_of", "_arrived", "_sent", "_queued"):
@@ -295,7 +295,7 @@ class DistributedDataParallel(nn.Module):
         agreed = torch.tensor(order, dtype=torch.int64, device=self._params[0].device)
         dist.broadcast(agreed, 0)
         if not self._groups:
-            # A group of its own: what overlaps with backward must not mix with collectives of the model.
+            # A group of its own, so that messages during backward do not mix with collectives of the model.
             self._groups = [dist.new_group() for _ in range(self.num_allreduce_streams)]
         triggers = {id(param) for param in self._triggers}
         open_buckets: dict[tuple[torch.dtype, torch.device], list[int]] = {}

@@ -76,7 +76,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         own = x.mean(dims) if size else x.new_zeros(x.shape[channel])
         y = x - _along(own, x.dim(), channel)
         count, mean, variance = _join(size, own, y.square().sum(dims), group)
-        # y is centred at this rank's mean: what is left to the joint one goes into the shift.
+        # y is centred at this rank's mean. The difference to the joint mean goes into the shift.
         factor = torch.rsqrt(variance + eps) if weight is None else torch.rsqrt(variance + eps) * weight.to(y.dtype)
         shift = (own - mean) * factor if bias is None else (own - mean) * factor + bias.to(y.dtype)
         y = y.mul_(_along(factor, x.dim(), channel)).add_(_along(shift, x.dim(), channel))
@@ -105,7 +105,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         scale = torch.rsqrt(variance + ctx.eps)
         sums = torch.cat([dy.sum(dims), (dy * centred).sum(dims) * scale])
         sum_dy, sum_dy_x_hat = sums.chunk(2)
-        # What follows is this rank's own: keep it before the sums become everybody's.
+        # These are this rank's own sums: keep them before the all-reduce.
         grad_weight = sum_dy_x_hat.to(weight.dtype, copy=True) if weight is not None else None
         grad_bias = sum_dy.to(ctx.bias_dtype, copy=True) if ctx.bias_dtype is not None else None
         if _world_size(ctx.group) > 1:  # also where this rank's input needs no gradient: the others' may

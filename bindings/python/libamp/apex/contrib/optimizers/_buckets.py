@@ -62,7 +62,7 @@ class Reduction:
 
     def __init__(self, flat: torch.Tensor, group: Any, divisor: int) -> None:
         self.ranks, self.divisor, self.work = dist.get_world_size(group), divisor, None
-        self.sent = self.got = flat  # what is sent must stay alive
+        self.sent = self.got = flat  # keeps the sent tensor alive
         self.by_parts = not _adds_by_itself(flat, group)
         if self.ranks == 1:
             return

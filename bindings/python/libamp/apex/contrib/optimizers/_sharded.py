@@ -376,7 +376,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _step_buckets(self) -> None:
         under_way: deque[tuple[Bucket, Gathering]] = deque()
-        for bucket in reversed(self._buckets):  # what forward needs first comes first
+        for bucket in reversed(self._buckets):  # the order in which forward needs them
             masters = bucket.masters()
             self._update(bucket, masters)
             bucket.keep(masters)

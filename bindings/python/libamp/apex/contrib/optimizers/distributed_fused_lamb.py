@@ -78,7 +78,7 @@ class DistributedFusedLAMB(ShardedOptimizer):
         groups = (None, *_grid(dwu_group_size))
         super().__init__(params, defaults, groups=groups, overlap_grad_sync=overlap_reductions)
 
-    # ---- what NVIDIA's training scripts call ----
+    # ---- called by NVIDIA's training scripts ----
 
     def set_global_scale(self, global_scale: Any) -> None:
         self._global_scale = global_scale

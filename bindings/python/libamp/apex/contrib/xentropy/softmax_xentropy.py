@@ -30,7 +30,7 @@ class SoftmaxCrossEntropyLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_loss: Any) -> Any:
         logits, labels, max_log_sum_exp = ctx.saved_tensors
-        if torch.is_grad_enabled():  # what forward kept knows nothing of its logits
+        if torch.is_grad_enabled():  # the saved sum has no graph to its logits
             max_log_sum_exp = torch.logsumexp(logits.to(max_log_sum_exp.dtype), -1)
         padding = labels == ctx.padding_idx
         grads = xentropy_cuda.backward(
