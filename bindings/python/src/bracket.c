@@ -326,8 +326,8 @@ static void bracket_dealloc(PyObject *self) {
 int amp_py_add_bracket(PyObject *module) {
     static PyMethodDef methods[] = {
         { "end", bracket_end, METH_NOARGS,
-          "end()\n--\n\nUnscale, check, decide: 0 step, 1 skip, 2 a device decides." },
-        { "cancel", bracket_cancel, METH_NOARGS, "cancel()\n--\n\nGradients as if backward had not happened." },
+          "end()\n--\n\nUnscales, checks, decides: 0 step, 1 skip, 2 a device decides." },
+        { "cancel", bracket_cancel, METH_NOARGS, "cancel()\n--\n\nRestores the gradients from before backward." },
         { NULL, NULL, 0, NULL },
     };
     static PyGetSetDef getters[] = {

@@ -221,8 +221,8 @@ static PyObject *levels(PyObject *module, PyObject *args) {
 
 int amp_py_add_config(PyObject *module) {
     static PyMethodDef functions[] = {
-        { "resolve", resolve, METH_VARARGS, "resolve(level, settings): what they come to, every default filled in." },
-        { "levels", levels, METH_NOARGS, "levels(): a level's name -> its 16-bit type and what it is, in words." },
+        { "resolve", resolve, METH_VARARGS, "resolve(level, settings): the configuration, with all defaults." },
+        { "levels", levels, METH_NOARGS, "levels(): name of a level -> (16-bit type, description)." },
         { NULL, NULL, 0, NULL },
     };
     return PyModule_AddFunctions(module, functions);

@@ -18,7 +18,7 @@ static amp_status copy_cpu(amp_py_call *call) { return amp_copy_list(SPANS(0), S
 static amp_status zero_cpu(amp_py_call *call) { return amp_zero_list(SPANS(0), COUNT); }
 static amp_status zero_cuda(amp_py_call *call) { return amp_device_zero(call->list, call->stream, SPANS(0), COUNT); }
 
-/* A cast to the same type copies the bits; other types are refused in the words that the CPU has for them. */
+/* A cast to the same type copies the bits. Other types are refused with the CPU's message. */
 static amp_status copy_cuda(amp_py_call *call) {
     for (size_t i = 0; i < COUNT; i++) {
         if (SPANS(0)[i].dtype != SPANS(1)[i].dtype) return copy_cpu(call);
@@ -58,7 +58,7 @@ static PyObject *zero(PyObject *self, PyObject *args, PyObject *keywords) {
 
 /* ---- scale, axpby ------------------------------------------------------------------------------------------------ */
 
-/* Of a number that the CPU knows, or that only the device does. */
+/* A number that the CPU knows, or only the device. */
 static amp_factor factor_of(const amp_py_scalar *scalar) {
     bool there = scalar->tensor && scalar->device.type != AMP_PY_CPU;
     return (amp_factor){ there ? scalar->pointer : NULL, there ? 0.0f : scalar->value, AMP_FACTOR_AS_IT_IS };
@@ -128,7 +128,7 @@ static amp_status check_cuda(amp_py_call *call) {
                             call->to_found);
 }
 
-/* The number of norms is known once the list is read, so that its tensor is opened after it. */
+/* The number of norms is known after the list is read, so their tensor is opened after it. */
 static PyObject *run_check(amp_py_call *call, PyObject *src, PyObject *norms) {
     if (amp_py_call_open(call, (amp_py_argument[]){ { "src", src, AMP_PY_READ } }, 1)) return NULL;
     int bad = amp_py_scalar_out(&call->norms, "norms", norms, call->lists[0].n) ||
@@ -250,7 +250,7 @@ static PyObject *set_num_threads(PyObject *self, PyObject *argument) {
     long n = PyLong_AsLong(argument);
     if (n == -1 && PyErr_Occurred()) return NULL;
     amp_status status;
-    Py_BEGIN_ALLOW_THREADS /* waits for a call that uses them */
+    Py_BEGIN_ALLOW_THREADS /* waits for a call in progress */
     status = amp_set_num_threads(n < -1 ? -1 : n > 256 ? 256 : (int32_t)n);
     Py_END_ALLOW_THREADS
     return amp_py_result(status);
@@ -270,32 +270,32 @@ static PyObject *cpu_flags(PyObject *self, PyObject *none) {
     { #function, (PyCFunction)(void (*)(void))function, METH_VARARGS | METH_KEYWORDS, doc }
 
 static PyMethodDef methods[] = {
-    WITH_KEYWORDS(cast, "cast(dst, src, *, stream=None)\n--\n\ndst = src in dst's type."),
-    WITH_KEYWORDS(copy, "copy(dst, src, *, stream=None)\n--\n\ndst = src, bit for bit; pairs have one type."),
-    WITH_KEYWORDS(zero, "zero(dst, *, stream=None)\n--\n\ndst = +0."),
+    WITH_KEYWORDS(cast, "cast(dst, src, *, stream=None)\n--\n\nComputes dst = src, rounded to dst's type."),
+    WITH_KEYWORDS(copy, "copy(dst, src, *, stream=None)\n--\n\nCopies src to dst, of the same types."),
+    WITH_KEYWORDS(zero, "zero(dst, *, stream=None)\n--\n\nSets dst to +0."),
     WITH_KEYWORDS(scale, "scale(dst, src, scale, *, found_inf=None, stream=None)\n--\n\n"
-                         "dst = src * scale. Returns whether an element of dst is not finite; found_inf, a float32 "
-                         "tensor, is set to 1 instead, and nothing waits."),
+                         "Computes dst = src * scale. Returns True if an element of dst is not finite. With found_inf, "
+                         "a float32 tensor, it sets that to 1 instead, without waiting."),
     WITH_KEYWORDS(axpby, "axpby(dst, a, x, b, y, *, found_inf=None, stream=None)\n--\n\n"
-                         "dst = a * x + b * y. Returns what scale returns."),
+                         "Computes dst = a * x + b * y. Returns True if an element of dst is not finite, as scale."),
     WITH_KEYWORDS(check, "check(src, scale=1.0, *, norm=None, norms=None, found_inf=None, stream=None)\n--\n\n"
-                         "The L2 norm of all src * scale, and whether an element of them is not finite. Only reads."),
-    WITH_KEYWORDS(l2norm, "l2norm(src, *, norm=None, stream=None)\n--\n\nThe L2 norm over all elements."),
+                         "Returns the L2 norm of all src * scale, and True if an element is not finite. Only reads."),
+    WITH_KEYWORDS(l2norm, "l2norm(src, *, norm=None, stream=None)\n--\n\nReturns the L2 norm of all elements."),
     WITH_KEYWORDS(l2norms, "l2norms(src, *, norm=None, norms=None, stream=None)\n--\n\n"
-                           "The L2 norm over all elements, and a list of each tensor's."),
+                           "Returns the L2 norm of all elements, and a list with that of each tensor."),
     WITH_KEYWORDS(first_nonfinite,
-                  "first_nonfinite(src)\n--\n\nThe first tensor with an element that is not finite, or -1."),
+                  "first_nonfinite(src)\n--\n\nReturns the index of the first tensor with a nonfinite element, or -1."),
     WITH_KEYWORDS(clip_norm, "clip_norm(dst, src, max_norm, *, norm=None, stream=None)\n--\n\n"
-                             "dst = src, scaled so that its norm is at most max_norm; the norm before. A norm that is "
-                             "not finite scales nothing."),
-    WITH_KEYWORDS(clip_value, "clip_value(dst, src, max_value)\n--\n\ndst = src brought into [-max_value, max_value]."),
+                             "Computes dst = src, scaled so that its norm is at most max_norm. Returns the norm "
+                             "before. With a nonfinite norm nothing is scaled."),
+    WITH_KEYWORDS(clip_value, "clip_value(dst, src, max_value)\n--\n\nLimits src to [-max_value, max_value]."),
     { "set_num_threads", set_num_threads, METH_O,
-      "set_num_threads(n, /)\n--\n\nThreads that work on one call; 1 is the caller alone, 0 as many as there are "
-      "processors." },
+      "set_num_threads(n, /)\n--\n\nSets the number of threads for a call: 1 for the caller only, 0 for one per "
+      "processor." },
     { "get_num_threads", get_num_threads, METH_NOARGS,
-      "get_num_threads()\n--\n\nWhat set_num_threads, or AMP_NUM_THREADS, said." },
+      "get_num_threads()\n--\n\nReturns the number of threads by set_num_threads or AMP_NUM_THREADS." },
     { "cpu_flags", cpu_flags, METH_NOARGS,
-      "cpu_flags()\n--\n\nThe instruction sets in use, as AMP_CPU_* of amp_kernels.h." },
+      "cpu_flags()\n--\n\nReturns the instruction sets in use, as AMP_CPU_* of amp_kernels.h." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -14,8 +14,8 @@ static int by_stride(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-/* Permuted but without gaps: its elements are one block, in an order that its extents and strides name. NULL without an
- * exception: it is not. */
+/* Returns the bytes of a tensor that is permuted but without gaps, one block in an order of extents and strides. NULL
+ * without an exception for others. */
 static PyObject *layout_of(const amp_py_view *view) {
     axis axes[AMP_PY_DIMS];
     int64_t key[2 * AMP_PY_DIMS];
@@ -100,7 +100,7 @@ static int read_all(amp_py_list *list) {
     return 0;
 }
 
-/* What a twin knows holds here too. */
+/* A twin has the same properties. */
 static void copy_twin(amp_py_list *list, const amp_py_list *twin) {
     list->single = twin->single;
     list->n_torch = twin->n_torch;
@@ -148,10 +148,9 @@ void amp_py_list_close(amp_py_list *list) {
     Py_CLEAR(list->tensors);
 }
 
-/* ---- Side by side ------------------------------------------------------------------------------------------------ */
+/* ---- Lists of one call ---- */
 
-/* Entry i has the same order of elements in both. One element and fewer have only one; where an entry is not there it
- * is nobody's. */
+/* Checks that entry i has the same layout in both. Entries of at most one element, and absent ones, always agree. */
 static int same_layout(const amp_py_list *first, const amp_py_list *list, size_t i) {
     if (!first->layouts && !list->layouts) return 0;
     PyObject *key = PyLong_FromSize_t(i);
@@ -199,7 +198,7 @@ int amp_py_lists_agree(amp_py_list *lists, size_t count, amp_device *device) {
     return 0;
 }
 
-/* torch's function takes tensors of torch alone. */
+/* torch's function accepts only torch tensors. */
 static PyObject *torch_only(PyObject *tensors) {
     PyObject *chosen = PyList_New(0);
     Py_ssize_t n = PyTuple_Size(tensors);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The masters as tensors: the library's blocks get a torch.nn.Parameter and its gradient, and what scripts do to them
- * is followed. */
+/* The masters as tensors: each block of the library gets a torch.nn.Parameter and its gradient, and scripts' changes to
+ * them are followed. */
 #include "context.h"
 #include "view.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What libamp says of the optimizer's parameters; free() it. */
+/* Returns the library's view of the optimizer's parameters. free() it. */
 static amp_status read_masters(struct amp_py_optimizer *optimizer, amp_master **masters) {
     size_t n = 0;
     *masters = calloc(optimizer->n + 1, sizeof **masters);
@@ -27,7 +27,7 @@ static amp_master *masters_or_raise(amp_py_Context *context, struct amp_py_optim
     return masters;
 }
 
-/* The tensor that owns a block; borrowed. */
+/* Returns the tensor that owns a block, borrowed. */
 static PyObject *owner_of(amp_py_Context *context, const void *data) {
     PyObject *key = PyLong_FromVoidPtr((void *)(uintptr_t)data);
     PyObject *owner = key ? PyDict_GetItemWithError(context->blocks, key) : NULL;
@@ -55,7 +55,7 @@ int amp_py_make_masters(amp_py_Context *context, struct amp_py_optimizer *optimi
     return bad ? -1 : 0;
 }
 
-/* Tensors over the blocks of the masters' gradients, which exist from the first bracket on. */
+/* Makes tensors over the blocks of the masters' gradients, which exist from the first bracket on. */
 static int make_gradients(amp_py_Context *context, struct amp_py_optimizer *optimizer) {
     amp_master *masters = masters_or_raise(context, optimizer);
     int bad = masters == NULL;
@@ -78,7 +78,7 @@ int amp_py_show_gradients(amp_py_Context *context, struct amp_py_optimizer *opti
         PyObject *fresh = param->held ? Py_NewRef(param->held) : amp_py_grad(param->tensor);
         if (!fresh) return -1;
         Py_DECREF(fresh);
-        if (fresh == Py_None) { /* backward made nothing */
+        if (fresh == Py_None) { /* backward made none */
             continue;
         }
         if (!param->gradient && !made) {
@@ -90,7 +90,7 @@ int amp_py_show_gradients(amp_py_Context *context, struct amp_py_optimizer *opti
     return 0;
 }
 
-/* No gradients at the masters; and none of backward's at their parameters. */
+/* Removes the gradients of the masters, and those of backward at their parameters. */
 int amp_py_clear_masters(struct amp_py_optimizer *optimizer, bool params_too) {
     for (size_t i = 0; i < optimizer->n && optimizer->has_masters; i++) {
         const struct amp_py_param *param = optimizer->params[i];
@@ -116,8 +116,8 @@ static int bring_home(amp_py_Context *context, const struct amp_py_param *param)
     return block ? call_storage(context, "bring_home", block, param->master, param->tensor) : -1;
 }
 
-/* The master lies as its parameter does, and so do their gradients. In a bracket, and while gradients are scaled,
- * libamp may have set some aside in the old order: then the parameter goes back. */
+/* Gives the master and the gradients the layout of the parameter. In a bracket, and while gradients are scaled, libamp
+ * may have set some aside in the old layout. Then the parameter is changed back. */
 static int follow_order(amp_py_Context *context, struct amp_py_param *param, const struct amp_py_order *now) {
     if (param->scaled || context->brackets) {
         PyObject *dtype = amp_py_torch_dtype(amp_py_dtype(param->tensor));
@@ -137,8 +137,7 @@ static int follow_order(amp_py_Context *context, struct amp_py_param *param, con
     return 0;
 }
 
-/* Another number of dimensions is another thing (parameters that were sharded), which those who need its elements
- * refuse. */
+/* A changed number of dimensions (sharded parameters) is refused by functions that need the elements. */
 static bool was_laid_out(const struct amp_py_order *before, const struct amp_py_order *now) {
     return before->ndim == now->ndim && memcmp(before->of, now->of, sizeof now->of) != 0;
 }
@@ -198,7 +197,7 @@ static bool was_written(const struct amp_py_param *param) {
     return param->master && amp_py_version(param->master) != param->seen;
 }
 
-/* Of a master on the CPU; 0: it is elsewhere. */
+/* Returns a checksum of a master on the CPU, 0 elsewhere. */
 static uint64_t sum_of_master(const struct amp_py_param *param) {
     amp_tensor_view view = { 0 };
     uint64_t sum = 1, size = 1;
@@ -216,7 +215,7 @@ static uint64_t sum_of_master(const struct amp_py_param *param) {
     return sum | 1;
 }
 
-/* Parameters take what was written to masters; `both` gets those that had been written too, whose values win. */
+/* Copies writes to masters to the parameters. `both` receives parameters that were written too, and win. */
 static int write_back(amp_py_Context *context, PyObject *both) {
     uint64_t *sums = calloc(context->n_params + 1, sizeof *sums);
     if (!sums) {
@@ -256,7 +255,7 @@ PyObject *amp_py_Context_agree(PyObject *self, PyObject *tensor) {
     return context ? Py_NewRef(Py_None) : NULL;
 }
 
-/* Inside a bracket or a step libamp tells nothing of masters. */
+/* Inside a bracket or a step libamp reports no masters. */
 PyObject *amp_py_Context_settle(PyObject *self, PyObject *unused) {
     amp_py_Context *context = amp_py_live(self);
     amp_status status = AMP_OK;

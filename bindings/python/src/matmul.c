@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libamp.kernels.matmul: amp_matmul over matrices, and stacks of them, with whatever strides it can express. */
+/* libamp.kernels.matmul: amp_matmul on matrices and stacks of them, with all strides that it supports. */
 #include "kernels.h"
 
 #include <string.h>
@@ -16,11 +16,11 @@ typedef struct product {
     PyObject *stream; /* borrowed */
 } product;
 
-/* A matrix or a stack of them as amp_matmul has it. */
+/* A matrix or a stack of them, as in amp_matmul. */
 typedef struct matrix {
-    int64_t rows, columns, stack; /* stack 1 also where there is no third dimension */
+    int64_t rows, columns, stack; /* stack is 1 without a third dimension */
     int64_t ld, stride;
-    bool transposed; /* in memory: columns are what lies together */
+    bool transposed; /* columns are contiguous in memory */
 } matrix;
 
 static const char *const operand_names[OPERANDS] = { "d", "a", "b", "c", "bias" };
@@ -29,7 +29,7 @@ static int open_operand(product *call, int which) {
     amp_py_where place = { operand_names[which], -1 };
     amp_py_view *view = &call->views[which];
     if (amp_py_view_get(call->objects[which], place, true, view, &call->keep[which])) return -1;
-    const amp_device *where = &call->views[D].device; /* d is the first to be opened */
+    const amp_device *where = &call->views[D].device; /* d is opened first */
     if (view->device.type != AMP_PY_CPU && view->device.type != AMP_PY_CUDA)
         return amp_py_refuse(place, "is on a device of DLPack's type %d: libamp multiplies on the CPU and on CUDA",
                              (int)view->device.type);
@@ -40,7 +40,7 @@ static int open_operand(product *call, int which) {
     return which == D && view->read_only ? amp_py_refuse(place, "is read-only and would be written") : 0;
 }
 
-/* May this be the distance between rows? Of a single row any may. */
+/* True if this can be the distance between rows. A single row can have any. */
 static bool is_row_stride(int64_t extent, int64_t stride, int64_t length) {
     return extent <= 1 || stride >= (length > 1 ? length : 1);
 }
@@ -119,8 +119,8 @@ static int describe_rest(product *call) {
     return 0;
 }
 
-/* Where an operand's elements lie, in bytes: from `first` to `end`, in runs of `run` bytes, each `step` bytes after the
- * one before; step 0: said by first and end alone. */
+/* Place of an operand's elements, in bytes: from `first` to `end`, in runs of `run` bytes, one every `step` bytes. step
+ * 0: first and end only. */
 struct extent {
     uintptr_t first, end, run, step;
 };
@@ -147,7 +147,7 @@ static bool extents_overlap(struct extent a, struct extent b) {
     return behind < a.run || behind + b.run > a.step;
 }
 
-/* d is written while a, b and bias are still read. c, which is read element by element, the library judges. */
+/* d is written while a, b and bias are read. c is read element by element, and the library checks it. */
 static int refuse_overlap(const product *call) {
     static const int read[] = { A, B, BIAS };
     for (size_t i = 0; i < sizeof(read) / sizeof(read[0]); i++) {
@@ -209,7 +209,7 @@ static PyObject *matmul(PyObject *self, PyObject *args, PyObject *keywords) {
         refuse_overlap(&call) == 0 && place_product(&call) == 0) {
         amp_status status;
         Py_BEGIN_ALLOW_THREADS
-        status = call.args.batch ? amp_matmul(&call.args) : AMP_OK; /* libamp's 0 is one product, and here it is none */
+        status = call.args.batch ? amp_matmul(&call.args) : AMP_OK; /* libamp's 0 means one product, here none */
         Py_END_ALLOW_THREADS
         result = amp_py_result(status);
         if (result && call.views[D].is_torch) {
@@ -227,9 +227,9 @@ static PyMethodDef methods[] = {
       "matmul(d, a, b, *, c=None, bias=None, alpha=1.0, beta=0.0, transpose_a=False, transpose_b=False, "
       "activation=None,\n"
       "       backend=None, tf32=False, stream=None)\n--\n\n"
-      "d = activation(alpha * a @ b + beta * c + bias); fp32, fp16 and bf16 in any mixture, summed in float. Three "
-      "dimensions\n"
-      "are a stack of products. activation: 'relu', 'gelu', 'gelu_tanh'; backend: 'builtin', 'onednn'." },
+      "Computes d = activation(alpha * a @ b + beta * c + bias). fp32, fp16 and bf16 in any mixture, summed in float.\n"
+      "Three dimensions are a stack of products. activation: 'relu', 'gelu' or 'gelu_tanh'. backend: 'builtin' or "
+      "'onednn'." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libamp._core: what of libamp's C is seen from Python. The files beside this one each add a part. */
+/* libamp._core: the part of libamp's C that Python uses. Each other file adds a part. */
 #include "py.h"
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 #define TEXT(text) TEXT_(text)
 #define BUILT_FOR TEXT(AMP_VERSION_MAJOR) "." TEXT(AMP_VERSION_MINOR) "." TEXT(AMP_VERSION_PATCH)
 
-/* A libamp.so.0 that a preload or the program brought in earlier stands before the package's own. */
+/* A libamp.so.0 loaded earlier by a preload or the program hides the package's own. */
 static int check_library(void) {
     Dl_info info;
     union {
@@ -25,7 +25,7 @@ static int check_library(void) {
 }
 
 static int (*const parts[])(PyObject *) = {
-    amp_py_add_errors, /* first: the others raise */
+    amp_py_add_errors, /* first, because the others raise its exceptions */
     amp_py_add_view,
     amp_py_add_tensor_view,
     amp_py_add_dlpack,

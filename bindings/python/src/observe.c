@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a context has seen of a training (amp_observe.h), as tuples that libamp.torch.amp.observing gives names. */
+/* Records of an observed training (amp_observe.h), as tuples that libamp.torch.amp.observing names. */
 #include "context.h"
 
 #include <stdlib.h>
@@ -59,7 +59,7 @@ PyObject *amp_py_Context_observing(PyObject *self, PyObject *unused) {
 
 /* ---- a call ---- */
 
-/* `values`: a list of (name, tensor, is_output). is_cast: a conversion, of which the call is no op. */
+/* Records a call. `values`: a list of (name, tensor, is_output). is_cast: a conversion, which counts for no op. */
 PyObject *amp_py_Context_observe_call(PyObject *self, PyObject *args) {
     amp_py_Context *context = amp_py_live(self);
     amp_observed_call call = AMP_OBSERVED_CALL_INIT;
@@ -90,7 +90,7 @@ PyObject *amp_py_Context_observe_call(PyObject *self, PyObject *args) {
     return status == AMP_OK ? Py_NewRef(Py_None) : amp_py_context_raise(context, status);
 }
 
-/* ---- what was seen ---- */
+/* ---- records ---- */
 
 PyObject *amp_py_Context_observations(PyObject *self, PyObject *unused) {
     const amp_py_Context *context = amp_py_live(self);

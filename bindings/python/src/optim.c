@@ -38,14 +38,14 @@ static const struct rule_name *find_rule(PyObject *name) {
 enum { PARAMS, GRADS, MODEL_PARAMS, REMAINDERS, FIRST_MOMENT, LISTS = FIRST_MOMENT + MOMENTS };
 
 typedef struct step_call {
-    amp_py_call call; /* first, so that kernels find the rest; a: inv_scale, b: grad_factor, found_inf: as an input */
+    amp_py_call call; /* first, so that kernels find the rest. a: inv_scale, b: grad_factor, found_inf: an input */
     const struct rule_name *rule;
     amp_optim optim;
     amp_optim_tensors tensors;
     PyObject *arguments[LISTS]; /* borrowed */
     PyObject *steps, *inv_scale, *grad_factor, *found_inf, *grad_norm, *grad_norms;
     void **remainders;  /* NULL: none */
-    uint64_t *counts;   /* the steps, where they are a list of Python's; NULL: a tensor, or one number */
+    uint64_t *counts;   /* the steps in a Python list, NULL: a tensor, or one number */
     PyObject *device_counts, *device_numbers;
     amp_py_view steps_view;
     PyObject *steps_keep;
@@ -155,8 +155,8 @@ static int open_all(step_call *step) {
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
-/* A list of Python's own becomes an array; a tensor of int64 is used where it is, of one element for all tensors; a
- * number is told as it is. */
+/* Opens the steps: a Python list becomes an array, an int64 tensor is used in place, with one element for all tensors,
+ * and a number is passed on. */
 static int open_steps(step_call *step) {
     PyObject *steps = step->steps;
     size_t n = step->call.lists[PARAMS].n;
@@ -200,7 +200,7 @@ static int open_steps(step_call *step) {
     return 0;
 }
 
-/* A list is brought up to date; a single number is the caller's to count. */
+/* Updates a list. The caller counts a single number. */
 static int write_steps(step_call *step) {
     if (!step->counts) return 0;
     for (size_t i = 0; i < step->call.lists[PARAMS].n; i++) {
@@ -236,7 +236,7 @@ static void fill_tensors(step_call *step) {
     tensors->grad_norms = call->norms.pointer;
 }
 
-/* Of a number in Python's hands there is a copy on the device; of a tensor there is no need of one. */
+/* A Python number is copied to the device. A tensor is used there. */
 static int describe_cuda(step_call *step) {
     amp_py_call *call = &step->call;
     amp_optim_tensors *tensors = &step->tensors;
@@ -284,7 +284,7 @@ static amp_status step_cuda(amp_py_call *call) {
     return amp_device_optim(call->list, call->stream, &step->optim, &step->tensors);
 }
 
-/* The result, or NULL. A flag that only the device knows decides there, and nobody here hears of it. */
+/* Returns the result, or NULL. With a flag on the device only the device decides, and the result is None. */
 static PyObject *run_step(step_call *step) {
     const amp_py_call *call = &step->call;
     bool there = call->found_inf.tensor && call->found_inf.device.type != AMP_PY_CPU;
@@ -323,9 +323,9 @@ static PyMethodDef methods[] = {
       "optimizer_step(rule, params, grads, state, *, steps, model_params=None, remainders=None, inv_scale=1.0,\n"
       "               grad_factor=1.0, found_inf=None, grad_norm=None, grad_norms=None, stream=None,\n"
       "               **hyper_parameters)\n--\n\n"
-      "One step of every tensor by a rule of amp_optim.h. Returns whether it happened; found_inf other than 0 "
-      "prevents it.\n"
-      "None: found_inf is on the GPU, which alone knows." },
+      "Steps every tensor by a rule of amp_optim.h. Returns True if it stepped, False if found_inf is not 0, None if "
+      "found_inf\n"
+      "is on the GPU, so that the host does not know." },
     { NULL, NULL, 0, NULL },
 };
 

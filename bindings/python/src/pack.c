@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libamp.kernels.pack and unpack: one tensor in 8, 4, 2 or 1 bits an element. They are called for each tensor that a
- * backward pass waits for, so their arguments are read without names. */
+/* libamp.kernels.pack and unpack: one tensor in 8, 4, 2 or 1 bits an element. They are called for each saved tensor of
+ * a backward, so their arguments are read without names. */
 #include "amp_pack.h"
 #include "call.h"
 #include "context.h"
 #include "kernels.h"
 
-/* One tensor, the packed memory beside it, and what was seen. */
+/* One tensor, its packed memory, and the results. */
 typedef struct packing {
-    amp_py_call call; /* first, so that kernels find the rest */
+    amp_py_call call; /* first member, so that kernels find the others */
     PyObject *keep_packed, *keep_flags;
     amp_pack_args pack;
     amp_unpack_args unpack;
@@ -23,8 +23,8 @@ static amp_status unpack_cuda(amp_py_call *call) {
     return amp_device_unpack(call->list, call->stream, &((packing *)call)->unpack);
 }
 
-/* The packed side: memory without gaps. An element of a type that is not libamp's counts as a byte. Returns its
- * address, or NULL with an exception. */
+/* Opens the packed memory, without gaps. An element of a type outside of libamp counts as a byte. Returns the address,
+ * or NULL with an exception. */
 static void *packed_memory(PyObject *tensor, uint64_t wanted, bool written, packing *x) {
     const amp_py_call *call = &x->call;
     const amp_py_where place = { "packed", -1 };
@@ -41,12 +41,12 @@ static void *packed_memory(PyObject *tensor, uint64_t wanted, bool written, pack
     } else if (view.span.size * width < wanted) {
         amp_py_refuse(place, "has %llu bytes and %llu are needed: see libamp.kernels.packed_bytes(elements, bits)",
                       (unsigned long long)(view.span.size * width), (unsigned long long)wanted);
-    } else if (!view.span.data) { /* of no elements */
-        return (void *)(uintptr_t)call; /* read and written by nobody */
+    } else if (!view.span.data) { /* no elements */
+        return (void *)(uintptr_t)call; /* never read or written */
     } else {
         return view.span.data;
     }
-    return NULL; /* close_packing lets go */
+    return NULL; /* close_packing releases it */
 }
 
 static float *flags_of(PyObject *tensor, packing *x) {
@@ -58,7 +58,7 @@ static float *flags_of(PyObject *tensor, packing *x) {
     else if (view.device.type != x->call.device.type || view.device.id != x->call.device.id)
         amp_py_refuse(place, "is on another device than %s", x->call.lists[0].name);
     else return view.span.data;
-    return NULL; /* close_packing lets go */
+    return NULL; /* close_packing releases it */
 }
 
 static void close_packing(packing *x) {
@@ -67,7 +67,7 @@ static void close_packing(packing *x) {
     amp_py_call_close(&x->call);
 }
 
-/* The packed memory, or NULL with an exception and all closed. */
+/* Returns the packed memory, or NULL with an exception and everything closed. */
 static void *open_packing(packing *x, const char *name, PyObject *tensor, PyObject *packed, int32_t bits, int how) {
     const amp_py_list *list = &x->call.lists[0];
     void *memory = NULL;
@@ -79,13 +79,13 @@ static void *open_packing(packing *x, const char *name, PyObject *tensor, PyObje
     return memory;
 }
 
-/* 0, which amp_pack refuses, for what is no int32_t. */
+/* Returns 0, which amp_pack refuses, for a value outside of int32_t. */
 static int32_t bits_of(PyObject *number) {
     const long bits = PyLong_AsLong(number);
     return bits == (int32_t)bits ? (int32_t)bits : 0;
 }
 
-/* Runs, and brings what was seen, unless it goes to the caller's tensor. */
+/* Runs, and reads the results unless they go to the caller's tensor. */
 static PyObject *run_pack(packing *x, PyObject *to) {
     float seen[2] = { 0.0f, 0.0f };
     const bool there = to == NULL && x->call.device.type == AMP_PY_CUDA;
@@ -153,13 +153,13 @@ static PyObject *packed_bytes(PyObject *self, PyObject *args) {
 
 static PyMethodDef methods[] = {
     QUICK(pack, "pack(packed, src, bits, seed, context=None, flags=None, /)\n--\n\n"
-                "packed = src in 8, 4, 2 or 1 bits an element (amp_pack.h). Whether an element is not finite, and, "
-                "with 1 bit, whether one does not come back as it was. context: whose ledger counts it. flags: two "
-                "float32 beside src, which become 1 where this is so: then the result is None, and nothing waits."),
+                "Packs src in 8, 4, 2 or 1 bits an element (amp_pack.h). Returns True if an element is not finite, "
+                "and with 1 bit True if one is not restored exactly. context: its memory record counts it. flags: two "
+                "float32 on src's device, set to 1 instead. Then it returns None, without waiting."),
     QUICK(unpack, "unpack(dst, packed, bits, /)\n--\n\n"
-                  "dst = what was packed: as many elements, in any 16-bit type or float32."),
+                  "Unpacks into dst, as many elements, in any 16-bit type or float32."),
     { "packed_bytes", packed_bytes, METH_VARARGS,
-      "packed_bytes(size, bits, /)\n--\n\nBytes of `size` elements packed; 0 for bits that are none." },
+      "packed_bytes(size, bits, /)\n--\n\nReturns the packed bytes of `size` elements, 0 for invalid bits." },
     { NULL, NULL, 0, NULL },
 };
 

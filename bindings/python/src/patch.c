@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The call of a patched function: whose policy holds, what it says, the original with what it says. */
+/* The call of a patched function: finds the policy, casts the arguments by its ruling, calls the original. */
 #include "patch.h"
 
 #include <stdlib.h>
@@ -9,12 +9,12 @@
 
 enum { STACK = 12 };
 
-static amp_py_policy *newest; /* the contexts that patch; the first is the one for threads without a scope */
+static amp_py_policy *newest; /* contexts that patch, the first serves threads without a scope */
 static PyObject *name_out, *name_tensors, *name_dtype;
 
-/* ---- whose policy ---- */
+/* ---- the policy of a thread ---- */
 
-/* The policy that holds on this thread, or NULL; *scoped: because a scope was entered. */
+/* Returns the policy on this thread, or NULL. *scoped: it comes from a scope. */
 static amp_py_policy *policy_now(bool *scoped) {
     amp_context *context;
     if (!newest) return NULL;
@@ -28,15 +28,15 @@ static amp_py_policy *policy_now(bool *scoped) {
 
 /* ---- the call ---- */
 
-/* Arguments by position and by keyword lie in one array. */
+/* Positional and keyword arguments in one array. */
 struct arguments {
     PyObject *const *values;
     Py_ssize_t n, total;
-    PyObject *names;     /* of the last total - n, or NULL */
-    Py_ssize_t first;    /* where what may be cast begins, */
-    Py_ssize_t end;      /* and ends */
+    PyObject *names;     /* names of the last total - n, or NULL */
+    Py_ssize_t first;    /* first argument that may be cast */
+    Py_ssize_t end;      /* end of those */
     Py_ssize_t written;  /* keyword argument that is never replaced, or -1 */
-    uint8_t types[STACK]; /* what amp_py_collect said of the first of them */
+    uint8_t types[STACK]; /* results of amp_py_collect for the first of them */
 };
 
 static Py_ssize_t find_name(const struct arguments *arguments, PyObject *name) {
@@ -51,7 +51,7 @@ static bool is_low(PyObject *dtype) {
     return dtype == amp_py_torch_dtype(AMP_FLOAT16) || dtype == amp_py_torch_dtype(AMP_BFLOAT16);
 }
 
-/* What the call writes, and what is left to cast. False: it runs as it comes. */
+/* Finds the written argument and those to cast. Returns false to call without casts. */
 static bool split_arguments(struct amp_py_call *call, struct arguments *arguments) {
     arguments->written = arguments->names ? find_name(arguments, name_out) : -1;
     if (arguments->written >= 0 && arguments->values[arguments->written] != Py_None) {
@@ -78,7 +78,7 @@ static bool split_arguments(struct amp_py_call *call, struct arguments *argument
     return true;
 }
 
-/* What it calls runs as it comes. */
+/* Calls a function without casts inside. */
 static PyObject *call_alone(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
     amp_scope scope;
     amp_status status = amp_scope_enter(NULL, &scope);
@@ -120,9 +120,8 @@ static PyObject *call_with_casts(struct amp_py_call *call, const struct argument
     return result;
 }
 
-/* Does torch's own promotion convert these two arguments, inside the op, to the bits of a cast? A tensor without
- * dimensions has no weight in torch's choice of the type. Reports and observed iterations show casts, so they get them.
- */
+/* True if torch's own promotion converts these two arguments, inside the op, to the bits of a cast. A tensor without
+ * dimensions does not count in torch's choice of the type. Reports and observed iterations need visible casts. */
 static bool promoted_by_torch(const struct amp_py_call *call, const struct arguments *arguments) {
     return call->function->flags & AMP_PY_TORCH_PROMOTES && call->op_class == AMP_PROMOTE && arguments->total == 2 &&
         call->policy->report == NULL && !amp_is_observing(call->policy->amp) &&
@@ -130,7 +129,8 @@ static bool promoted_by_torch(const struct amp_py_call *call, const struct argum
         amp_py_has_dims(arguments->values[0]) && amp_py_has_dims(arguments->values[1]);
 }
 
-/* What needs FP32 and converts its argument itself, in the registers of a GPU's kernel. NotImplemented: not these. */
+/* Calls an FP32 op that converts its argument itself, in the registers of a GPU kernel. NotImplemented: it needs the
+ * cast. */
 static PyObject *call_in_fp32(const struct amp_py_call *call, const struct arguments *arguments) {
     if (!call->function->in_fp32 || call->op_class != AMP_FP32 || call->into || arguments->n == 0 ||
         !(amp_py_bit(arguments->types[0]) & AMP_PY_LOW) || !amp_py_is_on_cuda(arguments->values[0]) ||
@@ -242,10 +242,10 @@ static PyObject *list_ops(PyObject *module, PyObject *lists) {
 
 static PyMethodDef functions[] = {
     { "add_policy", add_policy, METH_VARARGS,
-      "add_policy(context, report, allow_banned): the newest of the contexts that patched functions obey." },
-    { "remove_policy", remove_policy, METH_O, "remove_policy(context): no longer. Says whether they did." },
-    { "policy_active", policy_active, METH_NOARGS, "policy_active(): does a policy hold on this thread?" },
-    { "scope_entered", scope_entered, METH_NOARGS, "scope_entered(): was a scope entered on this thread?" },
+      "add_policy(context, report, allow_banned): makes patched functions obey this context." },
+    { "remove_policy", remove_policy, METH_O, "remove_policy(context): undoes add_policy. True if it was in force." },
+    { "policy_active", policy_active, METH_NOARGS, "policy_active(): True if a policy is in force on this thread." },
+    { "scope_entered", scope_entered, METH_NOARGS, "scope_entered(): True in a scope on this thread." },
     { "list_ops", list_ops, METH_O,
       "list_ops(lists): the cast list's (name, modules, class for fp16, class for bf16)." },
     { NULL, NULL, 0, NULL },

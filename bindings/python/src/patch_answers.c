@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's answers about ops and types, remembered per context. */
+/* The library's rulings on ops and types, cached per context. */
 #include "patch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { NOTHING = 5 }; /* of targets: AMP_DTYPE_DEFAULT; 0: not asked yet */
+enum { NOTHING = 5 }; /* of targets: AMP_DTYPE_DEFAULT, 0: unknown */
 
 int amp_py_policy_class(amp_py_policy *policy, const amp_py_patched *function) {
     if (function->fixed != AMP_BY_LIST) return function->fixed;
@@ -33,7 +33,7 @@ int amp_py_policy_class(amp_py_policy *policy, const amp_py_patched *function) {
     return *known;
 }
 
-/* Asks the library. What it refuses it says again at every call. */
+/* Gets the ruling of the library. A refusal is not cached. */
 static int ask_target(const struct amp_py_call *call, uint32_t set, uint8_t *known) {
     amp_dtype types[AMP_PY_TYPES], target;
     size_t n = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arguments: which of them are floating tensors, their casts, and the call with them. */
+/* Finds floating tensors among arguments, casts them, and calls with the casts. */
 #include "patch.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@ enum { DEEPEST = 16 }; /* lists in lists */
 
 static PyTypeObject *tensor_class, *parameter_class;
 static PyObject *name_make;
-/* Tensor.float and its kin: half the time of Tensor.to; and as the C functions that they are. */
+/* Tensor.float and similar methods take half the time of Tensor.to. Called as C functions. */
 static PyObject *to_type[AMP_FLOAT64 + 1], *no_arguments;
 static PyCFunctionWithKeywords to_type_directly[AMP_FLOAT64 + 1];
 
@@ -118,9 +118,9 @@ static PyObject *cast_fresh(struct amp_py_call *call, PyObject *tensor, amp_dtyp
     return amp_py_call_vector(to_type[to], &tensor, 1, NULL);
 }
 
-/* A weight's cast, made once an iteration: the library keeps it. It may only where a scope ends: an edit through .data
- * leaves no trace, and only the end of a forward clears the cache behind it. Weights that are not trained are cast
- * anew, as torch does: a momentum encoder is edited so between two uses in one forward. */
+/* Casts a weight once an iteration: the library caches it, only inside a scope. A write through .data changes no
+ * version, and only the end of a forward clears the cache after it. Weights that are not trained are cast anew, as
+ * torch does: a momentum encoder is written that way between two uses in one forward. */
 static PyObject *cast_weight(const struct amp_py_call *call, PyObject *tensor) {
     amp_cast_frame frame = AMP_CAST_FRAME_INIT;
     void *handle = tensor;
@@ -141,7 +141,7 @@ static PyObject *cast_tensor(struct amp_py_call *call, PyObject *tensor, amp_dty
     const uint32_t bit = amp_py_bit(from);
     if (bit == 0 || from == call->target || (call->function->flags & AMP_PY_WIDENS && !(bit & AMP_PY_LOW)))
         return Py_NewRef(tensor);
-    /* Together with what is there already: does this one have to change? */
+    /* True if this argument changes the result for the set so far. */
     const int target = amp_py_target(call, call->into ? bit : bit | amp_py_bit(call->target));
     if (target < 0) return NULL;
     const bool weight = call->scoped && call->op_class == AMP_LOWER && Py_TYPE(tensor) == parameter_class &&
@@ -151,7 +151,7 @@ static PyObject *cast_tensor(struct amp_py_call *call, PyObject *tensor, amp_dty
     return weight ? cast_weight(call, tensor) : cast_fresh(call, tensor, from);
 }
 
-/* A list or tuple of the same class with these items; steals `items`. */
+/* Returns a list or tuple of the same class with these items. Steals `items`. */
 static PyObject *rebuild_sequence(PyObject *value, PyObject *items) {
     PyTypeObject *type = Py_TYPE(value);
     PyObject *made = NULL;
@@ -159,7 +159,7 @@ static PyObject *rebuild_sequence(PyObject *value, PyObject *items) {
     if (type == &PyTuple_Type) {
         made = PyList_AsTuple(items);
     } else {
-        PyObject *make = PyObject_GetAttr((PyObject *)type, name_make); /* a namedtuple's */
+        PyObject *make = PyObject_GetAttr((PyObject *)type, name_make); /* for a namedtuple */
         if (!make) {
             PyErr_Clear();
             make = Py_NewRef((PyObject *)type);

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Casts of small tensors that autograd does not record. Of the microsecond that torch takes for one, the elements are a
- * hundredth; here libamp's kernel casts into a block that torch then adopts, which takes half of it. The result is what
- * Tensor.half() gives, but for its storage, which cannot grow: so for torch's own functions alone, without Tensor.cpu,
- * which returns it. Whoever else could tell the difference has torch cast: a mode or a tracer that wants to see the
- * call, a tangent, a tensor that is more than its elements.
- */
+/* Casts of small tensors that autograd does not record. torch takes a microsecond for one, of which the elements are a
+ * hundredth. Here libamp's kernel casts into a block that torch adopts, in half the time. The result is that of
+ * Tensor.half(), except that its storage cannot grow. So it is used only for torch's own functions, without Tensor.cpu,
+ * which returns it. torch casts if the difference could be seen: in a mode or a tracer, for a tangent, for a tensor
+ * subclass. */
 #include "patch.h"
 
 #include <stdlib.h>
@@ -16,10 +14,10 @@
 #include "tensor.h"
 
 enum {
-    MOST_DIMS = 3,      /* with four, torch also keeps a memory format, which the strides alone do not always tell */
-    MOST_SIZE = 16384,  /* elements; beyond, their own time hides the rest, and torch has threads */
-    ALIGNMENT = 64,     /* as torch's own */
-    PAUSE = 1000        /* casts left to torch after a tensor that could not be read: its exceptions are slow */
+    MOST_DIMS = 3,      /* with four torch also has a memory format, which strides do not always determine */
+    MOST_SIZE = 16384,  /* elements, above this number their time dominates, and torch has threads */
+    ALIGNMENT = 64,     /* torch's alignment */
+    PAUSE = 1000        /* casts left to torch after an unreadable tensor, because its exceptions are slow */
 };
 
 struct block {
@@ -63,7 +61,7 @@ void amp_py_quick_init(PyObject *module) {
                        torch.function_modes && torch.tracer && torch.forward_ad && torch.level && torch.zero;
     PyErr_Clear();
     Py_XDECREF(forward);
-    Py_XDECREF(tensor); /* torch keeps it */
+    Py_XDECREF(tensor); /* torch owns it */
     torch.exchange = complete && !names ? exchange : NULL;
 }
 
@@ -74,7 +72,7 @@ static bool returns_object(PyObject *function, PyObject *wanted) {
     return same;
 }
 
-/* Does torch run on this thread as plainly as it can? */
+/* True if torch runs on this thread without modes. */
 static bool is_torch_plain(void) {
     PyObject *level = PyDict_GetItemWithError(torch.forward_ad, torch.level);
     const bool plain = level && PyLong_AsLong(level) < 0 && returns_object(torch.dispatch_modes, torch.zero) &&
@@ -83,9 +81,9 @@ static bool is_torch_plain(void) {
     return plain;
 }
 
-/* The elements of a row-major tensor; 0: one or none, too many, or another order. (The imaginary part of a conjugate
- * has its sign beside its elements, where DLPack does not look. Every other element of it is another's, so that only
- * one of a single element could be row-major.) */
+/* Returns the number of elements of a row-major tensor. 0: one or none, too many, or another order. (The imaginary part
+ * of a conjugate has its sign outside of the elements, which DLPack does not show. Its elements alternate with others,
+ * so only a part of one element could be row-major.) */
 static uint64_t size_of(const dl_tensor *tensor) {
     int64_t size = 1;
     for (int32_t i = tensor->dims; i-- > 0;) {
@@ -97,7 +95,7 @@ static uint64_t size_of(const dl_tensor *tensor) {
     return size > 1 ? (uint64_t)size : 0;
 }
 
-/* Reads the tensor; false: torch is to cast it. */
+/* Reads the tensor. False: torch must cast it. */
 static bool borrow_tensor(PyObject *tensor, dl_tensor *seen, uint64_t *size) {
     static unsigned pause;
     if (pause > 0) {
@@ -140,7 +138,7 @@ PyObject *amp_py_cast_quick(struct amp_py_call *call, PyObject *tensor, amp_dtyp
     dl_tensor seen;
     uint64_t size;
     void *made = NULL;
-    /* Doubles torch rounds twice. */
+    /* torch rounds doubles twice. */
     if (!torch.exchange || call->function->fixed != AMP_BY_LIST || (call->function->flags & AMP_PY_WIDENS) ||
         from == AMP_FLOAT64 || to == AMP_FLOAT64 || (amp_py_requires_grad(tensor) && amp_py_grad_enabled()))
         return NULL;
@@ -154,7 +152,7 @@ PyObject *amp_py_cast_quick(struct amp_py_call *call, PyObject *tensor, amp_dtyp
         free(block);
         return NULL;
     }
-    if (torch.exchange->adopt(&block->managed, &made) != 0) { /* the block is torch's in any case */
+    if (torch.exchange->adopt(&block->managed, &made) != 0) { /* torch owns the block in any case */
         PyErr_Clear();
         return NULL;
     }

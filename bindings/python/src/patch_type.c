@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The objects that stand in the place of torch's functions. They look like what they replace: name, documentation,
- * signature, class, hash and equality are the original's, so that tables keyed by torch's functions find them. Two
- * types: builtin functions do not bind to an instance; Python functions and methods do.
- */
+/* The objects that replace torch's functions. They look like the originals: name, documentation, signature, class, hash
+ * and equality are the same, so that tables with torch's functions as keys find them. There are two types: builtin
+ * functions do not bind to an instance, Python functions and methods do. */
 #include "patch.h"
 
 #include <stddef.h>
 #include <structmember.h>
 
-/* Of the stable ABI since Python 3.12; the numbers are older. */
+/* In the stable ABI since Python 3.12. The numbers are older. */
 #ifndef Py_TPFLAGS_HAVE_VECTORCALL
 #define Py_TPFLAGS_HAVE_VECTORCALL (1UL << 11)
 #endif
@@ -57,7 +55,7 @@ static PyObject *call(PyObject *self, PyObject *args, PyObject *keywords) {
     PyObject *tuple = names ? PyList_AsTuple(names) : NULL;
     const Py_ssize_t n_names = tuple ? PyTuple_Size(tuple) : 0;
     PyObject *result = NULL;
-    if (n + n_names > MOST) { /* nothing of torch's */
+    if (n + n_names > MOST) { /* not torch's */
         result = PyObject_Call(((amp_py_patched *)self)->original, args, keywords);
     } else if (!names || tuple) {
         for (Py_ssize_t i = 0; i < n; i++) values[i] = PyTuple_GetItem(args, i);
@@ -91,7 +89,7 @@ static PyObject *compare(PyObject *self, PyObject *other, int op) {
     return PyObject_RichCompare(mine, theirs, op);
 }
 
-/* What is not the stub's own is the original's. */
+/* Attributes that the stub lacks are the original's. */
 static PyObject *getattro(PyObject *self, PyObject *name) {
     static const char *const own[] = { "__wrapped__", "__call__", "__get__", "__reduce__", "__reduce_ex__",
                                        "__deepcopy__",
@@ -102,7 +100,7 @@ static PyObject *getattro(PyObject *self, PyObject *name) {
     return PyObject_GetAttr(((amp_py_patched *)self)->original, name);
 }
 
-/* By name: what is loaded is patched where the loading process patches, and needs no libamp where it does not. */
+/* Pickled by name: the loading process gets its own function, patched or not, and needs libamp only if patched. */
 static PyObject *reduce(PyObject *self, PyObject *protocol) {
     (void)protocol;
     return Py_BuildValue("(O(O))", resolve, ((amp_py_patched *)self)->place);

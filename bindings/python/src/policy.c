@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* _core.Policy: what a level does with an op, for frameworks whose tensors the extension does not know. It holds no
- * model and no optimizer; types are told by name. */
+/* _core.Policy: a level's rulings on ops, for frameworks with tensors that the extension does not know. It has no model
+ * and no optimizer. Types are named by strings. */
 #include "context.h"
 
 enum { MOST_TYPES = 8 };
@@ -35,7 +35,7 @@ static void policy_dealloc(PyObject *self) {
     Py_DECREF(type);
 }
 
-/* Where the op is banned: the words as an exception that says that it is not to be had. */
+/* Raises the library's message for a banned op. */
 static PyObject *raise_refusal(amp_status status) {
     if (status != AMP_ERR_BANNED) return amp_py_raise(status);
     PyObject *words = amp_py_words(amp_last_error());
@@ -64,14 +64,14 @@ static PyObject *policy_target(PyObject *self, PyObject *args) {
 int amp_py_add_policy(PyObject *module) {
     static PyMethodDef methods[] = {
         { "target", policy_target, METH_VARARGS,
-          "target(op, types, op_class=0): the type that arguments of these types are to have, None: leave them." },
+          "target(op, types, op_class=0): the type for arguments of these types, None for no cast." },
         { NULL, NULL, 0, NULL },
     };
     static PyType_Slot slots[] = {
         { Py_tp_new, AMP_PY_SLOT(policy_new) },
         { Py_tp_dealloc, AMP_PY_SLOT(policy_dealloc) },
         { Py_tp_methods, methods },
-        { Py_tp_doc, (void *)(uintptr_t)"Policy(level, config): a level's decisions about ops, without a model." },
+        { Py_tp_doc, (void *)(uintptr_t)"Policy(level, config): a level's rulings on ops, without a model." },
         { 0, NULL },
     };
     static PyType_Spec spec = { "libamp._core.Policy", sizeof(amp_py_Policy), 0, Py_TPFLAGS_DEFAULT, slots };

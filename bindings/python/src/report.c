@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a context knows: scales, records, states, and the policy in words. */
+/* State of a context: scales, records, checkpoints, and the policy in words. */
 #include "context.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ PyObject *amp_py_Context_check(PyObject *self, PyObject *unused) {
     return context ? amp_py_result(amp_check(context->amp)) : NULL;
 }
 
-/* ---- tensors of the user's choice ---- */
+/* ---- tensors of the caller ---- */
 
 PyObject *amp_py_Context_unscale(PyObject *self, PyObject *args) {
     amp_py_Context *context = amp_py_live(self);
@@ -135,7 +135,7 @@ PyObject *amp_py_Context_op_target(PyObject *self, PyObject *args) {
     return Py_NewRef(dtype ? dtype : Py_None);
 }
 
-/* What `tell`, amp_explain or amp_health, says. */
+/* Returns the text of `tell`, amp_explain or amp_health. */
 static PyObject *read_text(const amp_py_Context *context, const char *op,
                            amp_status (*tell)(amp_context *, const char *, char *, size_t, size_t *)) {
     size_t length = 0;
@@ -175,7 +175,7 @@ PyObject *amp_py_Context_findings(PyObject *self, PyObject *unused) {
     if (!found) return PyErr_NoMemory();
     found[0] = (amp_finding)AMP_FINDING_INIT;
     if (status == AMP_OK && n > 0) {
-        status = amp_get_findings(context->amp, found, n, &told); /* there may be more by now */
+        status = amp_get_findings(context->amp, found, n, &told); /* there may be more in the meantime */
     }
     PyObject *list = status == AMP_OK ? PyList_New(0) : amp_py_raise(status);
     for (size_t i = 0; i < n && list; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose policy holds on this thread: a stack of scopes for each. */
+/* The policy of each thread: a stack of scopes. */
 #include "context.h"
 
 #include <stdlib.h>
@@ -7,12 +7,12 @@
 static _Thread_local struct {
     struct scope {
         amp_scope scope;
-        amp_py_Context *context; /* NULL: nobody's */
+        amp_py_Context *context; /* NULL: no policy */
     } *entered;
     size_t n, capacity;
 } stack;
 
-/* Entered on this thread already? */
+/* True if it is entered on this thread. */
 static bool is_entered(const amp_py_Context *context) {
     for (size_t i = 0; i < stack.n; i++) {
         if (stack.entered[i].context == context) return true;
@@ -35,7 +35,7 @@ int amp_py_enter(amp_py_Context *context) {
     struct scope *scope = &stack.entered[stack.n];
     amp_status status = AMP_OK;
     if (context && context->inside > 0 && !is_entered(context)) {
-        /* casts of another thread's forward: it may have begun before an edit */
+        /* casts of another thread's forward may precede a write */
         status = amp_cache_clear(context->amp);
     }
     if (status == AMP_OK) status = amp_scope_enter(context ? context->amp : NULL, &scope->scope);
@@ -62,7 +62,7 @@ int amp_py_leave(void) {
     amp_py_Context *context = scope->context;
     amp_status status = amp_scope_leave(&scope->scope);
     if (context && --context->inside == 0 && context->amp && status == AMP_OK) {
-        status = amp_cache_clear(context->amp); /* edits through .data do not show in a version */
+        status = amp_cache_clear(context->amp); /* writes through .data change no version */
     }
     if (stack.n == 0) {
         free(stack.entered);
@@ -97,14 +97,14 @@ static PyObject *current_scope(PyObject *module, PyObject *unused) {
 int amp_py_add_scopes(PyObject *module) {
     static PyMethodDef functions[] = {
         { "enter_none", enter_none, METH_NOARGS,
-          "enter_none()\n--\n\nNobody's policy holds on this thread from here on." },
+          "enter_none()\n--\n\nEnters a scope without a policy on this thread." },
         { "current_scope", current_scope, METH_NOARGS,
           "current_scope()\n"
           "--\n"
           "\n"
-          "The context whose scope was entered last on this thread, in a tuple: (None,) is nobody's, and () means that "
-          "no scope was entered." },
-        { "leave", leave, METH_NOARGS, "leave()\n--\n\nLeave the scope that was entered last on this thread." },
+          "Returns the context of the innermost scope of this thread in a tuple: (None,) for one without a policy, () "
+          "without a scope." },
+        { "leave", leave, METH_NOARGS, "leave()\n--\n\nLeaves the innermost scope of this thread." },
         { NULL, NULL, 0, NULL },
     };
     return PyModule_AddFunctions(module, functions);

@@ -15,7 +15,7 @@ static struct {
 } devices[MOST_DEVICES]; /* the index is amp_device.id */
 static int n_devices;
 static PyObject *handler; /* libamp.torch._served, once something is served */
-static bool all_devices;  /* LIBAMP_TORCH_OPS, as libamp.torch read it last */
+static bool all_devices;  /* LIBAMP_TORCH_OPS when libamp.torch last read it */
 
 /* ---- which devices ---- */
 
@@ -23,7 +23,7 @@ bool amp_py_torch_ops(void) {
     return all_devices;
 }
 
-/* Asked once for each GPU: the plugin may load and have no code for it. */
+/* Checked once for each GPU: the plugin may load but lack code for it. */
 static bool has_plugin(amp_device device) {
     static signed char known[MOST_DEVICES]; /* 1: yes; -1: no */
     amp_device_list *list = NULL;
@@ -47,13 +47,13 @@ amp_device amp_py_unserved(amp_device device) {
     return device.type == AMP_DEVICE_SERVED && device.id < n_devices ? devices[device.id].dlpack : device;
 }
 
-/* ---- what libamp asks for ---- */
+/* ---- calls by libamp ---- */
 
 static PyObject *address_of(const void *data) {
     return PyLong_FromVoidPtr((void *)(uintptr_t)data);
 }
 
-/* [(address, size, dtype) or None]; None: there is no list. */
+/* Returns [(address, size, dtype) or None], None without a list. */
 static PyObject *spans_of(const amp_span *spans, size_t n) {
     if (!spans) return Py_NewRef(Py_None);
     PyObject *list = PyList_New((Py_ssize_t)n);
@@ -66,7 +66,7 @@ static PyObject *spans_of(const amp_span *spans, size_t n) {
     return list;
 }
 
-/* What an optimizer's step has beyond lists: a dict, or None. */
+/* Returns the further arguments of an optimizer's step: a dict, or None. */
 static PyObject *step_of(const amp_served_lists *call) {
     const amp_optim *rule = call->rule;
     const amp_optim_tensors *t = call->tensors;
@@ -106,7 +106,7 @@ static amp_status serve_lists(void *self, const amp_served_lists *call, char *te
         step_of(call));
     if (!done) {
         amp_py_keep_for_raise(text, size);
-    } else { /* one that nobody asked for, as of a block that was freed */
+    } else { /* drops an exception that no caller has raised, as of a freed block */
         amp_py_forget_kept();
     }
     const amp_status status = done ? AMP_OK : AMP_ERR_HOST_FAILED;
@@ -116,7 +116,7 @@ static amp_status serve_lists(void *self, const amp_served_lists *call, char *te
     return status;
 }
 
-/* Whose rule a mode has, as src/scaler/rules.h names it. */
+/* The rule of a mode, as src/scaler/rules.h names it. */
 static const char *rule_of(int32_t mode) {
     switch (mode) {
 #define RULE(constant, value, text, name, rule, ...) case constant: return #rule;
@@ -126,7 +126,7 @@ static const char *rule_of(int32_t mode) {
     }
 }
 
-/* The end of a bracket as a dict, or None. */
+/* Returns the end of a bracket as a dict, or None. */
 static PyObject *end_of(const amp_served_end *end) {
     if (!end) return Py_NewRef(Py_None);
     PyObject *which = PyList_New(0);
@@ -144,7 +144,7 @@ static PyObject *end_of(const amp_served_end *end) {
         address_of(end->skips), "which", which);
 }
 
-/* What it returns is the call's only result: an address or handle made, or whether something is so. */
+/* The result is an address, a handle, or a bool. */
 static amp_status serve_memory(void *self, amp_served_memory *call, char *text, size_t size) {
     (void)self;
     const PyGILState_STATE gil = PyGILState_Ensure();
@@ -164,7 +164,7 @@ static amp_status serve_memory(void *self, amp_served_memory *call, char *text, 
     return bad ? AMP_ERR_HOST_FAILED : AMP_OK;
 }
 
-/* ---- devices that came ---- */
+/* ---- registered devices ---- */
 
 static int start_server(void) {
     amp_server server = AMP_SERVER_INIT;
@@ -184,8 +184,8 @@ static bool same_device(amp_device a, amp_device b) {
     return a.type == b.type && a.id == b.id;
 }
 
-/* Before torch 2.10 a tensor's view says only that it is on some other device. torch has no number for a device that
- * was registered under a name of its own (PrivateUse1): DLPack's is kDLExtDev, which is AMP_DEVICE_SERVED. */
+/* Before torch 2.10 a tensor's view only reports another device. torch has no number for a device with a registered
+ * name (PrivateUse1). DLPack's is kDLExtDev, which is AMP_DEVICE_SERVED. */
 static int read_dlpack_device(PyObject *tensor, amp_device *device) {
     PyObject *pair = PyObject_CallMethod(tensor, "__dlpack_device__", NULL);
     if (!pair && PyErr_ExceptionMatches(PyExc_ValueError)) {
@@ -280,13 +280,13 @@ int amp_py_add_served(PyObject *module) {
         { "optim_rules", amp_py_optim_rules, METH_NOARGS,
           "optim_rules(): name of a rule -> (names of its moments, its numbers and flags by default)." },
         { "torch_ops", torch_ops, METH_VARARGS,
-          "torch_ops(on=...)\n--\n\nIs the work of all devices done by torch's operators? As it was set last." },
+          "torch_ops(on=...)\n--\n\nReturns True if torch's operators work for all devices, by the last setting." },
         { "is_served", is_served, METH_VARARGS,
-          "is_served(type, id)\n--\n\nIs the work on this device, by DLPack's numbers, done by torch's operators?" },
+          "is_served(type, id)\n--\n\nReturns True if torch's operators work for this device, in DLPack's numbers." },
         { "backend_text", backend_text, METH_O,
-          "backend_text(name)\n--\n\nWhy a plugin is not in use; \"\" where it is, or was not tried." },
+          "backend_text(name)\n--\n\nReturns why a plugin is not in use, \"\" if it is, or was not tried." },
         { "memory_at", memory_at, METH_VARARGS,
-          "memory_at(address, size, code, bits, type, id)\n--\n\nA DLPack capsule of memory that nobody owns." },
+          "memory_at(address, size, code, bits, type, id)\n--\n\nReturns a DLPack capsule without ownership." },
         { NULL, NULL, 0, NULL },
     };
     return PyModule_AddFunctions(module, functions);

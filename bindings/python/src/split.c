@@ -31,7 +31,7 @@ void **amp_py_remainders(const struct amp_py_list *list, const struct amp_py_lis
 enum { LOW, REST, FP32 };
 
 typedef struct split_call {
-    amp_py_call call; /* first, so that kernels find the rest */
+    amp_py_call call; /* first member, so that kernels find the others */
     void **remainders;
 } split_call;
 
@@ -93,11 +93,12 @@ static PyObject *remainder_bytes(PyObject *self, PyObject *size) {
 
 static PyMethodDef methods[] = {
     { "split", split, METH_VARARGS,
-      "split(dst, remainders, src)\n--\n\ndst (bfloat16) and remainders = src (float32): amp_split_list. A remainder "
-      "is memory of any type, remainder_bytes(elements) long." },
-    { "join", join, METH_VARARGS, "join(dst, src, remainders)\n--\n\nThe way back: amp_join_list." },
+      "split(dst, remainders, src)\n--\n\nSplits src (float32) into dst (bfloat16) and remainders (amp_split_list). A "
+      "remainder is memory of any type, remainder_bytes(elements) long." },
+    { "join", join, METH_VARARGS,
+      "join(dst, src, remainders)\n--\n\nComputes dst (float32) from src (bfloat16) and remainders (amp_join_list)." },
     { "remainder_bytes", remainder_bytes, METH_O,
-      "remainder_bytes(elements, /)\n--\n\nWhat a remainder of so many elements takes." },
+      "remainder_bytes(elements, /)\n--\n\nReturns the bytes of a remainder for so many elements." },
     { NULL, NULL, 0, NULL },
 };
 

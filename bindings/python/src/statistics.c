@@ -15,7 +15,7 @@ static amp_status statistics_cpu(amp_py_call *call) {
     return AMP_OK;
 }
 
-/* {exponent: elements}, of those that have some. */
+/* Returns {exponent: elements} of nonzero counts. */
 static PyObject *binades_of(const amp_statistics *statistics) {
     PyObject *binades = PyDict_New();
     for (int i = 0; binades != NULL && i < AMP_BINADES; i++) {
@@ -29,7 +29,7 @@ static PyObject *binades_of(const amp_statistics *statistics) {
     return binades;
 }
 
-/* What libamp.kernels.Statistics is made of; the structure's bytes last. */
+/* Returns the tuple for libamp.kernels.Statistics, with the structure's bytes last. */
 PyObject *amp_py_statistics(const amp_statistics *s) {
     PyObject *binades = binades_of(s);
     if (!binades) return NULL;
@@ -68,9 +68,9 @@ static PyObject *statistics_losses(PyObject *self, PyObject *args) {
 }
 
 static PyMethodDef methods[] = {
-    { "statistics", statistics, METH_O, "statistics(src, /)\n--\n\nA tuple for libamp.kernels.Statistics." },
+    { "statistics", statistics, METH_O, "statistics(src, /)\n--\n\nReturns a tuple for libamp.kernels.Statistics." },
     { "statistics_losses", statistics_losses, METH_VARARGS,
-      "statistics_losses(memory, dtype, scale, /)\n--\n\nWhat a cast would lose: (zeros, subnormals, infinities)." },
+      "statistics_losses(memory, dtype, scale, /)\n--\n\nReturns (zeros, subnormals, infinities) of a cast." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -5,7 +5,7 @@
 
 struct amp_py_names amp_py_names;
 
-/* DLPack's table of C functions, as far as it is used: dlpack.h 1.2. */
+/* The used part of DLPack's table of C functions (dlpack.h 1.2). */
 struct exchange {
     uint32_t major, minor;
     struct exchange *previous;
@@ -20,8 +20,8 @@ static struct {
     PyObject *dtypes[AMP_DTYPE_OTHER]; /* by amp_dtype */
     PyObject *to, *strided, *jagged; /* jagged: NULL before torch 2.1 */
     struct reader {
-        getter get; /* NULL: by name */
-        setter set; /* the same */
+        getter get; /* NULL: call by name */
+        setter set; /* NULL: call by name */
         void *closure;
     } dtype, version, requires_grad, layout, ndim, is_cuda, grad;
     struct function {
@@ -55,14 +55,14 @@ static int intern_names(void) {
 static const struct exchange *find_exchange(PyObject *tensor_class) {
     PyObject *capsule = PyObject_GetAttrString(tensor_class, "__dlpack_c_exchange_api__");
     const struct exchange *found = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
-    Py_XDECREF(capsule); /* the class keeps it */
+    Py_XDECREF(capsule); /* the class owns it */
     PyErr_Clear();
     while (found && found->major > 1) found = found->previous;
     return found && found->major == 1 && found->view ? found : NULL;
 }
 
 /* torch.Tensor's properties and methods are C functions in the tables of a type without a Python part. They are called
- * as such: what stands between costs as much as they do. Only where nothing in Python has taken their place. */
+ * directly, because the call path costs as much as they do, unless Python code has replaced them. */
 static void *find_entry(PyObject *tensor_class, const char *name, int table, size_t size) {
     PyObject *found = PyObject_GetAttrString(tensor_class, name);
     PyObject *owner = found ? PyObject_GetAttrString(found, "__objclass__") : NULL;
@@ -90,7 +90,7 @@ PyCFunction amp_py_method(const char *name, int flags) {
 static PyObject *read_property(const struct reader *of, PyObject *name, PyObject *tensor) {
     PyTypeObject *type = Py_TYPE(tensor);
     if ((type == torch.tensor || type == torch.parameter) && of->get) return of->get(tensor, of->closure);
-    return PyObject_GetAttr(tensor, name); /* a subclass may have its own */
+    return PyObject_GetAttr(tensor, name); /* a subclass may override it */
 }
 
 static struct function find_function(PyObject *object) {
@@ -135,7 +135,7 @@ static int look_up(PyObject *module) {
     torch.ndim = find_reader(tensor, "ndim");
     torch.is_cuda = find_reader(tensor, "is_cuda");
     torch.grad = find_reader(tensor, "grad");
-    torch.tensor = (PyTypeObject *)tensor; /* last: says that all is there */
+    torch.tensor = (PyTypeObject *)tensor; /* last, it marks that everything was found */
     return 0;
 }
 
@@ -157,7 +157,7 @@ amp_dtype amp_py_dtype(PyObject *tensor) {
         PyErr_Clear();
         return AMP_DTYPE_OTHER;
     }
-    Py_DECREF(dtype); /* torch keeps its dtypes */
+    Py_DECREF(dtype); /* torch owns its dtypes */
     for (amp_dtype i = AMP_FLOAT32; i < AMP_DTYPE_OTHER; i++) {
         if (dtype == torch.dtypes[i]) return i;
     }
@@ -277,7 +277,7 @@ static int view_device(PyObject *tensor, amp_device *device) {
     return bad ? -1 : 0;
 }
 
-/* 0: its elements are not complex. */
+/* Returns the type of the parts, 0 for elements that are not complex. */
 static uint8_t complex_bits(PyObject *tensor) {
     PyObject *is = PyObject_CallMethod(tensor, "is_complex", NULL);
     PyObject *size = is == Py_True ? PyObject_CallMethod(tensor, "element_size", NULL) : NULL;
@@ -314,13 +314,13 @@ static int view_tensor(PyObject *tensor, amp_tensor_view *view) {
     return torch.exchange ? torch.exchange->view(tensor, view) : view_by_attributes(tensor, view);
 }
 
-/* A DTensor has no elements of its own: those of this rank are in the tensor that it keeps. */
+/* A DTensor has no elements itself. Its local tensor has those of this rank. */
 static PyObject *local_of(PyObject *tensor) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyObject *local = PyObject_GetAttr(tensor, amp_py_names.local_tensor);
     const bool found = local && local != tensor && amp_py_is_tensor(local);
-    Py_XDECREF(local); /* the tensor's */
+    Py_XDECREF(local); /* the tensor owns it */
     PyErr_Clear();
     PyErr_Restore(type, value, trace);
     return found ? local : NULL;

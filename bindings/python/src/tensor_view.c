@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors of torch: by DLPack's table of C functions where torch has one, else by their attributes. Either costs a part
- * of what __dlpack__ does, and tensors that require gradients are memory like any other. torch is never imported, only
- * found. */
+/* Views of torch tensors: by DLPack's table of C functions if torch has one, else by attributes. Either is faster than
+ * __dlpack__, and tensors that require gradients are accepted. torch is never imported. */
 #include "view.h"
 
 #include "dlpack.h"
 
-static PyObject *tensor_class; /* torch.Tensor, once it was seen */
-static const dl_exchange *exchange; /* torch's, from 2.10 on, or NULL */
-static PyObject *increment_version; /* torch.autograd.graph's, or NULL: torch 2.0 has none */
+static PyObject *tensor_class; /* torch.Tensor, after the first one */
+static const dl_exchange *exchange; /* torch's table, from 2.10 on, or NULL */
+static PyObject *increment_version; /* of torch.autograd.graph, NULL in torch 2.0 */
 
-/* torch's types that libamp computes in */
+/* torch's types that libamp supports */
 static struct { const char *name; amp_dtype dtype; PyObject *object; } types[] = {
     { "float32", AMP_FLOAT32, NULL },
     { "float16", AMP_FLOAT16, NULL },
@@ -24,7 +23,7 @@ static const char *const spelled[NAMES] = { "data_ptr", "numel", "is_contiguous"
                                             "device",   "shape", "stride",        "torch" };
 static PyObject *names[NAMES];
 
-/* false without an exception: torch is not there, or only half imported */
+/* false without an exception: torch is absent or partly imported */
 static bool find_torch(void) {
     if (tensor_class) return true;
     PyObject *torch = PyImport_GetModule(names[N_TORCH]);
@@ -56,7 +55,7 @@ static int64_t call_integer(PyObject *tensor, int name) {
     return value;
 }
 
-/* 1, 0, or -1 with an exception; takes the reference. */
+/* Returns 1, 0, or -1 with an exception. Steals the reference. */
 static int is_true(PyObject *value) {
     int is = value ? PyObject_IsTrue(value) : -1;
     Py_XDECREF(value);
@@ -110,7 +109,7 @@ static int read_attributes(PyObject *tensor, amp_py_where place, bool shape, amp
         view->span.dtype = dtype == types[i].object ? types[i].dtype : view->span.dtype;
     Py_DECREF(dtype);
     PyObject *address = PyObject_CallMethodObjArgs(tensor, names[N_DATA_PTR], NULL);
-    if (!address) { /* a sparse or a functional tensor; torch says which */
+    if (!address) { /* a sparse or functional tensor, torch's message says which */
         return -1;
     }
     view->span.data = PyLong_AsVoidPtr(address);
@@ -125,7 +124,7 @@ static int read_attributes(PyObject *tensor, amp_py_where place, bool shape, amp
     return size < 0 ? -1 : 0;
 }
 
-/* What DLPack cannot say (a sparse tensor), the attributes do, and the messages are theirs. */
+/* The attributes describe tensors that DLPack cannot (a sparse one), and give the messages. */
 static int read_torch(PyObject *tensor, amp_py_where place, bool shape, amp_py_view *view) {
     dl_tensor borrowed;
     if (exchange && exchange->borrow) {
@@ -145,7 +144,7 @@ bool amp_py_torch_stream(amp_device device, void **stream) {
     return find_torch() && exchange != NULL && exchange->current_stream(device.type, device.id, stream) == 0;
 }
 
-/* tensor.detach().as_strided((0,), (1,)).zero_(): no element is written, and the counter that views share goes on. */
+/* tensor.detach().as_strided((0,), (1,)).zero_(): writes no element, but increases the counter that views share. */
 static PyObject *write_nothing(PyObject *tensor) {
     PyObject *detached = PyObject_CallMethod(tensor, "detach", NULL);
     PyObject *nothing = detached ? PyObject_CallMethod(detached, "as_strided", "((i)(i))", 0, 1) : NULL;
@@ -155,8 +154,8 @@ static PyObject *write_nothing(PyObject *tensor) {
     return done;
 }
 
-/* All at once where torch can; a torch that takes one at a time, or a tensor made in inference mode, which has no
- * version, is no reason to fail. */
+/* All at once if torch supports it. A torch that takes one at a time, or a tensor of inference mode, which has no
+ * version, is no error. */
 int amp_py_touch_torch(PyObject *tensors) {
     PyObject *done = increment_version ? PyObject_CallFunctionObjArgs(increment_version, tensors, NULL) : NULL;
     if (done) {

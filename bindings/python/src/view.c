@@ -7,7 +7,7 @@ static PyObject *n_array_interface; /* interned names */
 
 /* ---- __array_interface__ ----------------------------------------------------------------------------------------- */
 
-/* The type in libamp's words, from "<f4"; bfloat16 of ml_dtypes is "<V2", and only its dtype has the name. */
+/* Returns libamp's type for "<f4". bfloat16 of ml_dtypes is "<V2", and only its dtype has the name. */
 static int array_type(PyObject *array, PyObject *interface, amp_py_where place, amp_dtype *dtype, int64_t *width) {
     PyObject *text = PyDict_GetItemString(interface, "typestr"); /* borrowed */
     PyObject *bytes = text ? PyUnicode_AsASCIIString(text) : NULL;
@@ -38,7 +38,7 @@ static int array_type(PyObject *array, PyObject *interface, amp_py_where place, 
     return 0;
 }
 
-/* A tuple of integers, at most AMP_PY_DIMS. */
+/* Reads a tuple of at most AMP_PY_DIMS integers. */
 static int read_extents(PyObject *tuple, int64_t *out, int *count, amp_py_where place) {
     Py_ssize_t n = tuple && PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
     if (n < 0 || n > AMP_PY_DIMS) return amp_py_refuse(place, "has a shape that cannot be read");
@@ -93,7 +93,7 @@ static int view_array(PyObject *tensor, amp_py_where place, amp_py_view *view) {
 
 /* ---- any object -------------------------------------------------------------------------------------------------- */
 
-/* A TypeError; returns -1. */
+/* Raises TypeError and returns -1. */
 static int refuse_type(PyObject *object, amp_py_where place) {
     PyObject *type = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
     if (type && place.index < 0)
