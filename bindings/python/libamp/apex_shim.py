@@ -169,8 +169,8 @@ class PartLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(self.target)
-        # Submodules that came with it: an import of theirs by the other name would set the parent's attribute again,
-        # over one that the package has given another meaning (amp._amp_state is a module, and an object in it).
+        # Submodules imported with it: an import under the other name would set the parent's attribute again, and hide
+        # an object of that name (amp._amp_state is a module, and an object in the package).
         for name, loaded in list(sys.modules.items()):
             if name.startswith(self.target + "."):
                 sys.modules.setdefault(module.__name__ + name[len(self.target) :], loaded)
@@ -203,7 +203,7 @@ class Finder(MetaPathFinder):
                 warn_kept(fullname, found)
         if found is None:
             found = self.part(fullname) or self.last(fullname)
-        # importlib.util.find_spec asks whether there is one, and wants None; an import wants to know what to do.
+        # importlib.util.find_spec expects None for an absent module. An import should raise advice.
         if found is None and sys._getframe(2).f_globals.get("__name__") == "importlib._bootstrap":
             raise_missing(fullname)
         return found

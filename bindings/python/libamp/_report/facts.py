@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .read import Line, Training
 
 
-# By exponents: normal numbers from `normal` on, what rounds to something from `least` on, all below `end`.
+# By exponents: normal numbers from `normal` on, nonzero results of rounding from `least` on, all below `end`.
 @dataclass(frozen=True)
 class Window:
     name: str

@@ -27,8 +27,8 @@ TYPES: dict[str, mx.Dtype] = {
 }
 _NAMES = {dtype: name for name, dtype in TYPES.items()}
 
-# What the lists know by another name, or not at all: then the listed op that computes the like. A mean is a sum in the
-# type of its argument, and overflows as that does.
+# Functions with another name in the lists, or none: then a listed op with a similar computation. A mean is a sum in
+# the type of its argument, and overflows as a sum does.
 _ALIASES = {
     "arccos": "acos", "arcsin": "asin", "power": "pow", "mean": "sum", "cumulative_prod": "cumprod",
     "cumulative_sum": "cumsum", "logcumsumexp": "cumsum", "logsumexp": "log_softmax", "logaddexp": "softplus",

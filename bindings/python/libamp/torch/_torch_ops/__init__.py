@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-libamp's list kernels by torch's own ops, for tensors of any device that torch has: what `libamp.kernels` does where
-neither the CPU's kernels nor a plugin reach. One function for each kind of `struct amp__list_call` (src/kernels/
-backend.h), with its words:
+libamp's list kernels with torch's own ops, for tensors of any device that torch has. They replace `libamp.kernels` on
+devices without CPU kernels or plugin. One function for each kind of `struct amp__list_call` (src/kernels/backend.h),
+under its name:
 
-    cast(dst, src, only_if=None)               CAST        dst = src; nothing happens where only_if is 0
+    cast(dst, src, only_if=None)               CAST        dst = src, nothing if only_if is 0
     zero(dst)                                  ZERO
     scale(dst, src, by, *found)                SCALE       dst = src * by
     axpby(dst, a, x, b, y, *found)             AXPBY       dst = a * x + b * y

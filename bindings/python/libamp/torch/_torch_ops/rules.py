@@ -60,8 +60,8 @@ def rule_of(kind: str, *, betas: tuple[float, float] | None = None, **numbers: A
     return Rule(kind, **{**_RULES[kind][1], **numbers})
 
 
-# ---- numbers of a step: `counts` is how many came before: a number, a list of them, or a tensor of one dimension (a
-# number for each tensor) or of none. What comes of a list or of one dimension is a number for each tensor, too ----
+# ---- numbers of a step: `counts` is the number of steps before: a number, a list of them, or a tensor of one dimension
+# (a number for each tensor) or of none. A list or one dimension gives results for each tensor, too ----
 
 
 def begins(counts: Any) -> Any:

@@ -49,8 +49,8 @@ _BEHIND = {
     _PLACES[_LINALG]: ("torch._C._linalg", _PREFIXES[_LINALG]),
     _PLACES[_FFT]: ("torch._C._fft", _PREFIXES[_FFT]),
 }
-# Ops of two tensors whose types torch itself promotes, in the loop of the op, to the bits that a cast would give: no
-# cast is made, and nothing of a cast is kept for backward. Not x.__rtruediv__(y), which is x.reciprocal() * y.
+# Ops of two tensors that torch itself promotes, in the loop of the op, to the bits of a cast: no cast is made, and none
+# is saved for backward. Not x.__rtruediv__(y), which is x.reciprocal() * y.
 _PROMOTED = ("add", "sub", "rsub", "mul", "div", "true_divide", "eq", "ne", "lt", "le", "gt", "ge")
 _OPERATORS = ("add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "eq", "ne", "lt", "le", "gt", "ge")
 TORCH_PROMOTES = frozenset((*_PROMOTED, *(f"__{name}__" for name in _OPERATORS)))

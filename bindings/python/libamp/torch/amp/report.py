@@ -14,8 +14,8 @@ from . import patching
 from .patching import LISTS, TORCH_PROMOTES
 from .session import Session, live
 
-# Ops that are FP32 in Apex's lists and not in torch.autocast's. What a call between two linear layers takes more: casts
-# (forward and backward), and bytes for backward (an element of the argument): docs/reference/python-casts.md.
+# Ops that are FP32 in Apex's lists but not in torch.autocast's. The extra cost of a call between two linear layers:
+# casts (forward and backward), and bytes for backward an element of the argument (docs/reference/python-casts.md).
 PRICES = {
     "gelu": (4, 2),
     "std": (0, 2),

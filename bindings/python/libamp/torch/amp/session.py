@@ -55,7 +55,7 @@ class Session:
         self.looks = False  # has a forward to be looked at?
         self.observer: Any = None  # observing.Watch, if amp.observe was called
         self._uninstall: Callable[[Any, bool], None] | None = None
-        # a group whose ranks agree, True: the default one, False: none, None: what is sharded
+        # a group of ranks that agree, True: the default one, False: none, None: ranks of sharded tensors
         self.process_group: Any = None
         self.ranks_known = not torch.distributed.is_available()
         self._traced_by = 0  # id of the process that traces it, 0 for none
