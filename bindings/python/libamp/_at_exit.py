@@ -30,7 +30,7 @@ def _is_running(task: str) -> bool:
     try:
         with open(f"{_TASKS}/{task}/stat", encoding="ascii", errors="replace") as stat:
             return stat.read().rpartition(")")[2].split()[0] == "R"
-    except OSError:  # it has ended
+    except OSError:  # the thread has ended
         return False
 
 
@@ -49,7 +49,7 @@ def leave() -> None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return
-    _wait_for_threads()  # torch 2.0 destroys with the lock held, and would wait for ever for a thread that asks for it
+    _wait_for_threads()  # torch 2.0 destroys with the lock held, and would deadlock with a thread that requests it
     _destroy_groups(distributed)
     _wait_for_threads()
 

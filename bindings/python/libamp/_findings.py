@@ -206,7 +206,7 @@ class Finding(NamedTuple):
     lineno: int = 0
 
 
-STRICT = "LIBAMP_CHECK"  # in the environment: python -m libamp.run --check
+STRICT = "LIBAMP_CHECK"  # environment variable of python -m libamp.run --check
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -237,8 +237,8 @@ def place() -> Place:
     return Place("", 0)
 
 
-_checked: list[Finding] = []  # all that was told while LIBAMP_CHECK is set
-_reports: list[str] = []  # and the reports of contexts that have ended
+_checked: list[Finding] = []  # all findings while LIBAMP_CHECK is set
+_reports: list[str] = []  # reports of ended contexts
 
 
 def take_checked() -> list[Finding]:
@@ -258,7 +258,7 @@ class Record:
 
     def __init__(self) -> None:
         self.found: dict[tuple[str, str], Finding] = {}
-        self.missing = True  # has a parameter that is trained no gradient? The library does not know which are frozen
+        self.missing = True  # a trained parameter has no gradient (the library does not know frozen ones)
         self._moot: set[str] = set()  # messages of the library to suppress
 
     def has(self, *codes: str) -> bool:

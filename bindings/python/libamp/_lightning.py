@@ -26,7 +26,7 @@ class Amp:
         self._module: Any = None
         self._session: Any = None
         self._optimizers: list[Any] = []
-        self._state: Mapping[str, Any] = {}  # of the scaler, between two trainings
+        self._state: Mapping[str, Any] = {}  # state of the scaler between two trainings
 
     def connect(self, model: nn.Module, optimizers: list[Any], lr_schedulers: list[Any]) -> Any:
         """Receives from Lightning the model on its device and its optimizers, and calls amp.initialize. Raises
@@ -60,7 +60,7 @@ class Amp:
             return super().optimizer_step(optimizer, model, closure, **kwargs)  # type: ignore[misc]
         result = self._wrap_closure(model, optimizer, closure)  # type: ignore[attr-defined]
         if result is None and model.automatic_optimization:
-            return None  # training_step left this batch out
+            return None  # training_step skipped this batch
         optimizer.step(**kwargs)
         return result
 
@@ -72,7 +72,7 @@ class Amp:
         self._state = self.state_dict()
         self._session.shutdown()
         forward = self._module.__dict__.get("forward")
-        if hasattr(forward, "__self__"):  # Lightning leaves the wired one there, where a strategy wraps the module
+        if hasattr(forward, "__self__"):  # Lightning leaves the wired forward there if a strategy wraps the module
             del self._module.__dict__["forward"]
         self._session, self._optimizers = None, []
 

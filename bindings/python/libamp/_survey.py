@@ -12,7 +12,7 @@ from typing import Any
 from ._environment import switch
 
 SURVEY = "LIBAMP_SURVEY"  # environment variable: surveys are wanted
-_surveys: list[str] = []  # of contexts that have ended
+_surveys: list[str] = []  # surveys of ended contexts
 
 
 def add(context: Any) -> None:

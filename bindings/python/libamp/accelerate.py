@@ -124,7 +124,7 @@ class Amp:
         if optimizers and self._optimizers:
             raise RuntimeError("give all models and optimizers to one accelerator.prepare(...): a loss has one scale")
         for each in (*models, *optimizers):
-            amp.shutdown(each)  # of a training before
+            amp.shutdown(each)  # after an earlier training
         if self.device_placement:  # type: ignore[attr-defined]
             for model in models:
                 model.to(self.device)  # type: ignore[attr-defined]

@@ -42,7 +42,7 @@ MOVED = {
     "apex._autocast_utils": "libamp.torch._autocast_utils",
     "apex.parallel.optimized_sync_batchnorm": "libamp.torch.parallel.sync_batchnorm",
 }
-# Of these an installed Apex has more, and keeps it even where its other parts are replaced.
+# An installed Apex has more of these, and keeps them even if its other parts are replaced.
 LAST = {
     "apex.contrib.clip_grad": "libamp.torch.contrib.clip_grad",
     "apex.contrib.focal_loss": "libamp.torch.contrib.focal_loss",

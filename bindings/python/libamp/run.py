@@ -49,7 +49,7 @@ Runs an unedited script in which `import apex` imports libamp (apex.amp, apex.op
 SWITCHES = {"--cpu": _cpu.VARIABLE, "--bf16": "LIBAMP_BF16"}
 STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_startup")
 PTH = "libamp_apex.pth"
-# A line of a .pth must not fail when libamp is gone.
+# A line of a .pth must not fail after libamp is removed.
 PTH_LINE = (
     "import importlib.util, importlib; "
     "importlib.util.find_spec('libamp') and importlib.import_module('libamp.apex_shim').install()\n"
@@ -157,7 +157,7 @@ def why_not_run(args: list[str]) -> str | None:
         name = args[0][2:] or args[1]
         try:
             found = importlib.util.find_spec(name) is not None
-        except (ImportError, ValueError):  # of a package that is not there, or is none
+        except (ImportError, ValueError):  # the package is absent, or is none
             found = False
         return None if found else f"no module named {name}"
     if args[0][:2] == "-c" or args[0] == "-" or os.path.exists(args[0]):

@@ -16,7 +16,7 @@ from types import ModuleType
 
 from ..apex_shim import BesideLoader
 
-VARIABLE = "LIBAMP_CPU"  # in the environment: for all that a script starts
+VARIABLE = "LIBAMP_CPU"  # environment variable, inherited by the script's processes
 _PARTS = ("tensors", "cuda", "autocast", "parallel", "compilers")
 
 

@@ -17,7 +17,7 @@ import torch
 TYPES = (
     "BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short",
 )  # fmt: skip
-CAPABILITY = (8, 0)  # of a GPU that computes in both 16-bit types
+CAPABILITY = (8, 0)  # a GPU with both 16-bit types
 _current = 0
 
 
@@ -98,7 +98,7 @@ def get_device_properties(device: Any = None) -> Any:
     )
 
 
-# ---- memory: the process's ----
+# ---- memory of the process ----
 
 
 def _status(name: str) -> int:
@@ -169,7 +169,7 @@ def get_rng_state(device: Any = None) -> torch.Tensor:
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
-    if new_state.numel() == get_rng_state().numel():  # that of a GPU says nothing here
+    if new_state.numel() == get_rng_state().numel():  # a GPU's state has no meaning here
         torch.default_generator.set_state(new_state)
 
 
@@ -310,7 +310,7 @@ def install() -> None:
     for kind in TYPES:
         setattr(torch.cuda, f"{kind}Tensor", getattr(torch, f"{kind}Tensor"))
     torch.cuda.default_generators = (torch.default_generator,)
-    if hasattr(torch, "accelerator"):  # which asks below Python, and is asked by optimizers and by torch.compile
+    if hasattr(torch, "accelerator"):  # implemented below Python, and called by optimizers and torch.compile
         torch.accelerator.is_available = lambda: False
         torch.accelerator.current_accelerator = nothing
         torch.accelerator.device_count = zero

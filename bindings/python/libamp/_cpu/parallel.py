@@ -76,7 +76,7 @@ def _loader(own: Any) -> Callable[..., None]:
 
 def _sync_batch_norm(own: Any) -> Callable[..., torch.Tensor]:
     def forward(self: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
-        from ..torch.parallel import SyncBatchNorm  # where it is wanted: it imports more than torch
+        from ..torch.parallel import SyncBatchNorm  # imported on use, because it imports more than torch
 
         for name in ("forward", "_track", "_evaluate"):
             setattr(nn.SyncBatchNorm, name, getattr(SyncBatchNorm, name))
@@ -93,7 +93,7 @@ def install() -> None:
             setattr(distributed, name, replace(distributed.distributed_c10d, name, make))
         wrapper = nn.parallel.DistributedDataParallel
         replace(wrapper, "__init__", _data_parallel_of_ranks)
-        replace(wrapper, "_passing_sync_batchnorm_handle", lambda own: lambda *args: None)  # it refuses the CPU's
+        replace(wrapper, "_passing_sync_batchnorm_handle", lambda own: lambda *args: None)  # it refuses CPU tensors
     module: Any = sys.modules["torch.nn.parallel.data_parallel"]  # in the package this name is the function's
     module._get_available_device_type = lambda: None
     nn.parallel.data_parallel = replace(module, "data_parallel", _data_parallel)

@@ -12,7 +12,7 @@ from torch.utils import _device
 
 from .devices import CPU, is_gpu, placed, replace
 
-# torch's functions and Tensor's that take device=, and pin_memory= where they make new memory.
+# Functions of torch and Tensor with device=, and pin_memory= where they allocate.
 MAKERS = (
     "arange", "as_tensor", "asarray", "bartlett_window", "blackman_window", "empty", "empty_like",
     "empty_permuted", "empty_strided", "eye", "full", "full_like", "hamming_window", "hann_window",
@@ -47,7 +47,7 @@ def _cuda(own: Any) -> Callable[..., Any]:
 
 def _cpu(own: Any) -> Callable[..., Any]:
     def cpu(self: torch.Tensor, memory_format: Any = torch.preserve_format) -> torch.Tensor:
-        return self.clone(memory_format=memory_format)  # a snapshot of weights stays as it was
+        return self.clone(memory_format=memory_format)  # a snapshot of weights must not change
 
     return cpu
 
@@ -128,7 +128,7 @@ def _below_python() -> None:
 
 
 def install() -> None:
-    _device._device_constructors()  # which torch keeps, by identity
+    _device._device_constructors()  # torch compares it by identity
     for name in MAKERS:
         replace(torch, name, maker)
     for name in METHODS:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .facts import Subject, subjects_of
 from .read import Line, Training
 
-# The root mean square of the same thing in the same iteration: sixteen bits move it by less, a fault by more.
+# Limit for root mean squares of one value in one iteration: 16 bits change it by less, a fault by more.
 PARTED = 0.1
 
 

@@ -28,8 +28,8 @@ from .facts import (
 from .read import Line, Trace, Training
 from .text import SURVEY_HEAD, advised, each_once, survey_rows, where
 
-SHOTS = 60  # of one thing over time: more are not told apart
-POINTS = 4000  # of the loss scale
+SHOTS = 60  # points of one line: more cannot be distinguished
+POINTS = 4000  # points of the loss scale
 
 
 class Missing(Exception):

@@ -29,7 +29,7 @@ NUMBERS = words("scale next largest least sum sum_squares init_scale")
 TEXTS = words("level type action what name as message class cause")
 NULLABLE = words("op overflow parameter code status weight")
 SURVEYED = words("level fits advice weights gradients masters outputs")
-MEMBERS = {  # that a line of the kind must have
+MEMBERS = {  # required members of a line, by kind
     "start": words("version level type scale"),
     "wired": words("ops params elements trained low masters"),
     "bracket": words("n loss action scale next overflow left_out"),
@@ -68,7 +68,7 @@ class Training:
 
     def add(self, line: Line) -> None:
         kind = line["kind"]
-        if kind == "advice" and self.survey:  # another survey's
+        if kind == "advice" and self.survey:  # of another survey
             self.advice, self.survey = [], None
         if kind in ("start", "wired", "survey", "end"):
             setattr(self, kind, line)

@@ -24,7 +24,7 @@ from .facts import (
 )
 from .read import Line, Trace, Training
 
-ROWS = 12  # of a table
+ROWS = 12  # rows of a table
 
 
 def plain(text: str) -> str:

@@ -351,7 +351,7 @@ def multi_tensor_lamb_mp(
     switches = {"bias_correction": bias_correction, "grad_averaging": grad_averaging, "nvlamb": use_nvlamb}
     numbers = _numbers(lr, beta1, beta2, eps, weight_decay, decoupled=mode == 1, **switches)
     norm, limit = _scalar(global_grad_norm, device), torch.as_tensor(max_grad_norm, device=device).float().reshape(1)
-    # The limit is on the device, where the kernel wants a number: 1 is the limit of the norm in units of it.
+    # The limit is on the device, but the kernel needs a number: with the norm in units of the limit it is 1.
     numbers.update(max_grad_norm=1.0, grad_norm=torch.where(limit > 0, norm / limit, torch.zeros_like(norm)))
     skip = torch.maximum(_is_set(noop_flag, device), (_scalar(found_inf, device) != 0).float())
     numbers.update(inv_scale=_scalar(inv_scale, device), found_inf=skip)
@@ -360,7 +360,7 @@ def multi_tensor_lamb_mp(
     _copy_wide(low, checked[1])
 
 
-# ---- LAMB in two stages, as NVIDIA's BERT has it: the norms between them are the caller's ----
+# ---- LAMB in two stages, as in NVIDIA's BERT: the caller computes the norms between them ----
 
 
 @torch.no_grad()
@@ -446,7 +446,7 @@ def update_scale_hysteresis(
     left = hysteresis_tracker - inf.to(hysteresis_tracker.dtype)
     grown = growth_tracker + 1
     grows = ~inf & (grown == growth_interval)
-    # the factors are doubles, as the kernel's: times a tensor in FP32 torch would round them first
+    # doubles, as in the kernel: torch would round them before a product with an FP32 tensor
     exact = current_scale.double()
     larger, smaller = ((exact * factor).to(current_scale.dtype) for factor in (growth_factor, backoff_factor))
     kept = torch.where(grows & torch.isfinite(larger), larger, current_scale)

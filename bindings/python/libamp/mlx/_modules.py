@@ -14,7 +14,7 @@ from ._ops import TYPES, cast
 
 Arrays = dict[str, mx.array]
 Forward = Callable[..., Any]
-Around = Callable[..., Any]  # (forward, *args, **kwargs): the call of a module, in place of its own
+Around = Callable[..., Any]  # (forward, *args, **kwargs): replaces the call of a module
 
 _FLOATING = tuple(TYPES.values())
 _made: dict[type, type] = {}

@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 
 from . import _scaler
 
-KEY = "libamp"  # of optimizer.state, where masters and scalers lie: so they are saved, loaded and compiled with it
+KEY = "libamp"  # key of masters and scalers in optimizer.state, with which they are saved, loaded and compiled
 
 
 def _copied(tree: Any) -> Any:
@@ -22,7 +22,7 @@ def _choose(step: mx.array, state: Any, before: Any) -> None:
     """Updates state in place: each array remains new if `step`, else becomes the old one."""
     for key in list(state) if isinstance(state, dict) else range(len(state)):
         if isinstance(state, dict) and key not in before:
-            continue  # made by this update: as good as none
+            continue  # made by this update, so it counts as none
         if isinstance(state[key], mx.array):
             state[key] = mx.where(step, state[key], before[key])
         elif isinstance(state[key], (dict, list)) and key != KEY:

@@ -72,7 +72,7 @@ class Scaler:
 
     def _move(self, state: State, finite: mx.array, unskipped: mx.array) -> mx.array:
         scale, left = state["scale"], state["hysteresis_left"]
-        whole = unskipped >= self.window  # false after an overflow: then it is 0
+        whole = unskipped >= self.window  # False after an overflow, when unskipped is 0
         spent = left <= 1
         state["scale"] = mx.where(
             finite, mx.where(whole, self._grown(scale), scale), mx.where(spent, self._backed_off(scale), scale)

@@ -28,7 +28,7 @@ class Session:
         self.policy = _ops.Policy(level, settings) if self.settings["patch_ops"] else None
         self.typed = TypedModel(model, self.settings, bool(self.policy))
         self.alive, self.counted = True, False
-        self.names: list[str] = []  # of gradients, in the order of Scaler.update's numbers
+        self.names: list[str] = []  # names of gradients, by the index in Scaler.update
         self._check(level)
         before = self.typed.parameters()
         self.typed.retype(before)

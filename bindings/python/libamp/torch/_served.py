@@ -157,7 +157,7 @@ def lists(
     elif kind == 1:
         ops.zero(dst)
     elif kind == 2:
-        if factors[0][2] == 2:  # a norm that may be below its limit: nothing is written then
+        if factors[0][2] == 2:  # a norm may be below its limit, and then nothing is written
             found = {}
         ops.scale(dst, src, _factor(on, factors[0]), **found)
     elif kind in (3, 4, 7):

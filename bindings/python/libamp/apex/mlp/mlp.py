@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-_ACTIVATIONS = ("none", "relu", "sigmoid")  # Apex's numbers for them are their places
+_ACTIVATIONS = ("none", "relu", "sigmoid")  # Apex's numbers are their indices
 
 
 class MlpFunction:
@@ -53,7 +53,7 @@ class MLP(torch.nn.Module):
     def _layers(self, kind: str) -> list[Any]:
         return [getattr(self, f"{kind}_{i}") for i in range(self.num_layers)]
 
-    # Looked up each time: a parameter may be replaced by another one since.
+    # Looked up at each call, because a parameter may be replaced.
     @property
     def weights(self) -> list[Any]:
         return self._layers("weight")

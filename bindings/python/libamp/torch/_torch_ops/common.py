@@ -12,7 +12,7 @@ import torch
 Tensors = Sequence[Any]  # of torch.Tensor
 Number = Any  # a Python number or a tensor of one element
 
-BATCH = 1 << 26  # elements that temporaries are made for at a time
+BATCH = 1 << 26  # elements of temporaries at a time
 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 

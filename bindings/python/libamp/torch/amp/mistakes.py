@@ -73,8 +73,8 @@ class Mistakes:
         self.look: Look | None = None
         self.is_open = False  # is a bracket?
         self.doubts = _DOUBTS
-        self.outside: _findings.Place | None = None  # of the last backward outside of a bracket, since the last step
-        self.by_hand = False  # does the script scale by itself?
+        self.outside: _findings.Place | None = None  # of the last backward outside of brackets, since the last step
+        self.by_hand = False  # the script scales by hand
         self.retyped: tuple[_findings.Place, dict[str, torch.dtype]] | None = None
         self.copies: weakref.WeakKeyDictionary[nn.Module, _findings.Place] = weakref.WeakKeyDictionary()
         self.steps = 0

@@ -31,7 +31,7 @@ def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, buffer
 
 
-_filling: weakref.ref[Any] | None = None  # the state_dict before which masters were settled last
+_filling: weakref.ref[Any] | None = None  # the state_dict for which masters were last settled
 
 
 def _settle_for(destination: Any) -> None:
@@ -127,7 +127,7 @@ def hook(model: nn.Module) -> Callable[[], None]:
     handles: list[Any] = []
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
-            continue  # these take no hooks
+            continue  # these accept no hooks
         if any(isinstance(each, SaveHook) for each in module._state_dict_hooks.values()):
             continue
         handles.append(module._register_state_dict_hook(SaveHook()))

@@ -24,7 +24,7 @@ class Forward:
 
     def __init__(self, inputs: torch.dtype | None, outputs: torch.dtype | None, session: Session | None = None) -> None:
         self.inputs, self.outputs, self.session = inputs, outputs, session
-        self.own: Callable[..., Any] | None = None  # a forward that lay on the instance
+        self.own: Callable[..., Any] | None = None  # a forward in the dict of the instance
         self._roots = (root(), root())  # with casts, and where casts are disabled
 
     def in_fp32(self) -> Forward:
@@ -90,7 +90,7 @@ run_as_it_is(Forward.run.__code__)
 class Wired:
     """Base class before the model's own, after one whose forward resembles the model's own."""
 
-    _amp_forward: Any  # a Forward, of which torch.jit need not know
+    _amp_forward: Any  # a Forward, hidden from torch.jit
 
     def __prepare_scriptable__(self) -> Any:
         """Makes torch.jit.script compile the model's own forward, which runs in the types that it receives."""

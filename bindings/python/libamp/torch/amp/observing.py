@@ -183,12 +183,12 @@ class Watch:
 
     def __init__(self, session: Session, names: dict[int, str]) -> None:
         self._session = weakref.ref(session)
-        self._names = names  # of modules, by id
+        self._names = names  # names of modules by id
         self._mode = _Mode(self)
         self._here = threading.local()
         self.lines: dict[str, _findings.Place] = {}
         self._trained: weakref.WeakSet[Any] = weakref.WeakSet()  # models that have run in training mode
-        self._hooks: list[Any] = []  # of this block of scale_loss
+        self._hooks: list[Any] = []  # hooks of this scale_loss block
         self._iterations, self._told = 0, 0.0
 
     # -- on and off --
@@ -357,7 +357,7 @@ class Watch:
             print(f"\rlibamp: {self._iterations} iterations", end="", file=sys.stderr, flush=True)
 
 
-# ---- asked for ----
+# ---- the public functions ----
 
 
 def _session_of(what: Any, who: str) -> Session:
@@ -481,7 +481,7 @@ def memory(of: Any = None, level: str | None = None) -> Memory:
     instead."""
     session = _session_of(of, "memory")
     taken = Memory(*session.context.memory(level))
-    if level is None and session.split is not None:  # the context knows of the parameters alone
+    if level is None and session.split is not None:  # the context sees only the parameters
         taken = taken._replace(masters=session.split.bytes, masters_split=session.split.bytes)
     return taken
 

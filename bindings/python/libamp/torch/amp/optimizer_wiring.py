@@ -27,15 +27,15 @@ class AmpStash:
         self.fuses = fused_steps.wanted(optimizer, session.low_type)
         self.skipped: Any = None  # was the last step() skipped? None: no step, a tensor: the GPU knows
         self.skips = cuda_graphs.Skips()
-        self.running = False  # is a step?
+        self.running = False  # a step is running
         self.lazy_init_called = True
-        self.already_patched = False  # will the next step be skipped?
+        self.already_patched = False  # the next step will be skipped
         self.params_have_scaled_gradients = False
         self.loss_id = 0
-        self.by_hand: Any = None  # the bracket of a script that has a scale_loss of its own
-        self.bracketed = False  # has a bracket ended since the last step?
+        self.by_hand: Any = None  # the bracket of a script with its own scale_loss
+        self.bracketed = False  # a bracket has ended since the last step
         self.grads: dict[int, tuple[torch.Tensor, int]] = {}  # gradients and versions after a bracket, for checks
-        self.has_grads = False  # the same: did it leave any?
+        self.has_grads = False  # that bracket left gradients
         self.undecided: Any = None  # the scaler of such a bracket, until its update_scale
 
     @property
@@ -289,7 +289,7 @@ def add_params(stash: AmpStash, params: list[torch.Tensor]) -> None:
     session = stash.session
     ours = {id(param) for ref in session.models for param in getattr(ref(), "parameters", list)()}
     known = {id(param) for param, _ in stash._pairs()}
-    known |= {id(master) for master in session.masters.values()}  # an optimizer around this one has asked already
+    known |= {id(master) for master in session.masters.values()}  # an outer optimizer has begun the step already
     new = [(param, f"added.{len(known) + i}", id(param) not in ours) for i, param in enumerate(params)]
     new = [entry for entry in new if id(entry[0]) not in known]
     if session.split is not None:
@@ -307,7 +307,7 @@ def _replace(optimizer: Any, name: str, make: Callable[..., Callable[..., Any]])
     if old is None:
         return None
     before = optimizer.__dict__.get(name)
-    # a method is taken apart, so that nothing but the instance's own dict leads back to it
+    # stored as a plain function, so that only the instance's dict refers back to it
     function = getattr(old, "__func__", old)
     call = old if before is not None else functools.partial(_call, weakref.ref(optimizer), function)
     method = types.MethodType(make(call, function), optimizer)

@@ -25,10 +25,10 @@ GROUP = 256  # of amp_pack.h
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _NARROWER = {torch.int64: (torch.int16, torch.int32), torch.int32: (torch.int16,)}
 _WORDS = {0: "narrowed", 1: "1 bit", 2: "2 bits", 4: "4 bits", 8: "8 bits"}
-_LOOK = 64  # elements that are looked at before a whole tensor is taken for a mask
-_UNHEARD = 8  # tensors that a GPU may not have packed yet
+_LOOK = 64  # elements that are checked before a whole tensor counts as a mask
+_UNHEARD = 8  # maximum of tensors that a GPU may not have packed yet
 
-# Nodes that hand on the elements of the one before them, in another order or type
+# Nodes that pass on elements in another order or type
 _VIEWS = frozenset(
     f"{name}Backward{i}"
     for name in (
@@ -46,7 +46,7 @@ class _Names(dict[type, str]):
 
     def __missing__(self, kind: type) -> str:
         name = "" if kind.__name__ in _VIEWS else kind.__name__
-        if not hasattr(kind, "_forward_cls"):  # torch's own live as long as it does
+        if not hasattr(kind, "_forward_cls"):  # torch's own node types live as long as torch
             self[kind] = name
         return name
 
@@ -93,7 +93,7 @@ class Packed(_Kept):
     def __init__(self, codes: torch.Tensor, bits: int, dtype: torch.dtype, size: int) -> None:
         self.codes, self.bits, self.dtype, self.size, self._storage = codes, bits, dtype, size, 0
         self.exact = None  # the unpacked elements, their owner and its version
-        self.unheard = None  # while a GPU has not said whether `exact` is needed
+        self.unheard = None  # until a GPU reports whether `exact` is needed
 
     def flat(self) -> torch.Tensor:
         """Returns all elements in the order of memory."""
@@ -184,13 +184,13 @@ class Store:
         self._recent: deque[tuple[Any, Packed]] = deque(maxlen=6)  # last saved: grad_fn and packed form
         self._sources: deque[tuple[Packed, Any]] = deque(maxlen=6)  # their packed forms and sources
         self._unanswered: deque[_Unheard] = deque()
-        self._ends = False  # does the engine tell of the backward's end?
+        self._ends = False  # the engine reports the end of backward
         self.begin()
 
     def begin(self, context: Any = None) -> None:
         """Begins a forward, with new counts here and in the context's record."""
         self._context = context
-        self.counts: dict[str, list[int]] = {}  # why, or bits: tensors, bytes before, bytes now
+        self.counts: dict[str, list[int]] = {}  # by reason or bits: number of tensors, bytes before, bytes now
         self._counted: set[int] = set()
         self._params: set[int] | None = None
         self.small = 0
@@ -276,7 +276,7 @@ class Store:
         before, now = source[0].nbytes, packed.codes.nbytes
         packed.exact, packed.codes = source, packed.codes[:0]
         rounded_ones = self.counts.get(_WORDS[packed.bits])
-        if rounded_ones is not None:  # else it is of a forward before this one
+        if rounded_ones is not None:  # else it belongs to an earlier forward
             rounded_ones[:] = [rounded_ones[0] - 1, rounded_ones[1] - before, rounded_ones[2] - now]
             self._count(why, before, before)
 
@@ -330,7 +330,7 @@ class Store:
         if part:
             source = tensor.detach().contiguous()
         elif tensor.numel() != size or not tensor.is_contiguous():
-            if rest or 4 * tensor.numel() < size:  # little of it: that alone
+            if rest or 4 * tensor.numel() < size:  # a small part of it: only that part
                 source = tensor.detach().contiguous()
                 key = *key, tensor.storage_offset(), tensor.shape, tensor.stride()
                 known = self._alive.get(key)

@@ -65,9 +65,9 @@ class Site:
         self.owner, self.name, self.patched = owner, name, patched
         self.entry = patched if entry is None else entry
         self.raw = patched.__wrapped__ if raw is None else raw
-        self.own = vars(owner).get(name, _ABSENT)  # a class may have it from its base
+        self.own = vars(owner).get(name, _ABSENT)  # a class may inherit it
         self.registration: registry.Registration | None = None
-        self.listed: Site | None = None  # the one of the lists, below a registration
+        self.listed: Site | None = None  # the function by the lists, under a registration
         self.beside: Site | None = None
 
     def put(self) -> None:
@@ -96,14 +96,14 @@ class Site:
 
 
 _lock = threading.RLock()
-_busy = False  # this thread, which has the lock, is in the middle of something
-_ended: list[Any] = []  # contexts that no longer patch, not yet taken note of
+_busy = False  # the thread with the lock is making a change
+_ended: list[Any] = []  # ended contexts, to be handled after that change
 _contexts: list[Any] = []
 _models: weakref.WeakSet[Any] = weakref.WeakSet()
 _sites: dict[tuple[str, str], Site] = {}
-_present: frozenset[str] = frozenset()  # modules that were there before anything was patched
+_present: frozenset[str] = frozenset()  # modules imported before anything was patched
 _graphs = Graphs()
-_known: dict[tuple[str, str, int], Any] = {}  # patched functions live for ever: one for each place and class
+_known: dict[tuple[str, str, int], Any] = {}  # patched functions are never freed, one for each place and class
 
 
 def _owner(place: str) -> Any:
@@ -115,7 +115,7 @@ def _owner(place: str) -> Any:
 def _original(owner: Any, name: str) -> Any:
     """Returns the unbound function of this name in `owner`, None if torch has none there."""
     if isinstance(owner, type):
-        for cls in owner.__mro__[:-1]:  # without object
+        for cls in owner.__mro__[:-1]:  # all but `object`
             if name in vars(cls):
                 return vars(cls)[name]
         return None

@@ -35,7 +35,7 @@ class Registration:
 
 
 _registered: list[Registration] = []
-_edited: dict[tuple[int, str], Registration] = {}  # the changes in amp.lists, as of the last look
+_edited: dict[tuple[int, str], Registration] = {}  # the changes in amp.lists at the last read
 
 
 def _decorate(function: Any, op_class: int) -> Any:
@@ -44,7 +44,7 @@ def _decorate(function: Any, op_class: int) -> Any:
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(_decorate(function.__func__, op_class))
     if isinstance(function, (_core.PatchedFunction, _core.PatchedMethod)):
-        function = function.__wrapped__  # the last word counts
+        function = function.__wrapped__  # the last decorator counts
     binds = inspect.isfunction(function) or inspect.ismethoddescriptor(function)
     return _core.patched(function, place, getattr(function, "__name__", name), op_class, 0, binds)
 
@@ -134,7 +134,7 @@ def stand_in(raw: Any, make: Callable[[Any], Any]) -> tuple[Any, Any]:
     if isinstance(raw, types.ClassMethodDescriptorType):  # in C: torch's Function.apply
         made = make(raw)
         return made, classmethod(made)
-    if not callable(raw):  # functools.partialmethod and its kin
+    if not callable(raw):  # functools.partialmethod and similar
 
         def bound(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             return raw.__get__(self, type(self))(*args, **kwargs)

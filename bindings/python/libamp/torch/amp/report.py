@@ -25,7 +25,7 @@ PRICES = {
     "normalize": (-1, -2),
 }
 _FP32 = 2
-_CLASSES = ("by list", "lower", "fp32", "promote", "promote-sequence", "banned", "leave")  # the library's words
+_CLASSES = ("by list", "lower", "fp32", "promote", "promote-sequence", "banned", "leave")  # the library's names
 # Functions that share the autocast rule of an op with another name.
 _RULES = {"__pow__": "pow", "__rpow__": "pow", "linalg_norm": "linalg_vector_norm"}
 # torch's other names for ops of TORCH_PROMOTES: Apex's lists do not have them.

@@ -85,7 +85,7 @@ class LossScaler:
         self._min_loss_scale, self._max_loss_scale = settings.get("min_scale"), settings.get("max_scale", 2.0**24)
         self._first = self.loss_scale()
         self._told = False
-        self._cleared = 0  # skips that clear_overflow_state has seen
+        self._cleared = 0  # number of skips at clear_overflow_state
         self._overflow_buf = torch.zeros(1, dtype=torch.int32)
 
     def loss_scale(self) -> float:
@@ -218,7 +218,7 @@ class LossScaler:
         for stash in stashes:
             stash.undecided = None
         bracket = sharding.begin(session, [stash.index for stash in stashes], self._id)
-        if overflow:  # told the way that the library hears of all others: by a gradient that is not finite
+        if overflow:  # reported to the library as usual, by a nonfinite gradient
             params = [param for stash in stashes for param, _ in stash._pairs() if sharding.local_part(param).numel()]
             for param in sorted(params, key=torch.Tensor.numel)[:1]:
                 param.grad = torch.full_like(param, float("inf"))

@@ -88,7 +88,7 @@ class Budget:
 
         exact = gradients()
         norm = _squares(exact)
-        if not 0 < norm < math.inf:  # of another model's loss, or an overflow: the next one
+        if not 0 < norm < math.inf:  # of another model's loss, or an overflow: measure the next one
             return
         for site, ref in self._sites.items():
             original = ref()

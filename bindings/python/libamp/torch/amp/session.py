@@ -37,7 +37,7 @@ class Session:
         self.optimizers: list[weakref.ref[Any]] = []
         self.models: list[weakref.ref[torch.nn.Module]] = []
         self.masters: dict[int, torch.nn.Parameter] = {}  # id of a parameter that the context keeps -> its master
-        self._params: dict[int, torch.Tensor] = {}  # by the same id
+        self._params: dict[int, torch.Tensor] = {}  # parameters by the same id
         self.shadows: Any = None  # averages.Shadows, where there are masters
         self.split: Any = None  # split.Split, with master_weights="split"
         self.sparse: Any = None  # sparse.Sparse, where a module may make sparse gradients
@@ -47,12 +47,12 @@ class Session:
         self._edited: set[int] = set()  # parameters on GPUs that the script was seen to write through `.data`
         self.forward_seen = self.backward_seen = False
         self.skip_message: dict[int, str] = {}  # by loss_id: message of the next skipped step
-        self.scalers: list[Any] = []  # _amp_state.loss_scalers' views
+        self.scalers: list[Any] = []  # views in _amp_state.loss_scalers
         self.verbosity = 1
-        self.watch: Any = None  # of losses that are not finite, where no step is skipped
+        self.watch: Any = None  # warns of nonfinite losses, where no step is skipped
         self.record = _findings.Record()
-        self.mistakes: Any = None  # of the script's, looked for
-        self.looks = False  # has a forward to be looked at?
+        self.mistakes: Any = None  # checks of the script
+        self.looks = False  # the next forward is to be checked
         self.observer: Any = None  # observing.Watch, if amp.observe was called
         self._uninstall: Callable[[Any, bool], None] | None = None
         # a group of ranks that agree, True: the default one, False: none, None: ranks of sharded tensors
@@ -201,7 +201,7 @@ class Session:
 
     def _end_with_owners(self) -> None:
         self._finalizer = weakref.finalize(self, _end_context, self.context, self.record, self._uninstall)
-        self._finalizer.atexit = False  # but for a trace: _end_traces
+        self._finalizer.atexit = False  # except for a trace, see _end_traces
 
     def abandon(self) -> None:
         """Undoes the work of a failed initialize."""

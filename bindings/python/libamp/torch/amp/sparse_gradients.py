@@ -25,7 +25,7 @@ def _joined(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Te
         return second if first is None else first
     if first.dtype not in _LOW:
         return first + second
-    indices = torch.cat([first._indices(), second._indices()], 1)  # torch's CPU adds none in half
+    indices = torch.cat([first._indices(), second._indices()], 1)  # torch cannot add them in half on CPUs
     return torch.sparse_coo_tensor(indices, torch.cat([first._values(), second._values()]), first.shape)
 
 
@@ -45,9 +45,9 @@ class Sparse:
         listed = [param for module in _modules(models) for param in module._parameters.values()]
         self._may = {id(param) for param in listed if param is not None}
         self._flags: dict[int, torch.Tensor] = {}
-        self._lists: list[list[torch.Tensor]] = []  # of each optimizer
+        self._lists: list[list[torch.Tensor]] = []  # lists of each optimizer
         self.kept: dict[int, torch.Tensor] = {}  # unscaled gradients, while a bracket is open
-        self.scaled: dict[int, torch.Tensor] = {}  # the same of those that a bracket has left scaled
+        self.scaled: dict[int, torch.Tensor] = {}  # gradients that a bracket has left scaled
         self.delayed: set[int] = set()  # owners of these gradients
 
     def with_flags(self, params: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -90,7 +90,7 @@ class Sparse:
     @torch.no_grad()
     def unscale(self, param: torch.Tensor, grad: torch.Tensor, scale: Any, dtype: torch.dtype) -> torch.Tensor:
         """Returns the gradient without the scale, in a type. Its flag becomes nonfinite if the gradient is."""
-        if grad.dtype in _LOW:  # sums of 16 bits would overflow: in FP32 they are made
+        if grad.dtype in _LOW:  # computed in FP32, because 16-bit sums would overflow
             grad = grad.float().coalesce().to(dtype)
         values = grad._values()
         values.mul_(1.0 / scale if isinstance(scale, float) else scale.double().reciprocal().to(values.dtype))

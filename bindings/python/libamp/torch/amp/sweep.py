@@ -39,10 +39,10 @@ class Sweep:
         self.swap = swap
         self.bound = {(id(old.__self__), old): new for old, new in bound}
         self.seen: set[int] = set()
-        # A program keeps half a million values, and few of them are of a type that can be meant.
+        # A program has half a million values, and few are of a type that can match.
         kinds = [type(old) for old, _new in swap.values()]
         self.kinds = frozenset([*kinds, *(type(old) for _id, old in self.bound)])
-        self.kinds_within = self.kinds | {functools.partial}  # of values in dicts and lists
+        self.kinds_within = self.kinds | {functools.partial}  # types of values in dicts and lists
         self.plain = {str, int, float, bool, type(None), tuple, types.ModuleType}  # no classes, nothing inside (grows)
 
     def new(self, value: Any) -> Any:

@@ -37,7 +37,7 @@ class FP16_Optimizer:
         self.fp32_from_fp32_groups: list[list[torch.Tensor]] = []
         for group in self.optimizer.param_groups:
             self._take(group)
-        # State that was there in 16 bits becomes FP32 as its parameters did.
+        # Existing 16-bit state becomes FP32, as its parameters do.
         self.optimizer.load_state_dict(self.optimizer.state_dict())
         self.loss_scaler = (
             DynamicLossScaler(**(dynamic_loss_args or {})) if dynamic_loss_scale else LossScaler(static_loss_scale)

@@ -167,11 +167,11 @@ class FusedOptimizer(torch.optim.Optimizer):
     whether to skip (amp with a dynamic loss scale).
     """
 
-    _kernels: tuple[str, ...] = ()  # amp_C's, which classes derived from Apex's call by these names
-    _moments: tuple[str, ...] = ()  # of one element for each of the parameter's
-    _arguments: tuple[str, ...] = ("betas", "eps", "weight_decay", "bias_correction")  # the kernel's, in the groups
-    _counts = True  # steps, in its groups
-    _attributes: tuple[str, ...] = ("set_grad_none",)  # that a pickle keeps
+    _kernels: tuple[str, ...] = ()  # functions of amp_C that classes derived from Apex's call by these names
+    _moments: tuple[str, ...] = ()  # names of moments with the shape of the parameter
+    _arguments: tuple[str, ...] = ("betas", "eps", "weight_decay", "bias_correction")  # kernel arguments in the groups
+    _counts = True  # steps are counted in the groups
+    _attributes: tuple[str, ...] = ("set_grad_none",)  # attributes in a pickle
 
     def __init__(self, params: Any, defaults: dict[str, Any], set_grad_none: bool) -> None:
         self.set_grad_none = set_grad_none

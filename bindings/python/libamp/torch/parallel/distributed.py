@@ -93,7 +93,7 @@ class _Bucket:
         if factor != 1.0:
             flat *= factor
         flat = flat.to(self.params[0].dtype)
-        used = flags.tolist() if self.missing else []  # the only look from the host
+        used = flags.tolist() if self.missing else []  # the only read by the host
         for position, (param, result) in enumerate(zip(self.params, unflatten(flat, self.params), strict=True)):
             if position in self.missing and not used[position]:
                 continue

@@ -195,7 +195,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         one_type = len(kinds) == 1
         vectors = [self.running_mean, self.running_var, self.weight, self.bias]
         x = input.movedim(channel, 1)
-        if not one_type:  # not every release mixes types on every device
+        if not one_type:  # some releases do not mix types on every device
             x = _wide(x)
             vectors = [None if vector is None else vector.to(x.dtype) for vector in vectors]
         mean, variance, weight, bias = vectors

@@ -34,7 +34,7 @@ def focal_loss(
     target = cls_targets_at_level.unsqueeze(-1)
     match = (target == torch.arange(num_real_classes, device=target.device)).to(logits.dtype)
     wanted = match * (1.0 - label_smoothing) + label_smoothing / 2
-    missed = F.logsigmoid(logits * (1 - 2 * match))  # the logarithm of how far off the prediction is
+    missed = F.logsigmoid(logits * (1 - 2 * match))  # the logarithm of the error of the prediction
     weight = (1.0 - alpha + (2.0 * alpha - 1.0) * match) * torch.exp(gamma * missed)
     losses = weight * F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")
     return losses.masked_fill(target == -2, 0).sum() / num_positive_sum.reshape(())

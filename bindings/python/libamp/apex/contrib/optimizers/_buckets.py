@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-_ALIGNMENT = 64  # elements that the length of a shard is a multiple of
+_ALIGNMENT = 64  # the length of a shard is a multiple of this, in elements
 
 # ---- memory ----
 
@@ -107,7 +107,7 @@ class Gathering:
 class Kind(NamedTuple):
     """Properties that the parameters of a bucket share."""
 
-    params: torch.dtype  # their own type
+    params: torch.dtype  # the parameters' own type
     state: torch.dtype
     grads_sent: torch.dtype
     params_sent: torch.dtype
@@ -130,9 +130,9 @@ class Bucket:
 
     def __init__(self, kind: Kind, masters: str | None) -> None:
         self.kind, self.masters_kept = kind, masters
-        self.params: dict[torch.Tensor, tuple[int, int]] = {}  # the optimizer's group, and the first element
+        self.params: dict[torch.Tensor, tuple[int, int]] = {}  # index of the optimizer's group, and the first element
         self.filled = 0
-        self.closed = False  # to parameters that come later
+        self.closed = False  # closed to later parameters
         self.state: dict[str, torch.Tensor] = {}
         self.flat: torch.Tensor | None = None  # this rank's gradients
         self.waiting: set[torch.Tensor] = set()  # for a gradient in this backward

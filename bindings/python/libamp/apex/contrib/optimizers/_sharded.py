@@ -198,8 +198,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _reset(self) -> None:
         for bucket in self._buckets:
             bucket.forget()
-        self._in_backward, self._sent = False, 0  # how many buckets this backward has sent
-        self._grad_scale: Any = 1.0  # times the shard's gradients: their value
+        self._in_backward, self._sent = False, 0  # number of buckets sent in this backward
+        self._grad_scale: Any = 1.0  # factor of the shard's gradients
         self._known_norm: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def zero_grad(self, set_to_none: bool = False) -> None:

@@ -180,7 +180,7 @@ class DistributedFusedLAMB(ShardedOptimizer):
 def _grid(size: int) -> tuple[Any, Any]:
     """Returns the groups of neighbours, which share the shards, and the groups with the same shard."""
     if not dist.is_available() or not dist.is_initialized():
-        return None, None  # an error that comes
+        return None, None  # an error follows
     world, rank = dist.get_world_size(), dist.get_rank()
     size = size if size > 0 else min(torch.cuda.device_count() or world, world)
     if world % size:
