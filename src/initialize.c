@@ -331,7 +331,8 @@ static amp_status wire_ops(amp_context *context) {
         for (size_t j = 0; j < model->n_ops && status == AMP_OK; j++) {
             struct amp__op *op = &model->ops[j];
             const bool watches = watches_all(context) || (no_norm && amp__op_is_norm(op));
-            if (amp__op_needs_wrapper(op) || reads_weights(context, op)) status = wire_op(context, &by_slot, i, op);
+            const bool reads = reads_weights(context, op); /* also tells the op how to read them */
+            if (reads || amp__op_needs_wrapper(op)) status = wire_op(context, &by_slot, i, op);
             else if (watches && op->slot) op->only_watched = wire_op(context, &by_slot, i, op) == AMP_OK;
         }
         if (model->has_forward && status == AMP_OK)

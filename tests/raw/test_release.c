@@ -131,6 +131,22 @@ static amp_config config_of(int i) {
     return CONFIG(levels[i], .cast_model_type = AMP_BFLOAT16, .keep_batchnorm_fp32 = AMP_ON);
 }
 
+static void square(float *y, const float *w, int n) {
+    for (int i = 0; i < n; i++) y[i] = w[i] * w[i];
+}
+
+/* Of a class that needs a wrapper anyway: it gets a widened temporary as others do. */
+TEST_TIMES(an_op_that_is_lowered_without_an_implementation_reads_copies, 2) {
+    static void (*slot)(float *, const float *, int);
+    float y[LAYER];
+    slot = square;
+    raw_op(&raw, OP("square", "f(float(out a!) y[n], float w[n], int n) -> void", &slot, .op_class = AMP_LOWER));
+    ck_assert_uint_gt(release(config_of(_i)), 0);
+    slot(y, block + FIRST, LAYER);
+    for (int i = 0; i < LAYER; i++) ck_assert_float_eq(y[i], through(before[FIRST + i]) * through(before[FIRST + i]));
+    ck_assert(!is_readable(block + FIRST + LAYER / 2));
+}
+
 TEST_TIMES(copies_are_the_only_ones, 2) {
     const size_t whole = whole_pages(FIRST, GAMMA);
     amp_memory memory = AMP_MEMORY_INIT;
