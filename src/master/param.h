@@ -211,6 +211,11 @@ void amp__param_destroy(struct amp__param *param);
 
 /* ---- split.c: masters that are a bfloat16 parameter and a remainder ---- */
 
+/* The host has the master under its handle, and `master.fp32` is the 16-bit block that it replaced. */
+static inline bool amp__master_is_lent(const struct amp__param *param) {
+    return (param->lent.steps || param->lent.stuck) && !param->emulated && !param->master.held_by_host;
+}
+
 static inline bool amp__is_split(const struct amp__param *param) { return param->master.rest.data != NULL; }
 /* Do parameter and remainder have all of a split master? */
 static inline bool amp__split_is_parted(const struct amp__param *param) {

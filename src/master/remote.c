@@ -37,7 +37,8 @@ bool amp__is_finite(void *data, uint64_t size, amp_dtype dtype) {
 bool amp__param_is_finite(const struct amp__param *param) {
     struct amp__elements now;
     if (param->on_device) return true;
-    if (param->has_master && !amp__is_finite(param->master.fp32.data, param->size, AMP_FLOAT32)) return false;
+    const bool beside = param->has_master && !amp__master_is_lent(param);
+    if (beside && !amp__is_finite(param->master.fp32.data, param->size, AMP_FLOAT32)) return false;
     if (!param->host->view || amp__param_layout(param, param->tensor, param->name, &now) != AMP_OK) return true;
     return now.strides || amp__is_finite(now.data, now.size, now.dtype);
 }

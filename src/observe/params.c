@@ -46,7 +46,7 @@ static void take_handle(struct amp__observer *observer, const struct amp__param 
 static bool is_readable(const struct amp__param *param) { return param->host->view != NULL; }
 /* One that is split is made whole, and stays so until the step. */
 static bool has_readable_master(struct amp__param *param) {
-    if (!param->has_master || param->master.held_by_host) return false;
+    if (!param->has_master || param->master.held_by_host || amp__master_is_lent(param)) return false;
     if (amp__master_join(param) != AMP_OK) return false;
     if (amp__is_split(param) && param->on_device && amp__place_flush(param->place) != AMP_OK) return false;
     return param->master.fp32.data;

@@ -142,3 +142,44 @@ TEST_TIMES(the_step_that_broke_a_weight_is_known, 2) {
     ck_assert_uint_eq(culprit.since, _i ? 5 : 4);
     ck_assert_uint_eq(culprit.since_least, _i ? 5 : 3); /* at O0 nobody looks at bracket 3 */
 }
+
+/* A bracket of one optimizer ends inside a step of another, which has its masters under its handles: FP32 memory of the
+ * masters is then a 16-bit block. */
+TEST(a_bracket_ends_inside_another_optimizers_step) {
+    enum { SIZE = 33 };
+    struct fake host;
+    struct fake_tensor *tensors[2];
+    amp_param params[2];
+    amp_optimizer optimizers[2], *both[] = { &optimizers[0], &optimizers[1] };
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    amp_culprit culprit = AMP_CULPRIT_INIT;
+    amp_context *context;
+    fake_init(&host, 0);
+    for (int i = 0; i < 2; i++) {
+        tensors[i] = fake_new(&host, AMP_FLOAT32, SIZE, 1.0);
+        params[i] = SIZED(amp_param, .tensor = tensors[i], .name = i ? "b" : "a");
+        optimizers[i] = SIZED(amp_optimizer, .host = &host.hooks, .params = (void *const *)&tensors[i], .n_params = 1);
+    }
+    amp_model model = SIZED(amp_model, .host = &host.hooks, .params = params, .n_params = 2), *models = &model;
+    const amp_config config = CONFIG(AMP_O2, .num_losses = 2, .log = AMP_LOG_OFF);
+    ck_ok(amp_initialize_many(&models, 1, both, 2, &config, &context));
+    ck_ok(amp_observe(context, NULL));
+    ck_ok(fake_begin_many(NULL, both, 1, 0, 0, NULL, &scaled));
+    fake_put_grad(tensors[0], fake_new(&host, AMP_FLOAT16, SIZE, 1.0));
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_ok(amp_step_begin(both[0], &info));
+    ck_assert_int_eq(info.action, AMP_STEP);
+
+    scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
+    ck_ok(fake_begin_many(NULL, &both[1], 1, 1, 0, NULL, &scaled));
+    fake_put_grad(tensors[1], fake_new(&host, AMP_FLOAT16, SIZE, INFINITY));
+    ck_ok(amp_scale_loss_end(&scaled));
+    ck_assert_int_eq(scaled.action, AMP_SKIP);
+    ck_ok(amp_step_end(both[0]));
+    ck_ok(amp_get_culprit(context, &culprit));
+    ck_assert_int_ne(culprit.cause, AMP_CAUSE_WEIGHT); /* no weight of either is infinite */
+    ck_ok(amp_shutdown(context));
+    for (int i = 0; i < 2; i++) fake_release(tensors[i]);
+    fake_destroy(&host);
+}
