@@ -271,7 +271,8 @@ static __attribute__((noinline)) amp_status cast_to_target(amp_context *context,
                                                            size_t n, amp_cast_frame *frame) {
     const struct amp__ruling ruling = amp__ruling_to(target, AMP__FLOATING);
     struct amp__bound bound;
-    amp__bind_given(&bound, NULL, false, &(struct amp__given){ .tensors = tensors, .host = host, .n = n });
+    bound.call = NULL, bound.n_tensors = 1, bound.n_buffers = 0, bound.n_given = n; /* no type is needed before */
+    bound.tensors[0] = (struct amp__bound_arg){ .name = "", .handles = tensors, .count = n };
     return cast_all(context, host, NULL, thread, "(decided)", &ruling, &bound, tensors, frame);
 }
 

@@ -180,6 +180,20 @@ TEST_TIMES(a_bracket_after_the_first_allocates_nothing, N_PROMISES) {
     }
 }
 
+TEST(a_cast_to_a_type_asks_for_each_type_once) {
+    static struct crowd crowd;
+    crowd_start(&crowd, 3, AMP_O1, 0, 1);
+    amp_cast_frame frame = AMP_CAST_FRAME_INIT;
+    void *tensors[] = { crowd.tensors[0], crowd.tensors[1], crowd.tensors[2] };
+    const uint64_t before = crowd.host.calls[FAKE_DTYPE];
+    ck_ok(amp_cast_to(crowd.model.amp, AMP_FLOAT16, tensors, 3, &frame));
+    ck_assert_uint_eq(crowd.host.calls[FAKE_DTYPE] - before, 3);
+    ck_ok(amp_cast_done(&frame));
+    ck_ok(amp_tape_done(crowd.model.amp));
+    ck_ok(amp_cache_clear(crowd.model.amp));
+    crowd_end(&crowd);
+}
+
 /* A tensor whose cast the cache has: no cast, no allocation. And a call that made it holds nothing back: without one
  * under way, what is dropped from the cache is released. */
 TEST(a_cast_from_the_cache_allocates_nothing) {
