@@ -6,6 +6,7 @@
  * write. What must be refused is refused and changes nothing; what is well-formed is taken.
  */
 #include "amp_kernels.h"
+#include "amp_serve.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -177,10 +178,12 @@ static bool all_well(const struct tensor *tensors, size_t n, bool with_low, bool
     return true;
 }
 
-/* Such a view is one for libamp_cuda.so, which is not here: what needs no work on it is accepted, all else refused.
- * What is done to it later is the business of tests/cuda. */
-static bool is_on_cuda(const struct tensor *tensor) {
-    return tensor && (tensor->looks[0].view.device.type == 2 || tensor->looks[1].view.device.type == 2);
+/* Such a view is one for libamp_cuda.so or for a served device (amp_serve.h), which are not here: it is accepted if it
+ * needs no work, and else refused. tests/cuda and tests/scaling/test_served.c have what follows. */
+static bool is_on_device(const struct tensor *tensor) {
+    if (!tensor) return false;
+    const int32_t first = tensor->looks[0].view.device.type, second = tensor->looks[1].view.device.type;
+    return first == 2 || second == 2 || first == AMP_DEVICE_SERVED || second == AMP_DEVICE_SERVED;
 }
 
 static void open_world(void) {
@@ -220,7 +223,7 @@ static void open_world(void) {
     for (size_t i = 0; i < PARAMS - 1 && !world.hooks.set_grad; i++) /* gradients that stay where they are */
         well &= !world.tensors[i].grad || all_well(world.tensors[i].grad, 1, true, false);
     bool cuda = false;
-    for (size_t i = 0; i < PARAMS; i++) cuda |= is_on_cuda(&world.tensors[i]) || is_on_cuda(world.tensors[i].grad);
+    for (size_t i = 0; i < PARAMS; i++) cuda |= is_on_device(&world.tensors[i]) || is_on_device(world.tensors[i].grad);
     need((status == AMP_OK) == well || cuda, "initialize and the views' rules disagree");
     world.scaled = (amp_scaled_loss)AMP_SCALED_LOSS_INIT;
     if (!cuda || !world.context) return;
