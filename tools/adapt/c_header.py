@@ -160,10 +160,6 @@ def _refuse_cxx(path, text):
 def _parse(path, text):
     try:
         return c_parser.CParser().parse(PRELUDE + plain_c(text), str(path))
-    except RecursionError as error:
-        raise HeaderError(f"{path} nests structs or parentheses deeper than pycparser can follow. Copy the prototypes "
-                          f"and structs "
-                          "that you need into a header of your own and give that.") from error
     except Exception as error:  # its class has another module in other versions of pycparser
         if type(error).__name__ != "ParseError":
             raise
@@ -192,8 +188,12 @@ def read(path, flags=(), compiler=("cc",)):
         name, _, meaning = line[len("#define "):].partition(" ")
         header.macros[name.partition("(")[0]] = meaning
     reader = _Reader(header)
-    for node in _parse(path, text).ext:
-        reader.declaration(node)
+    try:  # pycparser recurses, or what reads its tree does
+        for node in _parse(path, text).ext:
+            reader.declaration(node)
+    except RecursionError as error:
+        raise HeaderError(f"{path} nests structs or parentheses deeper than can be followed. Copy the prototypes and "
+                          "structs that you need into a header of your own and give that.") from error
     return header
 
 
