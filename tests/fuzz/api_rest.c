@@ -159,8 +159,8 @@ static void check_reports(const struct world *world, amp_context *context) {
     size_t length = 0, n = 0, slot = 0;
     if (!context) return;
     while (world->contexts[slot] != context) slot++;
-    if (checked(amp_get_findings(context, NULL, 0, &n), "amp_get_findings") != AMP_OK ||
-        checked(amp_health(context, text, sizeof text, &length), "amp_health") != AMP_OK ||
+    if (checked(amp_health(context, text, sizeof text, &length), "amp_health") != AMP_OK || /* which may find more */
+        checked(amp_get_findings(context, NULL, 0, &n), "amp_get_findings") != AMP_OK ||
         checked(amp_get_config(context, &is), "amp_get_config") != AMP_OK ||
         checked(amp_config_resolve(&world->configs[slot], &was), "amp_config_resolve") != AMP_OK)
         return; /* an allocation that is to fail */
