@@ -67,6 +67,23 @@ extern "C" {
 #define AMP_GATE_ALWAYS UINT64_C(0)  /* a least size: always 16 bits */
 #define AMP_GATE_NEVER UINT64_MAX    /* a least size: always FP32 */
 
+/* A row of the table: products of one kind, by one code with one kind of instructions, in one 16-bit type. */
+typedef struct amp_gate_row {
+    uint32_t struct_size;
+    amp_dtype dtype;  /* AMP_FLOAT16 or AMP_BFLOAT16 */
+    const char *who;  /* code that multiplies: "onednn" or "built-in" (amp_matmul), "torch" (PyTorch on CPUs), or
+                         "amp_matmul beside torch", which is compared with FP32 by PyTorch */
+    const char *kind; /* "matmul", "conv" or "attention" */
+    const char *unit; /* instructions, as oneDNN or libamp names them ("": conversion to FP32) */
+    uint64_t least;   /* edge from which 16 bits are faster, AMP_GATE_ALWAYS or AMP_GATE_NEVER */
+} amp_gate_row;
+
+#define AMP_GATE_ROW_INIT AMP_SIZED_(amp_gate_row)
+
+/* Copies the table to `rows`, for hosts that multiply by themselves. Strings are static. capacity and count: as in
+ * amp_master_params. */
+AMP_API AMP_MUST_CHECK amp_status amp_get_gate_rows(amp_gate_row *rows, size_t capacity, size_t *count);
+
 /* Sets the least size of an op: calls of size `least` or more run in 16 bits, whatever libamp measures. `op`: "name"
  * for all ops of that name, or "name#index" for one. No effect on ops outside of the gate. May be called on any thread;
  * calls that have begun keep their type. AMP_ERR_NOT_FOUND: no op has that name. */

@@ -78,6 +78,7 @@ static const amp_api table = {
     .weights_release = amp_weights_release,
     .weights_restore = amp_weights_restore,
     .get_config = amp_get_config,
+    .get_gate_rows = amp_get_gate_rows,
 };
 
 #define MEMBER_AT(member, slot) \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* amp_gate_set and amp_gate_measure: sizes set by the host, and sizes measured with amp_matmul. */
+/* The table of the gate; amp_gate_set and amp_gate_measure: sizes set by the host, and measured with amp_matmul. */
 #include "amp_gate.h"
 #include "amp_kernels.h"
 #include "call/gate.h"
@@ -9,6 +9,23 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- the table ---- */
+
+AMP_API amp_status amp_get_gate_rows(amp_gate_row *rows, size_t capacity, size_t *count) {
+    AMP_RETURN_IF(!count || (capacity && !rows), AMP_ERR_INVALID_ARGUMENT, "amp_get_gate_rows: an argument is NULL");
+    if (capacity) AMP_TRY(amp__check_struct(rows->struct_size, sizeof *rows, "amp_gate_row"));
+    const uint32_t stride = capacity ? rows->struct_size : 0;
+    size_t n;
+    const amp_gate_row *table = amp__gate_rows(&n);
+    for (size_t i = 0; i < n && i < capacity; i++) {
+        amp_gate_row *row = (amp_gate_row *)(void *)((char *)rows + i * stride);
+        row->struct_size = stride;
+        AMP_TRY(amp__fill_struct(row, stride, sizeof *row, &table[i], sizeof *row, "amp_gate_row"));
+    }
+    *count = n;
+    return AMP_OK;
+}
 
 /* ---- the host's word ---- */
 

@@ -15,19 +15,21 @@
 
 /* ---- known speeds ---- */
 
-static const struct row {
-    const char *who, *unit;
-    amp_dtype type;
-    uint64_t least;
-} table[] = {
-#define AMP__GATE_ROW(who, unit, type, least) { who, unit, type, least },
+static const amp_gate_row table[] = {
+#define AMP__GATE_ROW(who, kind, unit, type, least) { sizeof(amp_gate_row), type, who, kind, unit, least },
 #include "call/gate_table.inc"
 #undef AMP__GATE_ROW
 };
 
-static const struct row *find_row(const char *who, const char *unit, amp_dtype type) {
+const amp_gate_row *amp__gate_rows(size_t *n) {
+    *n = AMP_COUNT(table);
+    return table;
+}
+
+/* Products by amp_matmul. */
+static const amp_gate_row *find_row(const char *who, const char *unit, amp_dtype type) {
     for (size_t i = 0; unit && i < AMP_COUNT(table); i++)
-        if (table[i].type == type && !strcmp(table[i].who, who) && !strcmp(table[i].unit, unit)) return &table[i];
+        if (table[i].dtype == type && !strcmp(table[i].who, who) && !strcmp(table[i].unit, unit)) return &table[i];
     return NULL;
 }
 
@@ -65,7 +67,7 @@ void amp__gate_init(struct amp__op *op) {
     amp__gate_set_least(op, gate == AMP_ON ? AMP_GATE_NEVER : AMP_GATE_ALWAYS, AMP__GATE_UNKNOWN);
     if (!(op->flags & AMP_OP_MATMUL)) return;
     amp__matmul_unit(low, &op->gate.who, &op->gate.unit);
-    const struct row *row = find_row(op->gate.who, op->gate.unit, low);
+    const amp_gate_row *row = find_row(op->gate.who, op->gate.unit, low);
     if (row) amp__gate_set_least(op, row->least, AMP__GATE_TABLE);
 }
 
@@ -80,7 +82,7 @@ amp_switch amp__gate_pays(const amp_context *context, amp_dtype low) {
                 return op->gate.least == AMP_GATE_NEVER ? AMP_OFF : AMP_ON;
         }
     amp__matmul_unit(low, &who, &unit);
-    const struct row *row = find_row(who, unit, low);
+    const amp_gate_row *row = find_row(who, unit, low);
     return !row ? AMP_DEFAULT : row->least == AMP_GATE_NEVER ? AMP_OFF : AMP_ON;
 }
 

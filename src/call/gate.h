@@ -6,12 +6,15 @@
 #ifndef AMP_CALL_GATE_H
 #define AMP_CALL_GATE_H
 
+#include "amp_gate.h"
 #include "context/bound.h"
 #include "context/op.h"
 
 /* The source of the number of an op. A later source replaces an earlier one, not vice versa. */
 enum amp__gate_source { AMP__GATE_UNKNOWN, AMP__GATE_TABLE, AMP__GATE_MEASURED, AMP__GATE_SET };
 
+/* The table of known speeds. */
+const amp_gate_row *amp__gate_rows(size_t *n);
 /* Initializes the gate of an op, and its known speed, after its class and raw mode. May load a backend. */
 void amp__gate_init(struct amp__op *op);
 /* A new number, unless a better source has given one. */

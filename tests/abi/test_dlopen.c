@@ -104,7 +104,8 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(state_load_parts, "amp_state_load_parts")                                                                        \
     X(weights_release, "amp_weights_release")                                                                          \
     X(weights_restore, "amp_weights_restore")                                                                          \
-    X(get_config, "amp_get_config")
+    X(get_config, "amp_get_config")                                                                                    \
+    X(get_gate_rows, "amp_get_gate_rows")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

@@ -202,6 +202,7 @@ TEST(null_arguments_are_refused) {
         amp_class_target(NULL, "add", AMP_LOWER, AMP_DTYPE_DEFAULT, NULL, 0, &target),
         amp_get_list_ops(AMP_LISTS_APEX, NULL, 0, NULL), amp_get_list_ops(AMP_LISTS_APEX, NULL, 1, &count),
         amp_get_list_ops(-1, NULL, 0, &count),
+        amp_get_gate_rows(NULL, 0, NULL), amp_get_gate_rows(NULL, 1, &count),
         amp_cast_to(NULL, AMP_FLOAT16, NULL, 0, &frame), amp_verify_step(NULL, NULL, NULL),
         amp_verify_step(rig.context, NULL, NULL),
     };
@@ -230,6 +231,7 @@ TEST(structures_without_a_size_are_refused) {
     amp_scaled_loss scaled = { .struct_size = 0 };
     amp_finding finding = { .struct_size = 4 };
     amp_list_op listed = { .struct_size = 0 };
+    amp_gate_row row = { .struct_size = 0 };
     amp_op op = { .struct_size = 0 };
     amp_model model = { .struct_size = 0 }, of_ops = AMP_MODEL_INIT;
     of_ops.ops = &op, of_ops.n_ops = 1;
@@ -237,6 +239,7 @@ TEST(structures_without_a_size_are_refused) {
     const amp_status statuses[] = { amp_get_op_stats(rig.context, &stats, 1, &count),
                                     amp_get_findings(rig.context, &finding, 1, &count),
                                     amp_get_list_ops(AMP_LISTS_APEX, &listed, 1, &count),
+                                    amp_get_gate_rows(&row, 1, &count),
                                     amp_register(&model, "add", AMP_FP32), amp_register(&of_ops, "add", AMP_FP32),
                                     amp_cast_done(&frame),
                                     amp_master_params(&rig.net.optimizer, &master, 1, &count),

@@ -107,6 +107,33 @@ TEST(the_switch_is_checked) {
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "gate", amp_initialize_many(NULL, 0, NULL, 0, &config, &context));
 }
 
+/* ---- the table ---- */
+
+TEST(the_table_is_copied) {
+    size_t n, count;
+    ck_ok(amp_get_gate_rows(NULL, 0, &n));
+    amp_gate_row rows[64] = { AMP_GATE_ROW_INIT };
+    ck_assert_uint_gt(n, 1);
+    ck_assert_uint_le(n, 64);
+    ck_ok(amp_get_gate_rows(rows, n, &count));
+    ck_assert_uint_eq(count, n);
+    for (size_t i = 0; i < n; i++) { /* one row for a question, in words that hosts know */
+        const char *kind = rows[i].kind;
+        ck_assert(rows[i].dtype == AMP_FLOAT16 || rows[i].dtype == AMP_BFLOAT16);
+        ck_assert(!strcmp(kind, "matmul") || !strcmp(kind, "conv") || !strcmp(kind, "attention"));
+        for (size_t j = 0; j < i; j++)
+            ck_assert(rows[i].dtype != rows[j].dtype || strcmp(rows[i].who, rows[j].who) != 0 ||
+                      strcmp(kind, rows[j].kind) != 0 || strcmp(rows[i].unit, rows[j].unit) != 0);
+    }
+    amp_gate_row few[2] = { AMP_GATE_ROW_INIT };
+    ck_ok(amp_get_gate_rows(few, 1, &count));
+    ck_assert_uint_eq(count, n);
+    ck_assert_str_eq(few[0].who, rows[0].who);
+    ck_assert_ptr_null(few[1].who);
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_get_gate_rows(rows, n, NULL));
+    ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_get_gate_rows(NULL, 1, &count));
+}
+
 /* ---- sizes ---- */
 
 #define F AMP_FLOAT32

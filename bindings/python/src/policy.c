@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* _core.Policy: a level's rulings on ops, for frameworks with tensors that the extension does not know. It has no model
- * and no optimizer. Types are named by strings. */
+ * and no optimizer. Types are named by strings. And the gate's table. */
 #include "context.h"
+
+#include "amp_gate.h"
+
+#include <stdlib.h>
 
 enum { MOST_TYPES = 8 };
 
@@ -61,7 +65,32 @@ static PyObject *policy_target(PyObject *self, PyObject *args) {
     return status == AMP_OK ? amp_py_type_name(target) : raise_refusal(status);
 }
 
+/* ---- the gate's table ---- */
+
+static PyObject *gate_rows(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    size_t n = 0, count = 0;
+    amp_status status = amp_get_gate_rows(NULL, 0, &n);
+    amp_gate_row *rows = status == AMP_OK ? calloc(n, sizeof *rows) : NULL;
+    if (!rows) return status == AMP_OK ? PyErr_NoMemory() : amp_py_raise(status);
+    rows[0].struct_size = sizeof *rows;
+    status = amp_get_gate_rows(rows, n, &count);
+    PyObject *made = status == AMP_OK ? PyList_New((Py_ssize_t)n) : amp_py_raise(status);
+    for (size_t i = 0; made && i < n; i++) {
+        PyObject *row = Py_BuildValue("(sssNK)", rows[i].who, rows[i].kind, rows[i].unit,
+                                      amp_py_type_name(rows[i].dtype), (unsigned long long)rows[i].least);
+        if (row && PyList_SetItem(made, (Py_ssize_t)i, row) == 0) continue;
+        Py_CLEAR(made);
+    }
+    free(rows);
+    return made;
+}
+
 int amp_py_add_policy(PyObject *module) {
+    static PyMethodDef functions[] = {
+        { "gate_rows", gate_rows, METH_NOARGS, "gate_rows(): the gate's table: (who, kind, unit, type, least edge)." },
+        { NULL, NULL, 0, NULL },
+    };
     static PyMethodDef methods[] = {
         { "target", policy_target, METH_VARARGS,
           "target(op, types, op_class=0): the type for arguments of these types, None for no cast." },
@@ -76,7 +105,8 @@ int amp_py_add_policy(PyObject *module) {
     };
     static PyType_Spec spec = { "libamp._core.Policy", sizeof(amp_py_Policy), 0, Py_TPFLAGS_DEFAULT, slots };
     PyObject *type = PyType_FromSpec(&spec);
-    const int bad = type == NULL || PyModule_AddObjectRef(module, "Policy", type) < 0;
+    const int bad = type == NULL || PyModule_AddObjectRef(module, "Policy", type) < 0 ||
+        PyModule_AddFunctions(module, functions) < 0;
     Py_XDECREF(type);
     return bad ? -1 : 0;
 }
