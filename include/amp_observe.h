@@ -68,7 +68,7 @@ typedef struct amp_observation {
     uint32_t index;    /* index of the op among those of its name */
     amp_dtype dtype;   /* type of the elements in the last observation */
     const char *name;  /* the argument or field ("return": the return value), or the parameter */
-    uint64_t iterations; /* number of iterations with this observation */
+    uint64_t iterations; /* number of iterations with elements of it */
     uint64_t lost_fp16, lost_bf16; /* total number of nonzero updates too small to change a weight of this type */
     const amp_statistics *last;  /* statistics of the last observed iteration */
     const amp_statistics *total; /* statistics of all observed iterations */

@@ -49,7 +49,7 @@ static void add(amp_statistics *to, const amp_statistics *s) {
 void ledger_note(struct ledger *ledger, uint32_t what, const char *op, const char *name, amp_dtype type,
                  const void *data, size_t n) {
     static amp_statistics counted;
-    if (!wanted(ledger, what, op ? op : name)) return;
+    if (!n || !wanted(ledger, what, op ? op : name)) return;
     struct entry *entry = find(ledger, what, op ? op : "", name);
     if (entry->iteration != ledger->iteration) {
         entry->last = (amp_statistics)AMP_STATISTICS_INIT;

@@ -6,6 +6,7 @@ New inputs stay in FOLDER/new, where the next run goes on; what fails is FOLDER/
 is AMP_FUZZ_SEED's, by default that of the commit: a commit tries what the last one did not, and about the first 4,000
 inputs are the same each time. 0 is another run each time, for long ones."""
 
+import base64
 import os
 import pathlib
 import re
@@ -27,13 +28,13 @@ def fixed_addresses():
 
 
 def again(fuzzer, command, output):
-    """The command that repeats a failure: on the input alone, if there is one, and on any machine that built the
-    fuzzer."""
+    """The command that repeats a failure on any machine that built the fuzzer: the input is in it, because a log of CI
+    is all that is left of a run there. Without an input it is the whole run's."""
     written = re.search(r"Test unit written to (.+)", output)
-    base64 = re.search(r"^Base64: (\S+)$", output, re.MULTILINE)
-    if base64:  # libFuzzer prints those of up to 256 bytes
-        return f"echo {base64.group(1)} | base64 -d >input; {shlex.quote(fuzzer)} input"
-    return shlex.join([fuzzer, written.group(1)] if written else command)
+    if not written:
+        return shlex.join(command)
+    data = base64.b64encode(pathlib.Path(written.group(1)).read_bytes()).decode()
+    return f"echo {data} | base64 -d >input; {shlex.quote(fuzzer)} input"
 
 
 def main():
@@ -61,7 +62,10 @@ def main():
     print(f"1..1\n{'ok' if ok else 'not ok'} 1 - {done.group(1) if done else 0} inputs in {seconds} s from seed "
           f"{seed}, {edges[-1] if edges else 0} edges")
     if not ok:
-        print("\n".join("# " + line for line in run.stdout.splitlines()[-60:]))
+        lines = run.stdout.splitlines()
+        said = next((i for i, line in enumerate(lines) if re.match(r"==\d+== ?ERROR", line)), len(lines))
+        lines = lines[-60:] + lines[max(said - 2, 0):said + 1]  # the reason at the end, where a long log is cut least
+        print("\n".join("# " + line[:500] for line in lines))
         print(f"# again: {again(fuzzer, command, run.stdout)}")
         print(f"# all of it: AMP_FUZZ_SEED={seed} AMP_FUZZ_SECONDS={seconds} {shlex.join([sys.executable, *sys.argv])}")
     return 0 if ok else 1
