@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -318,13 +319,16 @@ class Shadows:
         shapes: dict[Any, list[tuple[int, torch.Tensor]]] = {}
         for key, param in params:
             shapes.setdefault((param.shape, param.dtype, param.device), []).append((key, param))
-        listed = gc.get_objects()
+        kinds = frozenset((torch.Tensor, nn.Parameter, model_states.Wide))
+        objects = gc.get_objects()  # half a million, and few are of these types
+        listed = list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
+        del objects
         own = {param.data_ptr() for each in live() for param in _params_of(each).values()}
         for wide in (each for each in listed if type(each) is model_states.Wide):
             own |= {wide.tensor.data_ptr(), wide._agreed.data_ptr()}
         found: dict[int, list[torch.Tensor]] = {}
         for each in listed:
-            if type(each) in (torch.Tensor, nn.Parameter) and each.dtype in _LOW and _has_numbers(each):
+            if type(each) is not model_states.Wide and each.dtype in _LOW and _has_numbers(each):
                 for key, param in shapes.get((each.shape, each.dtype, each.device), ()):
                     if each.data_ptr() not in own and _is_near(each, param):
                         found.setdefault(key, []).append(each)

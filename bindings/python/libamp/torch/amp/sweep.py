@@ -8,6 +8,7 @@ cast lists name.
 """
 from __future__ import annotations
 
+import builtins
 import functools
 import os
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 _LEFT_ALONE = ("torch", "libamp", "numpy", "builtins", "sys")
 _STRANGERS = ("sympy", "mpmath")  # imported by torch, without functions of it, and half of a script's modules
 _PYTHON = os.path.join(os.path.dirname(os.__file__), "")
+_BUILTINS = vars(builtins)
 _MISSING = object()
 _BOUND = (types.MethodType, types.BuiltinMethodType)
 
@@ -60,8 +62,8 @@ class Sweep:
         for name, module in list(sys.modules.items()):
             if not isinstance(module, types.ModuleType):
                 continue
-            names = {name, str(vars(module).get("__name__", name))}  # apex.amp is a second name of libamp.torch.amp
-            roots = {each.split(".", 1)[0] for each in names}
+            own = str(vars(module).get("__name__", name))  # apex.amp is a second name of libamp.torch.amp
+            roots = {name.partition(".")[0], own.partition(".")[0]}
             if all(_is_stranger(root, module) for root in roots):
                 continue
             left_alone = not roots.isdisjoint(_LEFT_ALONE)
@@ -70,17 +72,20 @@ class Sweep:
 
     def namespace(self, names: dict[str, Any], owner: str | None = None) -> None:
         """Sweeps the dict of a module or instance. `owner`: the module whose classes are searched."""
-        kinds, plain = self.kinds, self.plain
+        kinds, plain, swap = self.kinds, self.plain, self.swap
         for key, value in list(names.items()):
             kind = type(value)
-            if kind in kinds:
+            if kind in kinds and (id(value) in swap or kind in _BOUND):
                 new = self.new(value)
                 if new is not _MISSING:
                     names[key] = new
                     continue
             if kind in plain:
                 continue
-            if kind in _LOOKED_INTO:
+            if kind is types.FunctionType:
+                if value.__defaults__ or value.__closure__ or value.__kwdefaults__:
+                    self.function(value)
+            elif kind in _LOOKED_INTO:
                 _LOOKED_INTO[kind](self, value)
             elif owner is not None and self.is_class(kind) and value.__module__ == owner:
                 self.cls(value)
@@ -97,7 +102,7 @@ class Sweep:
         if id(cls) in self.seen:
             return
         self.seen.add(id(cls))
-        kinds, plain = self.kinds, self.plain
+        kinds, plain, swap = self.kinds, self.plain, self.swap
         for key, value in list(vars(cls).items()):
             kind = type(value)
             if kind in plain:
@@ -105,11 +110,12 @@ class Sweep:
             method = kind is staticmethod or kind is classmethod
             wrapped = value.__func__ if method else value
             inner = type(wrapped) if method else kind
-            new = self.new(wrapped) if inner in kinds else _MISSING
+            new = self.new(wrapped) if inner in kinds and (id(wrapped) in swap or inner in _BOUND) else _MISSING
             if new is not _MISSING:
                 setattr(cls, key, kind(new) if method else new)
             elif inner is types.FunctionType:
-                self.function(wrapped)
+                if wrapped.__defaults__ or wrapped.__closure__ or wrapped.__kwdefaults__:
+                    self.function(wrapped)
             elif kind is dict or kind is list:
                 _LOOKED_INTO[kind](self, value)
             elif not method and self.is_class(kind) and value.__module__ == cls.__module__:
@@ -149,6 +155,10 @@ class Sweep:
             partial.__setstate__(state)  # type: ignore[attr-defined]
 
     def mapping(self, mapping: dict[Any, Any]) -> None:
+        if mapping is _BUILTINS:  # a name in every module
+            if id(mapping) in self.seen:
+                return
+            self.seen.add(id(mapping))
         if self.kinds_within.isdisjoint(map(type, mapping.copy().values())):
             return
         for key, value in list(mapping.items()):
