@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests share. They test the libamp that is installed, wherever they lie."""
 import contextlib
+import gc
 import sys
 
 import extras
@@ -26,6 +27,18 @@ def pytest_collection_modifyitems(items):
         item.add_marker(extras.of_test(item.path))
     places = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _earlier_objects():
+    """Searches for tensors and collections are to look at this file's objects: what was imported, and what other files
+    have left, is a quarter of a million more."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # extension modules look for leaks at exit
 
 
 @pytest.fixture(autouse=True)
