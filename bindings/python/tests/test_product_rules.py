@@ -17,6 +17,8 @@ from libamp.torch.amp.product_rules import FP32, LIBAMP, TORCH  # noqa: E402
 
 BF16, FP16 = torch.bfloat16, torch.float16
 NEVER = 2**64 - 1
+CACHED = rules.least_edge, rules._libamp_edge, rules.route
+OPS = {"matmul": "linear", "conv": "conv2d", "attention": "scaled_dot_product_attention"}
 MASKS = [
     {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
     {"DNNL_MAX_CPU_ISA": "avx512_core_bf16"},
@@ -28,9 +30,10 @@ if platform.machine() != "x86_64":
 ASK = """
 import json, torch
 from libamp.torch.amp import product_rules as rules
-sizes = {"matmul": (1024, 1024, 1024), "conv": (2048, 64, 576), "attention": (512, 512, 64)}
-print(json.dumps([[str(dtype), rules.unit(dtype), {kind: rules.route(kind, dtype, shape).name
-                  for kind, shape in sizes.items()}] for dtype in (torch.bfloat16, torch.float16)]))
+shapes = {"linear": ((1024, 1024), (1024, 1024)), "conv2d": ((8, 64, 16, 16), (64, 64, 3, 3)),
+          "scaled_dot_product_attention": ((2, 4, 512, 64),) * 3}
+print(json.dumps([[str(dtype), rules.unit(dtype), {op: rules.route(op, dtype, shape).name
+                  for op, shape in shapes.items()}] for dtype in (torch.bfloat16, torch.float16)]))
 """
 
 
@@ -39,14 +42,20 @@ def units(monkeypatch):
     """Returns a function that gives the CPU units, in oneDNN's words, and libamp one of its own."""
 
     def give(libamp="", **named):
-        for cached in (rules.least_edge, rules._libamp_edge):
+        for cached in CACHED:
             cached.cache_clear()
         monkeypatch.setattr(rules, "unit", lambda dtype: named[str(dtype).removeprefix("torch.")])
         monkeypatch.setattr(rules, "_libamp_unit", lambda: libamp)
 
     yield give
-    for cached in (rules.least_edge, rules._libamp_edge):
+    for cached in CACHED:
         cached.cache_clear()
+
+
+def _square(kind, dtype, edge):
+    """Returns the route of a square product."""
+    shape = (edge, edge, 1, 1) if kind == "conv" else (edge, edge)
+    return rules.route(OPS[kind], dtype, (shape, shape, shape))
 
 
 def _row(who, kind, unit, dtype):
@@ -62,9 +71,10 @@ def test_the_rows_are_c_s(units):
         assert rules.least_edge(kind, FP16) == _row("torch", kind, "avx512_core_fp16", FP16) is not None
     least = rules.least_edge("matmul", BF16)
     assert 0 < least < 1024
-    assert rules.route("matmul", BF16, (least, least, least)) is TORCH
-    assert rules.route("matmul", BF16, (least - 1, least - 1, least - 1)) is FP32
-    assert rules.route("matmul", BF16, (0, 8, 8)) is FP32  # an empty one
+    assert _square("matmul", BF16, least) is TORCH
+    assert _square("matmul", BF16, least - 1) is FP32
+    assert rules.route("linear", BF16, ((0, 8), (8, 8))) is FP32  # an empty one
+    assert rules.slow_types() == (FP16, BF16)
 
 
 def test_without_units_nothing_is_lowered(units):
@@ -72,7 +82,7 @@ def test_without_units_nothing_is_lowered(units):
     for kind in ("matmul", "conv", "attention"):
         for dtype in (BF16, FP16):
             assert rules.least_edge(kind, dtype) == NEVER
-            assert {rules.route(kind, dtype, (edge, edge, edge)) for edge in (1, 64, 4096)} == {FP32}
+            assert {_square(kind, dtype, edge) for edge in (1, 64, 4096)} == {FP32}
 
 
 def test_onednn_s_rows_stand_in(units):
@@ -80,16 +90,17 @@ def test_onednn_s_rows_stand_in(units):
     assert _row("torch", "matmul", "avx512_core_bf16", BF16) is None
     assert rules.least_edge("matmul", BF16) == _row("onednn", "matmul", "avx512_core_bf16", BF16) is not None
     assert rules.least_edge("matmul", FP16) is None
-    assert rules.route("matmul", FP16, (4, 4, 4)) is TORCH  # of unknown speed: as the level says
+    assert _square("matmul", FP16, 4) is TORCH  # of unknown speed: as the level says
 
 
 def test_libamp_multiplies_with_as_many_threads(units, monkeypatch):
     units(libamp="avx2", bfloat16="", float16="")
     monkeypatch.setattr(torch, "get_num_threads", lambda: rules.kernels.get_num_threads())
-    assert rules.route("matmul", FP16, (64, 64, 64)) is LIBAMP
-    assert rules.route("conv", FP16, (64, 64, 64)) is FP32
+    assert _square("matmul", FP16, 64) is LIBAMP
+    assert _square("conv", FP16, 64) is FP32
+    rules.route.cache_clear()
     monkeypatch.setattr(torch, "get_num_threads", lambda: rules.kernels.get_num_threads() + 1)
-    assert rules.route("matmul", FP16, (64, 64, 64)) is FP32
+    assert _square("matmul", FP16, 64) is FP32
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=lambda mask: ",".join(mask.values()))
@@ -115,6 +126,28 @@ def test_limits_are_read_as_onednn_does(monkeypatch):
     assert rules._onednn_limit() == "avx512_core_bf16"
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "no such set")  # oneDNN ignores it
     assert rules._onednn_limit() == ""
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "edge"),
+    [
+        ("linear", [(64, 64), (64, 64), (64,)], 64),
+        ("linear", [(32, 64, 144), (16, 144)], 42),  # rows of a batch are rows
+        ("matmul", [(2048, 144), (144, 16)], 42),
+        ("addmm", [(16,), (2048, 144), (144, 16)], 42),
+        ("bmm", [(5, 8, 16), (5, 16, 32)], 13),  # each product of a batch
+        ("bmm", [(5, 16, 16), (5, 16, 32)], 19),  # which is no convolution
+        ("conv2d", [(32, 16, 8, 8), (16, 16, 3, 3), (16,)], 42),
+        ("conv1d", [(32, 16, 20), (24, 16, 3)], 46),
+        ("scaled_dot_product_attention", [(2, 4, 256, 64)] * 3, 128),
+        ("mv", [(4, 4), (4,)], 0),
+        ("linear", [(0, 4), (4, 4)], 0),
+        ("einsum", [], 0),
+    ],
+)
+def test_edges_are_c_s(op, shapes, edge):
+    """Those of tests/levels/test_gate.c, products_have_an_edge."""
+    assert rules._edge(op, shapes) == edge
 
 
 def test_a_cpu_s_best_unit(monkeypatch):
