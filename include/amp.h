@@ -114,11 +114,11 @@ enum {
     /* The tape of the host holds references to the arguments of its ops, so that libamp may release temporaries when
      * the op returns. Without it temporaries live until amp_tape_done, or until every optimizer stepped or skipped. */
     AMP_HOST_TAPE_RETAINS_INPUTS = 1u << 0,
-    /* The host seeds backward itself and reads the scale on the device, from *amp_scaled_loss.scale, instead of calling
-     * amp_seed_factor. Without it libamp waits for the device until it knows the scale. */
+    /* The host seeds backward and reads *amp_scaled_loss.scale on the device. Without it libamp waits for the scale. */
     AMP_HOST_SEEDS_ON_DEVICE = 1u << 1,
     /* `version` misses some writes (PyTorch's `.data`): libamp compares checksums of parameters with masters. */
-    AMP_HOST_VERSION_MISSES_WRITES = 1u << 2
+    AMP_HOST_VERSION_MISSES_WRITES = 1u << 2,
+    AMP_HOST_IS_PYTHON = 1u << 3 /* a Python program: remedies in messages and in the trace name Python's functions */
 };
 
 /*

@@ -20,6 +20,7 @@
 #include "context/log.h"
 #include "context/op.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
 #include "context/report.h"
 #include "context/trace.h"
 #include "observe/observe.h"
@@ -138,7 +139,7 @@ static amp_status choose_raw_modes(amp_context *context, struct amp__model *mode
         op->raw_mode = (uint8_t)amp__raw_mode_of(op);
         if (op->op_class == AMP_LOWER && op->schema && !amp__raw_takes(op) && !amp__op_takes_handles(op))
             amp__find(context, AMP__NOTHING_TO_LOWER, op->name, "op %s is of class lower, and its schema \"%.200s\" "
-                      "has nothing to cast", op->name, op->schema->text);
+                      "has no argument to cast", op->name, op->schema->text);
         if (op->op_class != AMP_LOWER || op->raw_mode != AMP__RAW_NONE || !amp__raw_takes(op)) continue;
         if (op->schema->n_tensors) continue;
         amp__find(context, AMP__FP32_ONLY, op->name, "op %s takes raw FP32 buffers and has no %s implementation, so it "

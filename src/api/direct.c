@@ -10,6 +10,7 @@
 #include "call/tape.h"
 #include "context/context.h"
 #include "context/op.h"
+#include "context/parts.h"
 #include "context/probe.h"
 #include "context/report.h"
 

@@ -3,6 +3,7 @@
 #include "api/verify.h"
 #include "context/findings.h"
 #include "common/thread.h"
+#include "context/parts.h"
 #include "context/report.h"
 
 #include <math.h>
@@ -103,7 +104,7 @@ static void tell_result(const struct amp__verification *v, double bound, double 
         worst = share;
         name = v->subjects[i].param->name;
     }
-    snprintf(line, sizeof line, "amp_verify_step: the loss is %.7g as it is and %.7g through the wiring; of %zu "
+    snprintf(line, sizeof line, "amp_verify_step: the loss is %.7g without the wiring and %.7g through it; of %zu "
              "gradients %s differs most, by %.2g %% (bound: %.2g %%)", v->losses[AMP__PLAIN], v->losses[AMP__WIRED], n,
              name, 100.0 * fmax(worst, 0.0), 100.0 * bound);
     amp__event(v->context, amp__any_host(v->context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
@@ -131,7 +132,7 @@ static void say_how(const struct amp__verification *v, const struct amp__subject
 
 static amp_status find_loss(const struct amp__verification *v) {
     return amp__find_error(v->context, AMP__LOSS_DIFFERS, AMP_ERR_CONFLICT, "loss",
-                           "amp_verify_step: the loss is %.7g as it is, and %.7g through the wiring",
+                           "amp_verify_step: the loss is %.7g without the wiring, and %.7g through it",
                            v->losses[AMP__PLAIN], v->losses[AMP__WIRED]);
 }
 

@@ -234,8 +234,9 @@ static void tell_old_skip(struct amp__optimizer *optimizer) {
     optimizer->decision.told_of_old = true;
     snprintf(line, sizeof line,
              "optimizer %zu: this step is skipped because of an overflow in an earlier bracket that no step followed. "
-             "Nothing is wrong where several brackets make one step; else call amp_step_begin and amp_step_end also "
-             "where the action is AMP_SKIP", amp__optimizer_number(optimizer));
+             "Nothing is wrong if a step has several brackets; otherwise %s", amp__optimizer_number(optimizer),
+             amp__is_python(context) ? "call optimizer.step() after each block of amp.scale_loss"
+                                     : "call amp_step_begin and amp_step_end for the action AMP_SKIP, too");
     amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
 

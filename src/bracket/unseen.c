@@ -64,8 +64,8 @@ static void tell_others(const struct amp__optimizer *optimizer) {
     if (!n || n == optimizer->slots.n_steps) return;
     snprintf(line, sizeof line,
              "optimizer %zu: %zu of its %zu step slots saw no call in the first step: %s; nothing "
-             "is wrong where those layers are frozen, else the host calls a copy of the pointer from before "
-             "amp_initialize",
+             "is wrong if those layers are frozen, otherwise the host calls pointers that it copied before "
+             "initialize",
              amp__optimizer_number(optimizer), n, optimizer->slots.n_steps, names);
     amp__event(context, &optimizer->host, &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
@@ -85,10 +85,11 @@ static void tell(const struct amp__optimizer *optimizer, const char *seen) {
     snprintf(subject, sizeof subject, "optimizer %zu", number);
     const struct amp__op *missed = missed_self(optimizer, 1);
     if (!optimizer->slots.n_steps)
-        amp__find(context, AMP__STEP_MISSING, subject, "optimizer %zu was not seen to step, and yet %s", number, seen);
+        amp__find(context, AMP__STEP_MISSING, subject, "optimizer %zu: libamp saw no step of it, and yet %s", number,
+                  seen);
     else if (missed)
-        amp__find(context, AMP__SELF_UNMET, subject, "optimizer %zu: its slot %s was called, but never for its "
-                  "amp_optimizer.self, and yet %s", number, missed->name, seen);
+        amp__find(context, AMP__SELF_UNMET, subject, "optimizer %zu: its slot %s was called, but never for its own "
+                  "object (self), and yet %s", number, missed->name, seen);
     else if (amp__name_unused(&text, optimizer->slots.steps, optimizer->slots.n_steps, 0))
         amp__find(context, AMP__STEP_UNSEEN, subject, "optimizer %zu: its slot %s saw no call, and yet %s", number,
                   names, seen);
@@ -98,8 +99,8 @@ static void tell_never(const struct amp__optimizer *optimizer) {
     const size_t number = amp__optimizer_number(optimizer);
     char subject[32];
     snprintf(subject, sizeof subject, "optimizer %zu", number);
-    amp__find(optimizer->context, AMP__NEVER_STEPPED, subject, "optimizer %zu: %d brackets were decided, and it has "
-              "not stepped", number, (int)LONG);
+    amp__find(optimizer->context, AMP__NEVER_STEPPED, subject, "optimizer %zu: %d brackets ended, and it has not "
+              "stepped", number, (int)LONG);
 }
 
 /* Returns true for a change that cannot be intended: the update of a step that was to be skipped. */
@@ -162,7 +163,7 @@ amp_status amp__report_changes_inside(struct amp__optimizer *optimizer) {
     if (++unseen->changes_inside < 2 && !amp__wiring_nonfinite_param(context)) return AMP_OK;
     unseen->told = true;
     snprintf(subject, sizeof subject, "optimizer %zu", number);
-    amp__find(context, AMP__UPDATED_INSIDE, subject, "optimizer %zu: its parameters changed between "
-              "amp_scale_loss_begin and amp_scale_loss_end", number);
+    amp__find(context, AMP__UPDATED_INSIDE, subject, "optimizer %zu: its parameters changed inside the "
+              "bracket", number);
     return AMP_OK;
 }

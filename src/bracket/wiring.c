@@ -93,7 +93,7 @@ static amp_status fail_seeds(amp_context *context) {
     amp__text text = { names, sizeof names, 0 };
     uint64_t calls = 0;
     name_seeds(context, &text, &calls);
-    return amp__find_error(context, AMP__SEED_UNSEEN, AMP_ERR_CONFLICT, "", "amp_scale_loss_end: %s %s", names,
+    return amp__find_error(context, AMP__SEED_UNSEEN, AMP_ERR_CONFLICT, "", "end of the bracket: %s %s", names,
                            calls ? "emitted no seed in this bracket" : "saw no call");
 }
 
@@ -111,9 +111,9 @@ amp_status amp__wiring_check_scale(const struct amp__bracket *bracket) {
     if (!any) return AMP_OK;
     if (opening->carrier == AMP__CARRIER_SEEDS) return fail_seeds(context);
     return amp__find_error(context, AMP__SCALE_UNTAKEN, AMP_ERR_CONFLICT, "",
-                           "amp_scale_loss_end: gradients would be divided by %g, which %s", (double)bracket->scale,
-                           opening->with_loss ? "the loss was not multiplied with (no hook scale), nor any seed"
-                                              : "no seed was multiplied with");
+                           "end of the bracket: gradients would be divided by %g, but %s", (double)bracket->scale,
+                           opening->with_loss ? "neither the loss (no hook scale) nor a seed was multiplied by it"
+                                              : "no seed was multiplied by it");
 }
 
 /* A hook that loses the factor: the loss as it was comes back. */
@@ -136,7 +136,7 @@ void amp__wiring_check_loss(const struct amp__bracket *bracket, void *loss, void
     if (!read_scalar(bracket, loss, &before) || !read_scalar(bracket, scaled, &after)) return;
     if (before == 0.0f || !(before - before == 0.0f) || before != after) return; /* not infinity, nor a NaN */
     amp__find(bracket->context, AMP__SCALE_UNTAKEN, "scale",
-              "amp_scale_loss_begin: the hook scale was asked for the loss times %g and returned it as it was: %g",
+              "begin of the bracket: the hook scale had to multiply the loss by %g, and returned it unchanged: %g",
               (double)bracket->scale, (double)after);
 }
 
@@ -244,7 +244,7 @@ static amp_status look_after_clearing(struct amp__optimizer *optimizer) {
     AMP_TRY(look_for_any(optimizer, &any));
     if (!any)
         amp__find(optimizer->context, AMP__CLEARED_INSIDE, "",
-                  "optimizer %zu: zero_grad was called inside the bracket, and no gradient is left at its end",
+                  "optimizer %zu: zero_grad was called inside the bracket, and its end found no gradient",
                   amp__optimizer_number(optimizer));
     return AMP_OK;
 }
@@ -278,7 +278,7 @@ void amp__wiring_check_clearing(struct amp__optimizer *optimizer) {
     if (look_for_any(optimizer, &any) != AMP_OK) amp__wiring_tell_failure(optimizer->context);
     else if (any)
         amp__find(optimizer->context, AMP__CLEARED_INSIDE, "",
-                  "optimizer %zu: zero_grad was called between backward and amp_scale_loss_end",
+                  "optimizer %zu: zero_grad was called between backward and the end of the bracket",
                   amp__optimizer_number(optimizer));
 }
 
@@ -289,7 +289,7 @@ static void check_forward(amp_context *context, const struct amp__model *model, 
     if (!model->has_forward) return;
     if (amp__op_strangers(forward))
         amp__find(context, AMP__SELF_UNMET, forward->name,
-                  "the forward slot of model %zu was called in the first bracket, but never for its amp_model.self",
+                  "the forward slot of model %zu was called in the first bracket, but never for its own object (self)",
                   number);
     else if (amp__op_unused(forward))
         amp__find(context, AMP__FORWARD_UNSEEN, forward->name,
@@ -307,8 +307,8 @@ static void check_scope(amp_context *context) {
             passed += amp__op_passed(op->shares ? op->shares : op);
         }
     if (!calls && passed)
-        amp__find(context, AMP__OTHER_SCOPE, "", "all %llu calls of the context's ops in its first bracket passed by",
-                  (unsigned long long)passed);
+        amp__find(context, AMP__OTHER_SCOPE, "", "all %llu calls of the context's ops in its first bracket were "
+                  "outside its scope", (unsigned long long)passed);
 }
 
 static bool was_called(const struct amp__op *op) {
@@ -346,7 +346,7 @@ static size_t name_missed(amp__text *names, const struct amp__model *model, size
 
 static void check_slot(const struct amp__op *op) {
     if (op->wrap && amp__patch_taken(amp__wiring_of(op->context)->patch, op->wrap - 1))
-        amp__find(op->context, AMP__SLOT_TAKEN, op->name, "the slot of %s holds another function since amp_initialize",
+        amp__find(op->context, AMP__SLOT_TAKEN, op->name, "the slot of %s has another function than after initialize",
                   op->name);
 }
 

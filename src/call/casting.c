@@ -93,7 +93,7 @@ static amp_status check_type(struct amp__op *op, const amp_host *host, amp_dtype
     amp__host_release(host, *out);
     *out = NULL;
     return amp__find_error(op->context, AMP__CAST_TYPE, AMP_ERR_HOST_FAILED, op->name, "op %s: the hook cast was asked "
-                           "for %s and made %s", op->name, amp__dtype_name(to), amp__dtype_name(is));
+                           "for %s and returned %s", op->name, amp__dtype_name(to), amp__dtype_name(is));
 }
 
 amp_status amp__cast(amp_context *context, const amp_host *host, struct amp__op *op, void *tensor, amp_dtype to,
@@ -213,8 +213,8 @@ void amp__casting_compare(struct amp__casting *casting, const struct amp__param 
                                            casting->recording);
     if (!kept) keep_sum(casting, param, version, sum);
     else if (*kept != sum)
-        amp__find(casting->context, AMP__COPY_STALE, param->name, "op %s reads %s, whose elements have changed since "
-                  "its copy was made", casting->op ? casting->op->name : "", param->name);
+        amp__find(casting->context, AMP__COPY_STALE, param->name, "op %s reads %s, and its elements have changed since "
+                  "the cast", casting->op ? casting->op->name : "", param->name);
 }
 
 void *amp__casting_find(struct amp__casting *casting, const struct amp__param *param, int form, uint64_t *version) {

@@ -52,8 +52,8 @@ void amp__environment_check(amp_context *context) {
     for (size_t i = 0; i < AMP_COUNT(variables); i++) {
         const char *text = variables[i].secure ? secure_getenv(variables[i].name) : getenv(variables[i].name);
         if (!text || !*text || variables[i].knows(text)) continue;
-        amp__find(context, AMP__VARIABLE_UNKNOWN, variables[i].name, "%s is \"%.200s\", which means nothing: it may be "
-                  "%s", variables[i].name, text, variables[i].allowed);
+        amp__find(context, AMP__VARIABLE_UNKNOWN, variables[i].name, "%s is \"%.200s\", which libamp does not know: "
+                  "use %s", variables[i].name, text, variables[i].allowed);
     }
     check_untried(context);
 }

@@ -10,15 +10,23 @@
 #include <string.h>
 
 static const struct {
-    const char *code, *mend;
+    const char *code, *mend, *script; /* script: the remedy in Python, NULL: `mend` */
 } kinds[] = {
-#define FINDING(name, code, title, why, mend) [AMP__##name] = { code, mend },
+#define SAME NULL
+#define C_ONLY NULL
+#define FINDING(name, code, title, why, mend, script) [AMP__##name] = { code, mend, script },
 #include "context/findings.inc"
 #undef FINDING
+#undef C_ONLY
+#undef SAME
 };
 _Static_assert(AMP_COUNT(kinds) == AMP__FINDINGS, "a row for each kind");
 
 const char *amp__finding_code(enum amp__finding_kind kind) { return kinds[kind].code; }
+
+const char *amp__finding_mend(enum amp__finding_kind kind, bool python) {
+    return python && kinds[kind].script ? kinds[kind].script : kinds[kind].mend;
+}
 
 static struct amp__finding *known(const struct amp__reporting *reporting, enum amp__finding_kind kind,
                                   const char *subject) {
@@ -37,11 +45,12 @@ bool amp__found(amp_context *context, enum amp__finding_kind kind) {
 }
 
 /* "AMP-M05 optimizer 0: observation: remedy" */
-static void write_message(char *text, size_t capacity, enum amp__finding_kind kind, const char *format,
-                          va_list arguments) {
+static void write_message(char *text, size_t capacity, const amp_context *context, enum amp__finding_kind kind,
+                          const char *format, va_list arguments) {
     char seen[640];
     vsnprintf(seen, sizeof seen, format, arguments);
-    snprintf(text, capacity, "%s %s: %s", kinds[kind].code, seen, kinds[kind].mend);
+    snprintf(text, capacity, "%s %s: %s", kinds[kind].code, seen,
+             amp__finding_mend(kind, context && amp__is_python(context)));
 }
 
 /* Counts a finding. Returns the text to report, NULL: none. Without memory it is reported without counting. */
@@ -82,7 +91,7 @@ void amp__find(amp_context *context, enum amp__finding_kind kind, const char *su
     char text[1536];
     va_list arguments;
     va_start(arguments, format);
-    write_message(text, sizeof text, kind, format, arguments);
+    write_message(text, sizeof text, context, kind, format, arguments);
     va_end(arguments);
     tell(context, kind, AMP_OK, keep(context, kind, AMP_OK, subject, text));
 }
@@ -92,7 +101,7 @@ amp_status amp__find_error(amp_context *context, enum amp__finding_kind kind, am
     char text[1536];
     va_list arguments;
     va_start(arguments, format);
-    write_message(text, sizeof text, kind, format, arguments);
+    write_message(text, sizeof text, context, kind, format, arguments);
     va_end(arguments);
     tell(context, kind, status, keep(context, kind, status, subject, text));
     return amp__fail(status, "%s", text);
@@ -102,7 +111,7 @@ amp_status amp__refuse(enum amp__finding_kind kind, amp_status status, const cha
     char text[1536];
     va_list arguments;
     va_start(arguments, format);
-    write_message(text, sizeof text, kind, format, arguments);
+    write_message(text, sizeof text, NULL, kind, format, arguments);
     va_end(arguments);
     return amp__fail(status, "%s", text);
 }
@@ -110,7 +119,7 @@ amp_status amp__refuse(enum amp__finding_kind kind, amp_status status, const cha
 void amp__find_copies(amp_context *context) {
     struct amp__copies copies;
     if (amp__find_copy(&copies))
-        amp__find(context, AMP__TWO_COPIES, "", "this is the libamp of %s, and another one is loaded from %s",
+        amp__find(context, AMP__TWO_COPIES, "", "this is the libamp of %s, and another copy comes from %s",
                   copies.own, copies.other);
 }
 

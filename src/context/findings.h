@@ -25,6 +25,7 @@ struct amp__finding {
 };
 
 const char *amp__finding_code(enum amp__finding_kind kind);
+const char *amp__finding_mend(enum amp__finding_kind kind, bool python); /* the remedy, in the host's language */
 
 /* A warning: reported the first time for this kind and subject (an op, a parameter; "": the whole), counted each time.
  * The text has the observation, and the remedy is added. */

@@ -85,7 +85,7 @@ void amp__norm_check(amp_context *context) {
             const struct amp__op *op = &models->list[i].ops[j];
             if (!runs_norm(op)) continue;
             amp__find(context, AMP__NORM_UNSAID, op->name, "level %s: op %s was called, and none of %zu parameters is "
-                      "said to be batch norm's", amp__level_name(amp__policy_of(context)->properties.level), op->name,
+                      "marked as batch norm's", amp__level_name(amp__policy_of(context)->properties.level), op->name,
                       amp__params_of(context)->n);
             return;
         }

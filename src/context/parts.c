@@ -23,6 +23,16 @@ const struct amp__models *amp__models_of(const amp_context *context) { return &c
 const struct amp__optimizers *amp__optimizers_of(const amp_context *context) { return &context->optimizers; }
 struct amp__observer *amp__observer_of(const amp_context *context) { return context->observer; }
 
+const amp_host *amp__any_host(const amp_context *context) {
+    if (context->models.n) return &context->models.list[0].host;
+    return context->optimizers.n ? &context->optimizers.list[0].host : NULL;
+}
+
+bool amp__is_python(const amp_context *context) {
+    const amp_host *host = amp__any_host(context);
+    return host && host->flags & AMP_HOST_IS_PYTHON;
+}
+
 size_t amp__optimizer_number(const struct amp__optimizer *optimizer) {
     return (size_t)(optimizer - optimizer->context->optimizers.list);
 }

@@ -7,6 +7,7 @@
 #ifndef AMP_CONTEXT_PARTS_H
 #define AMP_CONTEXT_PARTS_H
 
+#include "amp.h"
 #include "common/common.h"
 
 #include <pthread.h>
@@ -43,5 +44,9 @@ pthread_mutex_t *amp__lock_of(const amp_context *context);
 struct amp__observer *amp__observer_of(const amp_context *context); /* NULL: not observing */
 const struct amp__models *amp__models_of(const amp_context *context);
 const struct amp__optimizers *amp__optimizers_of(const amp_context *context);
+
+/* Returns a host for reports: that of the first model, else of the first optimizer, else NULL. */
+const amp_host *amp__any_host(const amp_context *context);
+bool amp__is_python(const amp_context *context); /* Do remedies name Python's functions? */
 
 #endif

@@ -7,6 +7,7 @@
 #include "context/log.h"
 #include "context/op.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
 #include "context/trace.h"
 
 #include <stdarg.h>
@@ -28,11 +29,6 @@ void amp__event(amp_context *context, const amp_host *host, const amp_event *eve
     thread->scope.inside = true;
     host->event(host->self, &copy);
     thread->scope = saved;
-}
-
-const amp_host *amp__any_host(const amp_context *context) {
-    if (context->models.n) return &context->models.list[0].host;
-    return context->optimizers.n ? &context->optimizers.list[0].host : NULL;
 }
 
 void amp__keep_error(amp_context *context, amp_status status) {

@@ -11,13 +11,8 @@ void amp__keep_error(amp_context *context, amp_status status);
 /* Takes the kept error away, leaving its text as the thread's last error. */
 amp_status amp__take_error(amp_context *context);
 bool amp__has_error(amp_context *context);
-/* Returns a host for reports that concern no single model or optimizer. NULL: the context has neither. */
-const amp_host *amp__any_host(const amp_context *context);
 void amp__event(amp_context *context, const amp_host *host, const amp_event *event);
 /* A line for the host's event hook and for amp_explain. */
 amp_status amp__warn(amp_context *context, const char *format, ...) AMP_PRINTF(2, 3);
-
-/* Returns a host for reports: that of the first model, else of the first optimizer, else NULL. */
-const amp_host *amp__any_host(const amp_context *context);
 
 #endif

@@ -274,6 +274,7 @@ void amp__trace_wired(amp_context *context) {
     for (size_t i = 0; i < models->n; i++) ops += models->list[i].n_ops;
     AMP__LINE(line);
     begin_line(&line, "wired", trace);
+    amp__line_string(&line, "language", amp__is_python(context) ? "python" : "c");
     amp__line_number(&line, "models", models->n);
     amp__line_number(&line, "optimizers", amp__optimizers_of(context)->n);
     amp__line_number(&line, "ops", ops);

@@ -15,7 +15,7 @@ amp_status amp__host_copy(amp_host *host, const amp_host *given, const char *wha
     amp_status status = amp__copy_struct(host, sizeof *host, sizeof(amp_host), given, given->struct_size, "amp_host");
     if (status != AMP_OK) return amp__fail_prefix(status, "%s.host", what);
     const uint32_t known =
-        AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_SEEDS_ON_DEVICE | AMP_HOST_VERSION_MISSES_WRITES;
+        AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_SEEDS_ON_DEVICE | AMP_HOST_VERSION_MISSES_WRITES | AMP_HOST_IS_PYTHON;
     AMP_RETURN_IF(host->flags & ~known, AMP_ERR_INVALID_ARGUMENT,
                   "%s.host.flags has bits that this libamp does not know: 0x%x", what, (unsigned)host->flags);
     AMP_RETURN_IF(!host->alloc != !host->free, AMP_ERR_INVALID_ARGUMENT,

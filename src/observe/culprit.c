@@ -296,7 +296,7 @@ static void tell(amp_context *context, const amp_culprit *culprit) {
     char line[1024];
     amp__text text = { line, sizeof line, 0 };
     describe_culprit(&text, culprit);
-    amp__text_add(&text, " (told once; amp_get_culprit has the last one)");
+    amp__text_add(&text, " (reported once; later ones are stored)");
     amp__event(context, amp__any_host(context), &(amp_event){ .kind = AMP_EVENT_LOG, .message = line });
 }
 

@@ -115,8 +115,8 @@ void amp__strays_judge(amp_context *context) {
         const bool certain = is_certain(addresses->strays, stray);
         pthread_mutex_unlock(lock);
         if (certain)
-            amp__find(context, AMP__UNDESCRIBED, stray->op->name, "op %s: %s is a gradient, and of no parameter that "
-                      "a model or an optimizer has", stray->op->name, stray->argument);
+            amp__find(context, AMP__UNDESCRIBED, stray->op->name, "op %s: %s is a gradient of a parameter that no "
+                      "model and no optimizer describes", stray->op->name, stray->argument);
         amp__free(stray);
     }
 }

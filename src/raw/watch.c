@@ -128,8 +128,8 @@ static void check_norm(const struct amp__casting *casting, const struct amp__par
         !policy->properties.keep_batchnorm_fp32 ||
         !(param->re_typed || amp__keeps_block(&policy->properties, param->host)))
         return;
-    amp__find(casting->context, AMP__NORM_UNSAID, param->name, "op %s reads %s, which is not said to be batch norm's "
-              "and was re-typed", casting->op->name, param->name);
+    amp__find(casting->context, AMP__NORM_UNSAID, param->name, "op %s reads %s, which is not marked as batch norm's "
+              "and became 16-bit", casting->op->name, param->name);
 }
 
 /* Returns true for weights or gradients described as written only. Their contents are not filled over. */
@@ -141,7 +141,7 @@ static bool is_misdescribed(const struct amp__casting *casting, const struct amp
         amp__find(context, AMP__PARAMETER_WRITTEN, param->name, "op %s: %s is an output, and lies in the parameter %s",
                   op, name, param->name);
     else if (gradient_of)
-        amp__find(context, AMP__GRADIENT_ASSIGNED, op, "op %s: %s is written only by the schema, and lies in the "
+        amp__find(context, AMP__GRADIENT_ASSIGNED, op, "op %s: %s is an output in the schema, and lies in the "
                   "gradient of %s", op, name, gradient_of->name);
     else return false;
     return true;
@@ -294,8 +294,8 @@ static bool is_assigned(const struct amp__watched *item, const float *made) {
 }
 
 static void tell_assigned(const struct amp__op *op, const struct amp__watched *item) {
-    amp__find(op->context, AMP__GRADIENT_ASSIGNED, op->name, "op %s writes over the gradient of %s, which %s points "
-              "into, and does not add to it", op->name, item->summed->name, item->name);
+    amp__find(op->context, AMP__GRADIENT_ASSIGNED, op->name, "op %s overwrites the gradient of %s, into which %s "
+              "points, and does not add to it", op->name, item->summed->name, item->name);
 }
 
 /* One op may serve many parameters, and add to the gradient of one and write over another's; and add in one call and
@@ -360,11 +360,11 @@ static bool look_at_written(const struct amp__watched *item, const struct amp__o
             memcpy(element, item->before + (element - item->memory), item->width);
         }
     if (unwritten)
-        amp__find(op->context, AMP__OUTPUT_UNWRITTEN, op->name, "op %s: %s is written only, and %zu of its %zu "
-                  "elements were not written", op->name, item->name, unwritten, item->rows * item->length);
+        amp__find(op->context, AMP__OUTPUT_UNWRITTEN, op->name, "op %s: %s is an output, and %zu of its %zu elements "
+                  "were not written", op->name, item->name, unwritten, item->rows * item->length);
     if (read)
-        amp__find(op->context, AMP__OUTPUT_READ, op->name, "op %s: %s is written only, and %zu of its %zu elements "
-                  "hold what was there before", op->name, item->name, read, item->rows * item->length);
+        amp__find(op->context, AMP__OUTPUT_READ, op->name, "op %s: %s is an output, and %zu of its %zu elements "
+                  "depend on its old contents", op->name, item->name, read, item->rows * item->length);
     return !unwritten && !read;
 }
 

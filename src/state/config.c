@@ -5,6 +5,7 @@
 #include "bracket/bracket.h"
 #include "context/op.h"
 #include "context/optimizer.h"
+#include "context/parts.h"
 #include "context/report.h"
 #include "state/dict.h"
 

@@ -7,16 +7,21 @@
 #include <string.h>
 
 static const struct {
-    const char *code, *title, *mend;
+    const char *code, *title, *mend, *script; /* script: the remedy in Python, NULL: `mend` */
 } kinds[] = {
-#define ADVICE(name, code, title, why, mend) [AMP__##name] = { code, title, mend },
+#define SAME NULL
+#define ADVICE(name, code, title, why, mend, script) [AMP__##name] = { code, title, mend, script },
 #include "survey/advice.inc"
 #undef ADVICE
+#undef SAME
 };
 _Static_assert(AMP_COUNT(kinds) == AMP__ADVICES, "a row for each kind");
 
 const char *amp__advice_title(enum amp__advice_kind kind) { return kinds[kind].title; }
-const char *amp__advice_mend(enum amp__advice_kind kind) { return kinds[kind].mend; }
+
+const char *amp__advice_mend(const struct amp__advice_list *list, enum amp__advice_kind kind) {
+    return list->python && kinds[kind].script ? kinds[kind].script : kinds[kind].mend;
+}
 
 bool amp__is_of_an_op(enum amp__advice_kind kind) {
     return kind == AMP__OVERFLOWS || kind == AMP__INVERSE_OF_ZERO || kind == AMP__SUM_OVERFLOWS ||
@@ -65,19 +70,20 @@ static bool replaces(struct amp__advice_list *list, enum amp__advice_kind kind, 
 void amp__advise(struct amp__advice_list *list, enum amp__advice_kind kind, const struct amp__about *about,
                  const char *format, ...) {
     const struct amp__seen *seen = about->seen;
+    const char *mend = amp__advice_mend(list, kind);
     char said[512];
     va_list arguments;
     if (!about->levels || replaces(list, kind, about)) return;
     va_start(arguments, format);
     vsnprintf(said, sizeof said, format, arguments);
     va_end(arguments);
-    const size_t length = strlen(said) + strlen(kinds[kind].mend) + 32;
+    const size_t length = strlen(said) + strlen(mend) + 32;
     struct amp__advised *new = amp__alloc(1, sizeof *new + length);
     if (!new) {
         list->status = amp__fail_memory();
         return;
     }
-    snprintf(new->message, length, "%s %s: %s", kinds[kind].code, said, kinds[kind].mend);
+    snprintf(new->message, length, "%s %s: %s", kinds[kind].code, said, mend);
     new->kind = kind;
     new->seen = new->message + strlen(kinds[kind].code) + 1;
     new->seen_length = strlen(said);

@@ -25,6 +25,7 @@ struct amp__advice_list {
     struct amp__advised *first;
     size_t n;
     amp_status status; /* of the memory that it takes */
+    bool python;       /* remedies name Python's functions */
 };
 
 /* The subject of an advice: an op or a parameter, with elements concerned and observed. */
@@ -39,7 +40,7 @@ void amp__advise(struct amp__advice_list *list, enum amp__advice_kind kind, cons
                  const char *format, ...) AMP_PRINTF(4, 5);
 bool amp__advises(const struct amp__advice_list *list, enum amp__advice_kind kind);
 const char *amp__advice_title(enum amp__advice_kind kind);
-const char *amp__advice_mend(enum amp__advice_kind kind);
+const char *amp__advice_mend(const struct amp__advice_list *list, enum amp__advice_kind kind);
 /* Can it be mended by amp_register? */
 bool amp__is_of_an_op(enum amp__advice_kind kind);
 bool amp__is_of_speed(enum amp__advice_kind kind);

@@ -268,7 +268,7 @@ static void look_at_gradient(struct amp__advice_list *list, const struct amp__se
     const struct amp__about about = { seen, fp16_levels(amp__level_is_low), zeros, numbers };
     amp__advise(list, AMP__GRADIENTS_SPAN, &about, "parameter %s: %.3g %% of its gradient is 0 in fp16 at 2^%d, the "
                 "greatest scale that %s", seen->name, percent(zeros, numbers), exponent,
-                exponent < 24 ? "others bear" : "is tried by default: see amp_config.max_scale");
+                exponent < 24 ? "others bear" : "is tried by default (max_scale)");
 }
 
 static void look_at_scale(struct amp__advice_list *list, int exponent) {

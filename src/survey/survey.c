@@ -90,7 +90,8 @@ static void write_levels(const amp_survey_result *result, amp__text *text) {
 enum { SHOWN = 8 }; /* of a kind: all are in amp_survey_result.advice */
 
 /* All of one kind; the first of the next. */
-static const struct amp__advised *write_kind(const struct amp__advised *first, amp__text *text) {
+static const struct amp__advised *write_kind(const struct amp__advice_list *list, const struct amp__advised *first,
+                                             amp__text *text) {
     const struct amp__advised *at = first;
     size_t n = 0;
     amp__text_add(text, "%s: %s\n", first->advice.code, amp__advice_title(first->kind));
@@ -103,22 +104,23 @@ static const struct amp__advised *write_kind(const struct amp__advised *first, a
         amp__text_add(text, "]\n");
     }
     if (n > SHOWN) amp__text_add(text, "  and %zu more\n", n - SHOWN);
-    amp__text_add(text, "  -> %s\n", amp__advice_mend(first->kind));
+    amp__text_add(text, "  -> %s\n", amp__advice_mend(list, first->kind));
     return at;
 }
 
 /* Writes about memory that could have fewer bits: docs/guide/memory.md. */
 static void write_memory(const amp_survey_result *result, const amp_context *context, amp__text *text) {
     const struct amp__policy *policy = amp__policy_of(context);
+    const bool python = amp__is_python(context);
     for (uint64_t i = 0; i < result->n_levels && !policy->properties.split_masters; i++) {
         const amp_memory *m = &result->levels[i].memory;
         if (m->masters <= m->masters_split) continue;
-        amp__text_add(text, "memory: at %s split masters (master_weights = AMP_SPLIT) take %llu bytes in place of "
-                      "%llu, with the same numbers", amp__level_name(m->level), (unsigned long long)m->masters_split,
-                      (unsigned long long)m->masters);
+        amp__text_add(text, "memory: at %s split masters (master_weights = %s) take %llu bytes in place of %llu, with "
+                      "the same numbers", amp__level_name(m->level), python ? "\"split\"" : "AMP_SPLIT",
+                      (unsigned long long)m->masters_split, (unsigned long long)m->masters);
         if (m->outputs > m->masters && !atomic_load(&amp__progress_of(context)->packed.last_from))
-            amp__text_add(text, "; what ops make takes more, %llu: pack what backward needs of it (amp_pack)",
-                          (unsigned long long)m->outputs);
+            amp__text_add(text, "; outputs of ops take more, %llu: pack those that backward needs (%s)",
+                          (unsigned long long)m->outputs, python ? "amp.compress_activations" : "amp_pack");
         amp__text_add(text, "\n");
     }
 }
@@ -129,7 +131,8 @@ static void write_text(const struct amp__survey *survey, const amp_survey_result
     amp__text_add(text, "survey of %llu iterations at %s\n", (unsigned long long)result->iterations,
                   amp__level_name(amp__policy_of(context)->properties.level));
     write_levels(result, text);
-    for (const struct amp__advised *advised = survey->list.first; advised;) advised = write_kind(advised, text);
+    for (const struct amp__advised *advised = survey->list.first; advised;)
+        advised = write_kind(&survey->list, advised, text);
     amp__text_add(text, "advised: %s", amp__level_name(result->level));
     if (amp__level_is_dynamic(amp__level_row(result->level)))
         amp__text_add(text, ", init_scale %.9g", (double)result->init_scale);
@@ -138,7 +141,7 @@ static void write_text(const struct amp__survey *survey, const amp_survey_result
     amp__text_add(text, "\n");
     write_memory(result, context, text);
     if (left_out)
-        amp__text_add(text, "%llu things were left out for want of room (amp_observe_options.max_bytes)\n",
+        amp__text_add(text, "%llu tensors and ops were omitted for lack of room (the option max_bytes of observe)\n",
                       (unsigned long long)left_out);
 }
 
@@ -167,6 +170,7 @@ static amp_status conclude(struct amp__survey *survey, const amp_context *contex
     struct amp__observer *observer = amp__observer_of(context);
     int exponent;
     size_t n = 0;
+    survey->list.python = amp__is_python(context);
     amp__survey_rules(&survey->list, context);
     AMP_TRY(survey->list.status);
     survey->advice = amp__alloc(survey->list.n + 1, sizeof *survey->advice);

@@ -3,9 +3,9 @@
 """docs/reference/mistakes.md and docs/guide/choose-a-level.md say what the library says: check_mistakes.py ROOT
 [--write]
 
-Codes, titles, reasons and mends of findings stand once, in src/context/findings.inc and, for those that only scripts
-can make, in bindings/python/libamp/_findings.py; those of advice in src/survey/advice.inc. --write makes the pages of
-them.
+Codes, titles, reasons and remedies of findings are in src/context/findings.inc and, for mistakes of scripts only, in
+bindings/python/libamp/_findings.py; those of advice are in src/survey/advice.inc. --write makes the pages of them.
+A remedy for C names C's functions, one for Python Python's.
 """
 import ast
 import pathlib
@@ -16,18 +16,17 @@ import textwrap
 WIDTH = 128
 HEAD = """# Mistakes
 
-libamp finds these mistakes in a program that uses it. Each has a code, with which its messages begin. An error fails
-its call, and nothing has changed. A warning comes once, as `AMP_EVENT_WARNING`, or on standard error for a host without
-the hook `event` (`AMP_LOG=error|warn|info|trace|off`). `amp_get_findings` returns them as data. The last line of
-`amp_health` is `sound`, or their number. A message reports the observation, and this page gives the reason.
+libamp finds these mistakes. A message has the code, the observation and the remedy, in the words of the host's
+language; this page adds the reason. An error fails its call and changes nothing. A warning comes once, as
+`AMP_EVENT_WARNING`, or on standard error for a host without the hook `event` (`AMP_LOG=error|warn|info|trace|off`).
+`amp_get_findings` returns them as data. The last line of `amp_health` is `sound`, or their number.
 
 This page is generated from `src/context/findings.inc` and `bindings/python/libamp/_findings.py`
 (`tests/docs/check_mistakes.py . --write`).
 
 """
-SCRIPTS = """libamp finds these in Python scripts, in addition to those above. Each is a `libamp.FindingWarning`, once,
-with the line of the script. [python.md](python.md#mistakes) has details. `python -m libamp.run --check script.py`
-looks for them.
+SCRIPTS = """In Python scripts libamp also finds these. Each is a `libamp.FindingWarning`, once, with the line of the
+script ([python.md](python.md#mistakes)). `python -m libamp.run --check script.py` looks for them.
 
 """
 ADVICE_HEAD = """# Choose a level
@@ -56,9 +55,11 @@ Without a line of code: `AMP_OBSERVE=every=1 AMP_TRACE=run.jsonl ./trainer`, the
 This page is generated from `src/survey/advice.inc` (`tests/docs/check_mistakes.py . --write`).
 
 """
-ROW = re.compile(r'^(?:FINDING|ADVICE)\((\w+), (".*?)\)\n', re.MULTILINE | re.DOTALL)
-SPOKEN = re.compile(r'\{ "((?:\\.|[^"\\])*)",\s+"((?:\\.|[^"\\])*)" \}')
+ROW = re.compile(r'^(?:FINDING|ADVICE)\(\w+, (".*?(?:"|SAME|C_ONLY))\)\n', re.MULTILINE | re.DOTALL)
 STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
+VARIABLES = r"OBSERVE|LOG|TRACE|VERIFY"  # environment variables, which both languages set
+C_WORDS = re.compile(rf"\bamp_\w|\bAMP_(?!(?:{VARIABLES})\b)|\bslot|\bhook|\bschema")
+PYTHON_WORDS = re.compile(r"\bamp\.\w|\btorch\b|\boptimizer\.\w|\bmodel\(x\)|\bscript\b")
 
 
 def arguments(text):
@@ -75,7 +76,12 @@ def arguments(text):
 
 
 def rows_of(path):
-    return [arguments(row) for _, row in ROW.findall(path.read_text(encoding="utf-8"))]
+    """[code, title, reason, remedy in C, remedy in Python]: None where a script cannot get it."""
+    rows = []
+    for row in ROW.findall(path.read_text(encoding="utf-8")):
+        texts, last = arguments(row), re.search(r"(SAME|C_ONLY)$", row)
+        rows.append(texts + ([texts[3] if last.group() == "SAME" else None] if last else []))
+    return rows
 
 
 def library_rows(root):
@@ -86,29 +92,29 @@ def advice_rows(root):
     return rows_of(root / "src" / "survey" / "advice.inc")
 
 
-def script_table(root, name):
+def script_rows(root):
     path = root / "bindings" / "python" / "libamp" / "_findings.py"
     if not path.exists():
-        return {}
+        return []
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        assigned = node.targets[0] if isinstance(node, ast.Assign) else None
-        target = node.target if isinstance(node, ast.AnnAssign) else assigned
-        if isinstance(target, ast.Name) and target.id == name:
-            return ast.literal_eval(node.value)
-    raise SystemExit(f"{path}: there is no {name}")
+        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "FINDINGS":
+            return [[code, title, why, None, mend] for code, (title, why, mend) in ast.literal_eval(node.value).items()]
+    raise SystemExit(f"{path}: there is no FINDINGS")
 
 
-def script_rows(root):
-    return [[code, *texts] for code, texts in script_table(root, "FINDINGS").items()]
+def mixed(rows):
+    """Codes with a remedy in the words of the other language."""
+    return [row[0] for row in rows if C_WORDS.search(row[4] or "") or PYTHON_WORDS.search(row[3] or "")]
 
 
-def unspoken(root):
-    """Advice that scripts would hear in C."""
-    path = root / "bindings" / "python" / "src" / "errors.c"
-    mends = [row[3] for row in advice_rows(root)]
-    for old, new in SPOKEN.findall(path.read_text(encoding="utf-8")) if path.exists() else [("amp_", ""), ("AMP_", "")]:
-        mends = [mend.replace(old, new) for mend in mends]
-    return [mend for mend in mends if re.search(r"\bamp_|\bAMP_", mend)]
+def sentence(text):
+    return text[0].upper() + text[1:] + "."
+
+
+def remedies(c, python):
+    if not c or not python or c == python:
+        return sentence(c or python)
+    return f"C: {c}. Python: {python}."
 
 
 def page(root):
@@ -117,8 +123,8 @@ def page(root):
         if not rows:
             continue
         text += f"## {title}\n\n{words}| code | mistake | reason | remedy |\n| --- | --- | --- | --- |\n"
-        for code, what, why, mend in rows:
-            cells = (cell.replace("|", "\\|") for cell in (what, why, mend[0].upper() + mend[1:]))
+        for code, title, why, *mends in rows:
+            cells = (cell.replace("|", "\\|") for cell in (title, why, remedies(*mends)))
             text += "| " + " | ".join([f"`{code}`", *cells]) + " |\n"
         text += "\n"
     return text.rstrip("\n") + "\n"
@@ -126,8 +132,8 @@ def page(root):
 
 def advice_page(root):
     text = ADVICE_HEAD
-    for code, title, why, mend in advice_rows(root):
-        paragraphs = (f"## {code}", f"**{title[0].upper() + title[1:]}.** {why}", f"Remedy: {mend}.")
+    for code, title, why, *mends in advice_rows(root):
+        paragraphs = (f"## {code}", f"**{sentence(title)}** {why}", remedies(*mends))
         text += "".join(textwrap.fill(paragraph, WIDTH, break_on_hyphens=False) + "\n\n" for paragraph in paragraphs)
     return text.rstrip("\n") + "\n"
 
@@ -140,21 +146,22 @@ def main():
         path.write_text(wanted, encoding="utf-8")
         advice_path.write_text(advice, encoding="utf-8")
         return 0
-    mends = {row[0]: row[3] for row in library_rows(root)}
-    replaced = script_table(root, "MENDS").items()
-    codes = [row[0] for row in library_rows(root) + script_rows(root)]
+    library, scripts, advised = library_rows(root), script_rows(root), advice_rows(root)
+    codes = [row[0] for row in library + scripts]
+    mixed_codes = mixed(library + scripts + advised)
     points = [
         ("the page is made of the table", path.read_text(encoding="utf-8") == wanted),
         ("each code stands once", len(codes) == len(set(codes)) and len(codes) > 20),
         ("codes are AMP-M and two digits", all(re.fullmatch(r"AMP-M\d\d", code) for code in codes)),
-        ("what scripts hear in the place of a mend is of one",
-         all(mends[code].startswith(old) for code, (old, _) in replaced)),
         ("the page of advice is made of its table", advice_path.read_text(encoding="utf-8") == advice),
-        ("each advice has a code of its own, and four texts",
-         [row[0] for row in advice_rows(root)] == [f"AMP-A{n:02}" for n in range(1, len(advice_rows(root)) + 1)] and
-         all(len(row) == 4 and all(row) for row in advice_rows(root))),
-        ("advice has words of Python's for all that C alone has", unspoken(root) == []),
-        ("each row has four texts", all(len(row) == 4 and all(row) for row in library_rows(root) + script_rows(root))),
+        ("each advice has a code of its own",
+         [row[0] for row in advised] == [f"AMP-A{n:02}" for n in range(1, len(advised) + 1)]),
+        ("each row has its texts",
+         all(len(row) == 5 and all(row[:3]) and (row[3] or row[4]) for row in library + scripts + advised)),
+        ("each advice has a remedy in Python", all(row[4] for row in advised)),
+        (f"remedies are in the words of their language {' '.join(mixed_codes)}".strip(), not mixed_codes),
+        ("the check of words finds both",
+         mixed([["a", "", "", "call amp.f", "y"], ["b", "", "", "x", "amp_f"]]) == ["a", "b"]),
     ]
     print(f"1..{len(points)}")
     for number, (name, passed) in enumerate(points, 1):

@@ -104,19 +104,19 @@ TEST(the_environment_says_the_level) {
     ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "trace: loss 0"));
     ck_assert_int_eq(setenv("AMP_LOG", "loud", 1), 0);
     ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "libamp: warn: AMP-M80 AMP_LOG is \"loud\", which "
-                                 "means nothing: it may be off, error, warn, info or trace"));
+                                 "libamp does not know: use off, error, warn, info or trace"));
     ck_assert_int_eq(unsetenv("AMP_LOG"), 0);
     ck_assert_ptr_nonnull(strstr(told(AMP_LOG_DEFAULT, false), "AMP-M08"));
 }
 
-/* ---- variables whose values mean nothing ---- */
+/* ---- variables with unknown values ---- */
 
 static uint64_t unknown(const char *name, const char *value, const char *allowed) {
     ck_assert_int_eq(value ? setenv(name, value, 1) : unsetenv(name), 0);
     RIG_START(rig, AMP_O1, FAKE_RETAINS);
     const uint64_t times = found(rig.context, "AMP-M80");
     char words[128];
-    snprintf(words, sizeof words, "AMP-M80 %s is \"%.60s\", which means nothing: it may be %s", name,
+    snprintf(words, sizeof words, "AMP-M80 %s is \"%.60s\", which libamp does not know: use %s", name,
              value ? value : "", allowed);
     if (times) ck_health(&rig, words);
     ck_assert_int_eq(unsetenv(name), 0);

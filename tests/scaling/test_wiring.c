@@ -53,7 +53,7 @@ TEST_TIMES(a_hook_that_scales_by_nothing, 3) {
     amp_scaled_loss scaled = rig_begin_with(&rig, loss);
     ck_ok(amp_scale_loss_cancel(&scaled));
     ck_assert_uint_eq(found(rig.context, "AMP-M01"), _i == 1);
-    if (_i == 1) ck_health(&rig, "the hook scale was asked for the loss times 256 and returned it as it was: 1.5");
+    if (_i == 1) ck_health(&rig, "the hook scale had to multiply the loss by 256, and returned it unchanged: 1.5");
 }
 
 /* What leaves no trace is named, with what finds it. */
@@ -205,7 +205,7 @@ TEST(an_optimizer_without_a_step) {
         fake_set(rig.net.weight, 0, fake_get(rig.net.weight, 0) - 0.5);
         net_zero_grad(&rig.net);
     }
-    ck_health(&rig, "optimizer 0 was not seen to step");
+    ck_health(&rig, "optimizer 0: libamp saw no step of it");
 }
 
 /* ---- what is not finite ---- */
@@ -244,7 +244,7 @@ TEST_TIMES(a_parameter_that_is_not_finite_is_named, 2) {
         add_grad(rig.net.weight, INF);
         ck_fails(i == 4 ? AMP_ERR_TOO_MANY_SKIPS : AMP_OK, amp_scale_loss_end(&scaled)); /* once */
         if (i == 4) ck_says("AMP-M16 ");
-        if (i == 4) ck_says("bias itself holds NaN or infinity");
+        if (i == 4) ck_says("bias itself has NaN or infinity");
         rig_step_and_clear(&rig);
     }
 }
@@ -258,7 +258,7 @@ TEST_TIMES(an_update_on_a_skip_is_found, N_EACH_LEVEL) {
         fake_set(rig.net.bias, 2, (double)NAN); /* by the gradient that was not finite */
         net_zero_grad(&rig.net);
     }
-    ck_health(&rig, "4 steps in a row were skipped, for bias itself holds NaN");
+    ck_health(&rig, "4 steps in a row were skipped, because bias itself has NaN");
 }
 
 /* ---- ops ---- */

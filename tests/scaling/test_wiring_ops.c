@@ -82,5 +82,5 @@ TEST_TIMES(calls_in_another_contexts_scope, 3) {
     fake_release(x);
     ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
     ck_assert_int_eq(found(rig.context, "AMP-M17") != 0, !_i);
-    if (!_i) ck_health(&rig, "all 2 calls of the context's ops in its first bracket passed by");
+    if (!_i) ck_health(&rig, "all 2 calls of the context's ops in its first bracket were outside its scope");
 }

@@ -92,9 +92,12 @@ TEST_TIMES(what_is_observed_is_told, N_EACH_LEVEL) {
     ck_assert_int_eq(count("\"kind\":\"call\",\"context\":1,\"n\":5,\"call\":1,\"op\":\"matmul\""), casts);
 }
 
-TEST(findings_and_errors_are_told) {
+/* Remedies are in the language of the host, which the line "wired" has. */
+TEST_TIMES(findings_and_errors_are_told, 2) {
     struct rig rig;
-    start(&rig, path_of("told"), AMP_O1);
+    rig_init(&rig, 0);
+    if (_i) rig.host.hooks.flags |= AMP_HOST_IS_PYTHON;
+    rig_wire(&rig, CONFIG(AMP_O1, .trace = path_of("told")));
     fake_set(rig.net.bias, 2, (double)NAN);
     for (int i = 0; i < 5; i++) {
         (void)bracket(&rig, INF);
@@ -104,6 +107,8 @@ TEST(findings_and_errors_are_told) {
     content(path_of("told"));
     ck_assert_ptr_nonnull(strstr(text, "\"as\":\"warning\",\"code\":\"AMP-M16\",\"status\":null,"
                                        "\"message\":\"AMP-M16 loss 0"));
+    ck_assert_ptr_nonnull(strstr(text, _i ? "\"language\":\"python\"" : "\"language\":\"c\""));
+    ck_assert_ptr_nonnull(strstr(text, _i ? "an update outside optimizer.step()" : "an update despite AMP_SKIP"));
     rig_init(&rig, 0);
     rig.net.ops[OP_linear].schema = "linear(Tensor x";
     ck_fails(AMP_ERR_SCHEMA, rig_config(&rig, &CONFIG(AMP_O1, .trace = path_of("told"))));

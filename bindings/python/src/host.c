@@ -355,7 +355,8 @@ static void hook_event(void *self, const amp_event *event) {
 
 void amp_py_host(amp_py_Context *context, amp_host *host) {
     *host = (amp_host)AMP_HOST_INIT;
-    host->flags = AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_SEEDS_ON_DEVICE | AMP_HOST_VERSION_MISSES_WRITES;
+    host->flags = AMP_HOST_TAPE_RETAINS_INPUTS | AMP_HOST_SEEDS_ON_DEVICE | AMP_HOST_VERSION_MISSES_WRITES |
+                  AMP_HOST_IS_PYTHON;
     host->self = context;
     host->view = hook_view;
     host->dtype = hook_dtype;

@@ -191,7 +191,7 @@ static PyObject *advice_list(const amp_survey_result *result) {
         const amp_advice *a = (const amp_advice *)((const char *)result->advice + i * result->advice[0].struct_size);
         PyObject *entry = Py_BuildValue("(szzNKKdN)", a->code, a->op, a->name, level_names(a->levels),
                                         (unsigned long long)a->elements, (unsigned long long)a->of, a->largest,
-                                        amp_py_words(a->message));
+                                        PyUnicode_FromString(a->message));
         if (!entry || PyList_Append(list, entry)) Py_CLEAR(list);
         Py_XDECREF(entry);
     }
@@ -220,5 +220,5 @@ PyObject *amp_py_Context_survey(PyObject *self, PyObject *unused) {
     if (status != AMP_OK) return amp_py_raise(status);
     return Py_BuildValue("(sdKNNN)", name_of_level((int)result.level), (double)result.init_scale,
                          (unsigned long long)result.iterations, advice_list(&result), levels_list(&result),
-                         amp_py_words(result.text));
+                         PyUnicode_FromString(result.text));
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A right script, which one edit makes another of, and what that one hears."""
 
+import re
 import warnings
 
 import pytest
@@ -42,6 +43,9 @@ LAYER = "model.append(nn.Linear(4, 4).to(model[0].weight))"
 FIRST, TEN, AT_INITIALIZE = "first bracket", "10 steps", "initialize"
 
 
+OF_C = re.compile(r"\bamp_\w|\bAMP_(?!OBSERVE)|\bslot|\bhook")  # words of the C API
+
+
 def run(old, new, level):
     """[(code, how soon, the line)], and what was raised."""
     assert old in SCRIPT, old
@@ -54,6 +58,7 @@ def run(old, new, level):
 
     def hear(message, category, filename, lineno, *rest):
         if issubclass(category, FindingWarning):
+            assert not OF_C.search(str(message)), message
             step = names.get("step")
             soon = AT_INITIALIZE if step is None else FIRST if step == 0 else TEN
             at = lines[lineno - 1] if filename == "script.py" else f"{filename}:{lineno}"

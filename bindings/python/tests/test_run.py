@@ -300,6 +300,7 @@ def test_trace_leaves_a_line_for_each_step(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines if line["kind"] != "op"] == ["start", "wired", *["bracket"] * 3, "end"]
     assert lines[0]["level"] == "O5"
+    assert [line["language"] for line in lines if line["kind"] == "wired"] == ["python"]
 
 
 def test_trace_has_its_file_however_it_is_spelled(tmp_path):

@@ -64,6 +64,7 @@ def lines(level="O1", skips=(2,), more=()):
     yield {
         "kind": "wired",
         "context": 1,
+        "language": "python",
         "models": 1,
         "optimizers": 1,
         "ops": 2,
