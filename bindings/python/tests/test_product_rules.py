@@ -18,7 +18,6 @@ from libamp.torch.amp.product_rules import FP32, LIBAMP, TORCH  # noqa: E402
 BF16, FP16 = torch.bfloat16, torch.float16
 NEVER = 2**64 - 1
 CACHED = rules.least_edge, rules._libamp_edge, rules.route
-OPS = {"matmul": "linear", "conv": "conv2d", "attention": "scaled_dot_product_attention"}
 MASKS = [
     {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
     {"DNNL_MAX_CPU_ISA": "avx512_core_bf16"},
@@ -30,10 +29,9 @@ if platform.machine() != "x86_64":
 ASK = """
 import json, torch
 from libamp.torch.amp import product_rules as rules
-shapes = {"linear": ((1024, 1024), (1024, 1024)), "conv2d": ((8, 64, 16, 16), (64, 64, 3, 3)),
-          "scaled_dot_product_attention": ((2, 4, 512, 64),) * 3}
-print(json.dumps([[str(dtype), rules.unit(dtype), {op: rules.route(op, dtype, shape).name
-                  for op, shape in shapes.items()}] for dtype in (torch.bfloat16, torch.float16)]))
+sizes = {"matmul": (1024, 1024, 1024), "conv": (2048, 64, 576), "attention": (512, 512, 64)}
+print(json.dumps([[str(dtype), rules.unit(dtype), {kind: rules.route(kind, dtype, shape).name
+                  for kind, shape in sizes.items()}] for dtype in (torch.bfloat16, torch.float16)]))
 """
 
 
@@ -54,8 +52,7 @@ def units(monkeypatch):
 
 def _square(kind, dtype, edge):
     """Returns the route of a square product."""
-    shape = (edge, edge, 1, 1) if kind == "conv" else (edge, edge)
-    return rules.route(OPS[kind], dtype, (shape, shape, shape))
+    return rules.route(kind, dtype, (edge, edge, edge))
 
 
 def _row(who, kind, unit, dtype):
@@ -73,7 +70,7 @@ def test_the_rows_are_c_s(units):
     assert 0 < least < 1024
     assert _square("matmul", BF16, least) is TORCH
     assert _square("matmul", BF16, least - 1) is FP32
-    assert rules.route("linear", BF16, ((0, 8), (8, 8))) is FP32  # an empty one
+    assert rules.route("matmul", BF16, (0, 8, 8)) is FP32  # an empty one
     assert rules.slow_types() == (FP16, BF16)
 
 
@@ -128,26 +125,11 @@ def test_limits_are_read_as_onednn_does(monkeypatch):
     assert rules._onednn_limit() == ""
 
 
-@pytest.mark.parametrize(
-    ("op", "shapes", "edge"),
-    [
-        ("linear", [(64, 64), (64, 64), (64,)], 64),
-        ("linear", [(32, 64, 144), (16, 144)], 42),  # rows of a batch are rows
-        ("matmul", [(2048, 144), (144, 16)], 42),
-        ("addmm", [(16,), (2048, 144), (144, 16)], 42),
-        ("bmm", [(5, 8, 16), (5, 16, 32)], 13),  # each product of a batch
-        ("bmm", [(5, 16, 16), (5, 16, 32)], 19),  # which is no convolution
-        ("conv2d", [(32, 16, 8, 8), (16, 16, 3, 3), (16,)], 42),
-        ("conv1d", [(32, 16, 20), (24, 16, 3)], 46),
-        ("scaled_dot_product_attention", [(2, 4, 256, 64)] * 3, 128),
-        ("mv", [(4, 4), (4,)], 0),
-        ("linear", [(0, 4), (4, 4)], 0),
-        ("einsum", [], 0),
-    ],
-)
-def test_edges_are_c_s(op, shapes, edge):
+def test_sizes_are_c_s():
     """Those of tests/levels/test_gate.c, products_have_an_edge."""
-    assert rules._edge(op, shapes) == edge
+    assert [rules.edge(shape) for shape in ((64, 64, 64), (2048, 16, 144), (8, 32, 16), (0, 4, 4))] == [64, 42, 13, 0]
+    with pytest.raises(ValueError, match="kind is 'linear'.*matmul, conv, attention"):
+        rules.route("linear", BF16, (4, 4, 4))
 
 
 def test_a_cpu_s_best_unit(monkeypatch):

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import enum
 import functools
-import itertools
-import math
 import os
 import platform
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -120,6 +117,8 @@ def _table() -> dict[tuple[str, str, str, torch.dtype], int]:
 def least_edge(kind: str, dtype: torch.dtype) -> int | None:
     """Returns the edge from which torch's 16-bit kernels are faster on this CPU, None if that is unknown. Without a row
     for torch that of oneDNN counts, which computes torch's products."""
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}, and must be one of {', '.join(KINDS)}")
     rows = _table()
     for who in ("torch", "onednn"):
         least = rows.get((who, kind, unit(dtype), dtype))
@@ -136,47 +135,21 @@ def _libamp_edge(kind: str, dtype: torch.dtype) -> int | None:
 # ---- a product ----
 
 
-def kind_of(op: str) -> str:
-    """Returns the table's kind of a torch function: "matmul", "conv" or "attention"."""
-    if op.startswith("conv"):
-        return "conv"
-    return "attention" if "attention" in op else "matmul"
-
-
-def _product(a: Sequence[int], b: Sequence[int]) -> tuple[float, float, float] | None:
-    """Returns m, n and k of two neighbouring arguments: images and filters, matrices (also stacks), or a times b
-    transposed (linear). None if they cannot be multiplied. The rules are those of look_for_product in
-    src/call/gate.c."""
-    if len(a) < 2 or len(b) < 2 or 0 in a or 0 in b:
-        return None
-    size_a, size_b = math.prod(a), math.prod(b)
-    convolves = len(b) > 2 and len(a) == len(b) and a[1] == b[1] and not (a[0] == b[0] and a[-1] == b[-2])
-    if convolves:
-        return size_a / a[1], b[0], size_b / b[0]
-    if a[-1] == b[-2]:
-        return a[-2] if len(b) > 2 else size_a / a[-1], b[-1], a[-1]
-    return (size_a / a[-1], size_b / b[-1], a[-1]) if a[-1] == b[-1] else None
-
-
-def _edge(op: str, shapes: Sequence[Sequence[int]]) -> int:
-    """Returns the edge of the square product with as many multiplications per element of its matrices (amp_gate.h), 0
-    for an empty or unknown one."""
-    if kind_of(op) == "attention" and len(shapes) > 1 and 0 not in (*shapes[0], *shapes[1]):
-        found: Any = (shapes[0][-2], shapes[1][-2], shapes[0][-1])  # queries, keys, elements of a head
-    else:
-        pairs = itertools.pairwise(shapes)
-        found = next((product for a, b in pairs if (product := _product(a, b)) is not None), None)
-    return int(3.0 / sum(1.0 / n for n in found) + 1e-9) if found else 0
+def edge(shape: Sequence[int]) -> int:
+    """Returns the edge of the square product with as many multiplications per element of its matrices, 0 for an empty
+    one, as in amp_gate.h."""
+    return int(3.0 / sum(1.0 / size for size in shape) + 1e-9) if all(shape) else 0
 
 
 @functools.lru_cache(4096)
-def route(op: str, dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...]) -> Route:
+def route(kind: str, dtype: torch.dtype, shape: tuple[int, int, int]) -> Route:
     """Returns the code for a product on a CPU whose result has a 16-bit type.
 
-    op: the name of torch's function, as "linear". dtype: torch.float16 or torch.bfloat16. shapes: those of its tensors,
-    in their order.
+    kind: "matmul", "conv" or "attention". dtype: torch.float16 or torch.bfloat16. shape: m, n and k of one product of a
+    batch. Of a convolution: pixels of all outputs, output channels of a group, elements of a filter. Of attention:
+    queries, keys, elements of a head.
     """
-    kind, size = kind_of(op), _edge(op, shapes)
+    size = edge(shape)
     least = least_edge(kind, dtype)
     if least is None or size >= least:
         return TORCH
