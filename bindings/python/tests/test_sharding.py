@@ -4,6 +4,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+from levels import WITH_MASTERS
 from libamp.torch import amp
 from libamp.torch.amp import sharding
 from ranks import on_ranks
@@ -209,7 +210,6 @@ def _refused(rank, world, cases):
 REFUSED = {
     ("fsdp before", "O2"): "opt_level O1 or O4",
     ("flat parameters", "O3"): "opt_level O1 or O4",
-    ("fully_shard", "O5"): "opt_level O1 or O4",
     ("fully_shard after", "O1"): "before the optimizer is made",
     ("zero", "O2"): "ZeroRedundancyOptimizer",
     ("fsdp after", "O2"): "sharded after amp.initialize",  # the last: what FSDP has cut amp cannot put back
@@ -222,3 +222,46 @@ def test_what_cannot_be_sharded_is_refused_in_words():
     for messages in on_ranks(_refused, cases):
         for case, message in zip(cases, messages, strict=True):
             assert REFUSED[case] in message
+
+
+# ---- fully_shard at the levels with 16-bit models ----
+
+
+@pytest.fixture(scope="module")
+def two_ranks():
+    """What each of two ranks found in each check."""
+    fsdp2 = pytest.importorskip("fsdp2", reason="this torch has no fully_shard", exc_type=ImportError)
+    return on_ranks(fsdp2.every_check)
+
+
+def _all_true(answer):
+    good = (True, (True, True))
+    return isinstance(answer, dict) and answer and all(value in good for value in answer.values())
+
+
+@pytest.mark.parametrize("check", ["same_batch", "other_batches", "types", "refusals"])
+def test_fully_shard_trains_as_one_rank(two_ranks, check):
+    for told in two_ranks:
+        assert _all_true(told[check]), told[check]
+
+
+def test_ranks_of_fully_shard_skip_together(two_ranks):
+    scales = [(True, 1024.0), (False, 512.0), (True, 512.0), (False, 256.0)]
+    assert [told["overflow"] for told in two_ranks] == [dict.fromkeys(WITH_MASTERS, scales)] * 2
+
+
+def test_gradients_that_fully_shard_keeps_are_delayed(two_ranks):
+    assert [told["accumulation"] for told in two_ranks] == [(True, True)] * 2
+
+
+def test_a_policy_keeps_batch_norms(two_ranks):
+    assert [told["norms"] for told in two_ranks] == [True] * 2
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_a_distributed_checkpoint_is_resumed_by_another_number_of_ranks(tmp_path, before, after):
+    """Of one batch on all ranks the losses are equal to the bit, however many there are."""
+    fsdp2 = pytest.importorskip("fsdp2", reason="this torch has no fully_shard", exc_type=ImportError)
+    for level in WITH_MASTERS:
+        told = on_ranks(fsdp2.save, tmp_path / level, level, world=before)
+        assert on_ranks(fsdp2.resume, tmp_path / level, level, world=after) == [told[0]] * after

@@ -19,6 +19,7 @@ from . import lists, process_state
 from ._casting import disable_casts
 from .exempt import exempt
 from .frontend import init, initialize, initialized, load_state_dict, shutdown, state_dict
+from .fully_sharded import fsdp_policy
 from .loss_scaling import scale, scale_loss, unscale
 from .observing import culprit, memory, observations, observe, observe_stop, survey
 from .optimizer_wiring import stepped
@@ -58,6 +59,7 @@ __all__ = [
     "explain",
     "findings",
     "float_function",
+    "fsdp_policy",
     "half_function",
     "health",
     "init",

@@ -323,7 +323,8 @@ class Shadows:
         objects = gc.get_objects()  # half a million, and few are of these types
         listed = list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
         del objects
-        own = {param.data_ptr() for each in live() for param in _params_of(each).values()}
+        own = {0}  # memory that fully_shard has freed
+        own |= {param.data_ptr() for each in live() for param in _params_of(each).values()}
         for wide in (each for each in listed if type(each) is model_states.Wide):
             own |= {wide.tensor.data_ptr(), wide._agreed.data_ptr()}
         found: dict[int, list[torch.Tensor]] = {}

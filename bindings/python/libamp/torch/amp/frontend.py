@@ -189,7 +189,7 @@ def _prepare_models(current: Session, models: list[nn.Module]) -> None:
     keep = cast != "float32" and bool(current.resolved["keep_batchnorm_fp32"])
     if cast != "float32":
         current.restoring = restoring.Restoring(models, torch_type(cast))
-    current.undo.append(retype.to_fp32(models, keep, torch_type(cast)))
+    current.undo.append(retype.to_fp32(models, keep, torch_type(cast), current.shards))
     if current.restoring is not None:
         current.undo.append(current.restoring.after)
 
@@ -222,7 +222,12 @@ def _make_context(
         current.sparse = sparse_gradients.Sparse(models)
         params = [current.sparse.with_flags(listed) for listed in params]
     skipping = [i for i, optimizer in enumerate(optimizers) if cuda_graphs.skips_by_itself(optimizer, optimizers)]
-    return _core.Context(level, retype.describe(models), params, settings, event, [], storage, skipping)
+    described_params = retype.describe(models)
+    if current.shards:
+        keep_norms = bool(current.resolved["keep_batchnorm_fp32"])
+        described_params = retype.describe(models, current.shards, keep_norms)
+        settings = {**settings, "keep_batchnorm_fp32": True}  # of all that is described as staying FP32
+    return _core.Context(level, described_params, params, settings, event, [], storage, skipping)
 
 
 def _build(
@@ -386,7 +391,7 @@ def start(
     current = Session(resolved, num_losses)
     current.split = split_masters.Split() if splits else None
     current.low_type = _core.levels()[level][0]
-    sharding.check(model_list, optimizer_list, current.resolved)
+    current.level, current.shards = level, sharding.check(model_list, optimizer_list, current.resolved, level)
     current.verbosity, current.process_group = _amp_state.verbosity, process_group
     _build(current, level, settings, model_list, optimizer_list)
     if current.verbosity > 0:

@@ -138,8 +138,8 @@ class ScaledLoss:
         except BaseException:  # a finding that is an error (-W error)
             bracket.cancel()
             raise
-        skip = bracket.end() == 1
         loss_id, delay_unscale, _ = self._arguments
+        skip = sharding.end(self._session, bracket, delay_unscale) == 1
         if self._session.scalers:
             self._session.scalers[loss_id]._hasten()
         mistakes.ended(self._optimizers)

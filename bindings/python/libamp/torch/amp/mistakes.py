@@ -321,7 +321,7 @@ def _has_gradients(stash: Any) -> bool:
 
 def _is_sharded(params: Iterable[torch.Tensor]) -> bool:
     """Returns True for sharded parameters: a rank may have no elements, and a read may wait for the others."""
-    return any(sharding._is_flattened(param) or sharding.is_dtensor(param) for param in params)
+    return any(sharding.is_part(param) for param in params)
 
 
 def _any(params: Iterable[torch.Tensor]) -> bool:

@@ -398,7 +398,7 @@ def _post(self: Any, loss_scaler: Any) -> None:
         bracket = sharding.begin(stash.session, [stash.index], loss_scaler._id, delay_check=True)
         for param, grad in zip(params, made, strict=True):
             param.grad = grad
-    bracket.end()
+    sharding.end(stash.session, bracket)
     stash.undecided = loss_scaler
 
 

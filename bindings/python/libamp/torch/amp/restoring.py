@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import retype
+from . import fully_sharded, retype
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
@@ -48,7 +48,10 @@ class Restoring:
 
     @torch.no_grad()
     def before(self, masters: dict[int, Any]) -> None:
-        """Gives tensors of another shape the shape that the library knows, before it restores."""
+        """Gives tensors of another shape the shape that the library knows, before it restores. Shards return to their
+        modules."""
+        for model in filter(None, (ref() for ref in self._models)):
+            fully_sharded.reshard(model)
         for tensor, shape in self._given:
             master = masters.get(id(tensor))
             plain = tensor.layout is torch.strided and tensor.is_floating_point()

@@ -17,8 +17,11 @@ def is_kept(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm) and bool(module.affine)
 
 
-def describe(models: Iterable[nn.Module]) -> list[tuple[torch.Tensor, str, bool]]:
-    """Returns (tensor, name, is batch norm) of each floating parameter and buffer that libamp supports."""
+def describe(
+    models: Iterable[nn.Module], shards: frozenset[int] = frozenset(), keep_norms: bool = True
+) -> list[tuple[torch.Tensor, str, bool]]:
+    """Returns (tensor, name, stays FP32) of each floating parameter and buffer that libamp supports. Batch norms stay,
+    and shards: the ids of FP32 masters that the model itself has."""
     listed: list[tuple[torch.Tensor, str, bool]] = []
     seen: set[int] = set()
     for index, model in enumerate(models):
@@ -29,7 +32,8 @@ def describe(models: Iterable[nn.Module]) -> list[tuple[torch.Tensor, str, bool]
                 if tensor is None or id(tensor) in seen or not is_plain(tensor):
                     continue
                 seen.add(id(tensor))
-                listed.append((tensor, f"{owner}{path}.{name}" if path else owner + name, is_kept(module)))
+                stays = id(tensor) in shards or (keep_norms and is_kept(module))
+                listed.append((tensor, f"{owner}{path}.{name}" if path else owner + name, stays))
     return listed
 
 
@@ -64,15 +68,19 @@ def set_type(tensor: torch.Tensor, dtype: torch.dtype) -> None:
         tensor.grad = grad.to(dtype)
 
 
-def to_fp32(models: Iterable[nn.Module], keep_batch_norm: bool, empty: torch.dtype) -> Callable[[], None]:
+def to_fp32(
+    models: Iterable[nn.Module], keep_batch_norm: bool, empty: torch.dtype, shards: frozenset[int]
+) -> Callable[[], None]:
     """Casts floating tensors of the models to FP32 without gaps in memory, as the library requires. Tensors without
-    elements, which it does not know, get the type `empty`. Returns the undo function."""
+    elements, which it does not know, get the type `empty`. Shards are right. Returns the undo function."""
     before: list[tuple[torch.Tensor, torch.dtype]] = []
     for model in models:
         for module in model.modules():
             if keep_batch_norm and is_kept(module):
                 continue
             for tensor in [*module._parameters.values(), *module._buffers.values()]:
+                if id(tensor) in shards:
+                    continue
                 if tensor is not None and _is_empty(tensor) and tensor.dtype is not empty:
                     before.append((tensor, tensor.dtype))
                     set_type(tensor, empty)

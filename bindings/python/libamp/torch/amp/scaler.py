@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ... import _core, kernels
+from .._dtensors import local_part
 from . import sharding, storage
 from .properties import loss_scale_of
 from .session import Session, live
@@ -177,7 +178,8 @@ class LossScaler:
             return
         if model_grads:
             found = torch.zeros(1, device=model_grads[0].device)
-            kernels.scale(list(master_grads), list(model_grads), 1.0 / scale, found_inf=found)
+            masters, made = (list(map(local_part, grads)) for grads in (master_grads, model_grads))
+            kernels.scale(masters, made, 1.0 / scale, found_inf=found)
             self._note(found)
 
     @torch.no_grad()
@@ -194,7 +196,8 @@ class LossScaler:
             return
         model, stashed, out = scale_override or (self.loss_scale(), 1.0, 1.0)
         if model_grads:
-            made, kept, masters = list(model_grads), list(stashed_master_grads), list(master_grads)
+            lists = (model_grads, stashed_master_grads, master_grads)
+            made, kept, masters = (list(map(local_part, grads)) for grads in lists)
             found, unused = torch.zeros(2, 1, device=made[0].device)
             kernels.check(made, norm=unused, found_inf=found)  # before axpby, which may write to them
             kernels.axpby(masters, out / model, made, out / stashed, kept, found_inf=unused)
@@ -219,7 +222,7 @@ class LossScaler:
             stash.undecided = None
         bracket = sharding.begin(session, [stash.index for stash in stashes], self._id)
         if overflow:  # reported to the library as usual, by a nonfinite gradient
-            params = [param for stash in stashes for param, _ in stash._pairs() if sharding.local_part(param).numel()]
+            params = [param for stash in stashes for param, _ in stash._pairs() if local_part(param).numel()]
             for param in sorted(params, key=torch.Tensor.numel)[:1]:
                 param.grad = torch.full_like(param, float("inf"))
         # waits for a GPU's decision, which the caller needs

@@ -32,7 +32,9 @@ class Session:
         self.context: Any = None
         self.resolved = resolved
         self.num_losses = num_losses
+        self.level = "O1"
         self.low_type = "float16"  # "bfloat16" at O4 and O5
+        self.shards: frozenset[int] = frozenset()  # ids of FP32 parameters in a 16-bit model, of fully_shard
         self.undo: list[Callable[[], None]] = []
         self.optimizers: list[weakref.ref[Any]] = []
         self.models: list[weakref.ref[torch.nn.Module]] = []
@@ -58,6 +60,8 @@ class Session:
         # a group of ranks that agree, True: the default one, False: none, None: ranks of sharded tensors
         self.process_group: Any = None
         self.ranks_known = not torch.distributed.is_available()
+        self.dtensors: list[Any] = []  # parameters that are DTensors, once the ranks are known
+        self.groups: list[weakref.ref[Any]] = []  # torch's groups of parameters of fully_shard, at the same time
         self._traced_by = 0  # id of the process that traces it, 0 for none
 
     @property

@@ -12,11 +12,13 @@ import torch
 import torch.distributed as dist
 
 from .. import _tested_versions
+from .._dtensors import complete, is_dtensor
+from . import fully_sharded
 from .session import Session
 
 _ADVICE = (
-    "use opt_level O1 or O4, or O0 with loss_scale='dynamic' and MixedPrecision(param_dtype=torch.float16) of FSDP's "
-    "own: its shards are FP32 masters already"
+    'shard with torch\'s fully_shard(module, mp_policy=amp.fsdp_policy("{level}")), before the optimizer is made and '
+    "amp.initialize is called, or use opt_level O1 or O4"
 )
 
 
@@ -28,29 +30,25 @@ def _fsdp() -> Any:
     return getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
 
 
-def is_dtensor(tensor: Any) -> bool:
-    """Returns True for a tensor of fully_shard or tensor parallelism. torch keeps this rank's part in _local_tensor."""
-    return hasattr(tensor, "device_mesh") and hasattr(tensor, "_local_tensor")
-
-
-def local_part(tensor: Any) -> Any:
-    """Returns the elements of this rank, possibly none."""
-    return tensor._local_tensor if is_dtensor(tensor) else tensor
-
-
 def _is_flattened(tensor: Any) -> bool:
     """Returns True for a parameter of FullyShardedDataParallel, or the flat one that contains it."""
     return bool(getattr(tensor, "_fsdp_flattened", False))
 
 
+def is_part(tensor: Any) -> bool:
+    """Returns True if other ranks may have other elements of the tensor."""
+    return _is_flattened(tensor) or is_dtensor(tensor)
+
+
+def _has_fsdp1(model: torch.nn.Module) -> bool:
+    kind = _fsdp()
+    return kind is not None and any(isinstance(module, kind) for module in model.modules())
+
+
 def _is_sharded(model: torch.nn.Module) -> bool:
     """Returns True if the model is sharded by either FSDP or contains DTensors. Between forward and backward
     fully_shard shows whole parameters."""
-    kind = _fsdp()
-    wrapped = any(
-        (kind and isinstance(module, kind)) or any(cls.__name__ == "FSDPModule" for cls in type(module).__mro__)
-        for module in model.modules()
-    )
+    wrapped = _has_fsdp1(model) or any(map(fully_sharded.is_fsdp, model.modules()))
     return wrapped or any(map(is_dtensor, model.parameters()))
 
 
@@ -145,14 +143,21 @@ def _makes_low(resolved: dict[str, Any]) -> bool:
     return resolved["cast_model_type"] in ("float16", "bfloat16")
 
 
-def check(models: Iterable[torch.nn.Module], optimizers: Iterable[Any], resolved: dict[str, Any]) -> None:
-    """Checks the models before initialize changes anything: levels that change types need whole parameters."""
+def check(
+    models: Iterable[torch.nn.Module], optimizers: list[Any], resolved: dict[str, Any], level: str
+) -> frozenset[int]:
+    """Checks the models before initialize changes anything: levels that change types need whole parameters, or those of
+    fully_shard, which has a policy. Returns the ids of the latter."""
+    models = list(models)
+    shards = fully_sharded.check(models, optimizers, resolved, level)
     if _makes_low(resolved):
         for model in models:
-            if _is_sharded(model):
+            names = [name for name, param in model.named_parameters() if id(param) not in shards and is_part(param)]
+            if names or _has_fsdp1(model):
                 raise RuntimeError(
-                    "This opt_level makes parameters 16-bit, and those of the incoming model are sharded (FSDP, "
-                    f"fully_shard or another DTensor), whose storage is not its own to change: {_ADVICE}."
+                    f"{level} makes parameters 16-bit, and {fully_sharded.some(names or [''])} is sharded "
+                    "(FullyShardedDataParallel, or a DTensor that fully_shard does not manage), so that its storage is "
+                    f"not its own to change: {_ADVICE.format(level=level)}."
                 )
     if resolved["master_weights"]:
         for optimizer in optimizers:
@@ -161,20 +166,23 @@ def check(models: Iterable[torch.nn.Module], optimizers: Iterable[Any], resolved
                     f"{type(optimizer).__name__} keeps parameters, or shards of them, where FP32 masters cannot take "
                     "their place: use opt_level O1 or O4, or master_weights=False."
                 )
+    return shards if _makes_low(resolved) else frozenset()
 
 
 def _check_later(session: Session, params: list[torch.Tensor]) -> None:
     """Checks, at a bracket, changes of the model after initialize."""
-    sharded = any(_is_flattened(param) or is_dtensor(param) for param in params)
-    if sharded and _makes_low(session.resolved):
+    sharded = any(map(is_part, params))
+    if _makes_low(session.resolved) and any(is_part(param) and id(param) not in session.shards for param in params):
         raise RuntimeError(
-            f"Parameters were sharded after amp.initialize, which had made the whole of each 16-bit: {_ADVICE}."
+            "Parameters were sharded after amp.initialize, which had made the whole of each 16-bit: "
+            f"{_ADVICE.format(level=session.level)}."
         )
     models = [model for model in (ref() for ref in session.models) if model is not None]
     if params and not sharded and any(map(_is_sharded, models)):
         raise RuntimeError(
             "The model's parameters are not the optimizer's any more: fully_shard puts others in their place, and "
-            "comes before the optimizer is made and amp.initialize is called."
+            "comes before the optimizer is made and amp.initialize is called: fully_shard(module, "
+            f'mp_policy=amp.fsdp_policy("{session.level}")), then the optimizer, then amp.initialize.'
         )
 
 
@@ -194,6 +202,8 @@ def _join(session: Session) -> None:
         groups = [] if named is False else [dist.group.WORLD if named is True else named]
     groups = [group for group in groups if dist.get_world_size(group) > 1]
     device = next((param.device for param in params), torch.device("cpu"))
+    session.dtensors = [param for param in params if is_dtensor(param)]
+    session.groups = fully_sharded.groups_of(model for ref in session.models if (model := ref()) is not None)
     session.context.set_ranks(Ranks(groups, device) if groups else None, named is not None)
     session.ranks_known = True
 
@@ -213,3 +223,27 @@ def begin(
         session.before_first_backward()
     begin = functools.partial(session.context.begin, indices, loss_id, delay_unscale, delay_check)
     return begin() if session.sparse is None else session.sparse.begin(session, indices, delay_unscale, begin)
+
+
+def end(session: Session, bracket: Any, delay_unscale: bool = False) -> int:
+    """Ends a bracket, once the gradients of DTensors are those of this step."""
+    if session.dtensors and not delay_unscale:
+        try:
+            _complete_gradients(session)
+        except BaseException:
+            bracket.cancel()
+            raise
+    return bracket.end()
+
+
+def _complete_gradients(session: Session) -> None:
+    if session.dynamic and fully_sharded.keep_gradients(session.groups):
+        raise RuntimeError(
+            "fully_shard has kept the gradients of this backward (set_requires_gradient_sync(False) or "
+            "set_requires_all_reduce(False)), at a loss scale that the end of this block may change: write "
+            "amp.scale_loss(loss, optimizer, delay_unscale=True) for each micro-batch but the last"
+        )
+    for param in session.dtensors:
+        whole = complete(param.grad, param)
+        if whole is not param.grad:
+            param.grad = whole

@@ -14,6 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ... import ArgumentError, kernels
 from .. import _torch_ops
 from .._devices import is_served
+from .._dtensors import complete, is_cut, is_dtensor, local_part
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -68,6 +69,17 @@ def _lie_as(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     return grad if grad.stride() == param.stride() else torch.empty_like(param, dtype=grad.dtype).copy_(grad)
 
 
+def _local_parts(
+    params: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, list[torch.Tensor]]
+) -> tuple[list[torch.Tensor], list[torch.Tensor], dict[str, list[torch.Tensor]]]:
+    """Returns the lists with the elements of this rank in place of DTensors."""
+    grads = [complete(grad, param) for grad, param in zip(grads, params, strict=True)]
+    return (
+        list(map(local_part, params)), list(map(local_part, grads)),
+        {name: list(map(local_part, tensors)) for name, tensors in state.items()},
+    )
+
+
 def fused_step(
     rule: Any,
     params: list[torch.Tensor],
@@ -79,6 +91,8 @@ def fused_step(
 ) -> None:
     """Calls kernels.optimizer_step, which needs tensors of one device and layout. Other tensors are stepped device by
     device."""
+    if any(map(is_dtensor, params)):
+        params, grads, state = _local_parts(params, grads, state)
     if not params:
         return
     if is_served(params[0].device):
@@ -170,12 +184,23 @@ class FusedOptimizer(torch.optim.Optimizer):
     _kernels: tuple[str, ...] = ()  # functions of amp_C that classes derived from Apex's call by these names
     _moments: tuple[str, ...] = ()  # names of moments with the shape of the parameter
     _arguments: tuple[str, ...] = ("betas", "eps", "weight_decay", "bias_correction")  # kernel arguments in the groups
+    _needs_norms = False  # of whole tensors
     _counts = True  # steps are counted in the groups
     _attributes: tuple[str, ...] = ("set_grad_none",)  # attributes in a pickle
 
     def __init__(self, params: Any, defaults: dict[str, Any], set_grad_none: bool) -> None:
         self.set_grad_none = set_grad_none
         super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group. Raises RuntimeError for shards if the step needs norms of whole tensors."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        if (self._needs_norms or group.get("max_grad_norm")) and any(map(is_cut, group["params"])):
+            raise RuntimeError(
+                f"{type(self).__name__} needs norms of whole tensors, and other ranks have a part of these parameters: "
+                "use FusedAdam or FusedSGD, and torch.nn.utils.clip_grad_norm_ as a limit"
+            )
 
     def _refuse_amsgrad(self, amsgrad: bool) -> None:
         if amsgrad:

@@ -33,6 +33,7 @@ class FusedLAMB(FusedOptimizer):
     """
 
     _skips_by_flag = True
+    _needs_norms = True
     _kernels = ("multi_tensor_l2norm", "multi_tensor_lamb")
     _moments = ("exp_avg", "exp_avg_sq")
     _arguments = (*FusedOptimizer._arguments, "grad_averaging")

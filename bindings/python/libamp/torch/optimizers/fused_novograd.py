@@ -17,6 +17,7 @@ class FusedNovoGrad(FusedOptimizer):
     """
 
     _skips_by_flag = True
+    _needs_norms = True
     _kernels = ("multi_tensor_novograd",)
     _moments = ("exp_avg",)
     _arguments = (*FusedOptimizer._arguments, "grad_averaging")

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of torch's fully_shard (FSDP2) at the levels with 16-bit models. The policy of each module casts weights while
+they are gathered. The FP32 shards, which the optimizer steps, are the masters."""
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ... import _core
+from . import retype
+from .properties import torch_type
+
+_LOW = (torch.float16, torch.bfloat16)
+
+
+# ---- the policy ----
+
+
+def _policy_class() -> Any:
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+    except ImportError:
+        raise RuntimeError(
+            f"amp.fsdp_policy needs torch.distributed.fsdp.fully_shard, which torch has from 2.6 on: this is "
+            f"{torch.__version__}"
+        ) from None
+    return MixedPrecisionPolicy
+
+
+def _is_kept_alone(module: nn.Module) -> bool:
+    """Returns True for a batch norm that fully_shard has sharded by itself, with a policy of its own."""
+    return retype.is_kept(module) and is_fsdp(module)
+
+
+def _norms_of(module: nn.Module) -> dict[str, nn.Module]:
+    """Returns the batch norms by name that a policy for this module is for."""
+    return {name: each for name, each in module.named_modules() if retype.is_kept(each) and not _is_kept_alone(each)}
+
+
+class _KeepNorms:
+    """Tells fully_shard the types of single parameters: FP32 for those of batch norms, None for the policy's."""
+
+    def __init__(self, norms: Iterable[nn.Module]) -> None:
+        self._kept: Any = WeakIdKeyDictionary()
+        for norm in norms:
+            for param in norm.parameters(recurse=False):
+                self._kept[param] = True
+
+    def __call__(self, param: torch.Tensor) -> torch.dtype | None:
+        return param.dtype if param in self._kept else None
+
+
+def fsdp_policy(level: str, module: nn.Module | None = None) -> Any:
+    """Returns a level's MixedPrecisionPolicy for torch's fully_shard: fully_shard(module, mp_policy=amp.fsdp_policy(
+    "O2")).
+
+    Weights are gathered in the level's type: float16 at O2, bfloat16 at O5, FP32 at O0, O1 and O4. Gradients are
+    reduced in FP32. Inputs and outputs are not cast at each module: initialize casts those of the whole model, as it
+    does without shards, so that tables of positions which pass between modules stay FP32.
+
+    level: an opt level with FP32 weights or masters, which O3 is not. module: a module with batch norms, which then
+    stay FP32 (leave it out with keep_batchnorm_fp32=False).
+
+    Raises RuntimeError for another level, for a torch without fully_shard, and for a module around batch norms if this
+    torch gives all parameters of a call one type.
+    """
+    kind = _policy_class()
+    levels = _core.levels()
+    if level not in levels:
+        raise RuntimeError(f"fsdp_policy: opt_level is {level!r}, and must be one of {', '.join(map(repr, levels))}")
+    resolved = _core.resolve(level, {})
+    low = torch_type(resolved["cast_model_type"])
+    if low in _LOW and not resolved["master_weights"]:
+        raise RuntimeError(f"fsdp_policy: {_NO_MASTERS.format(level=level)}")
+    low = low if low in _LOW else None
+    settings: dict[str, Any] = {"reduce_dtype": torch.float32, "cast_forward_inputs": False}
+    norms = {} if module is None or low is None else _norms_of(module)
+    if not norms:
+        return kind(param_dtype=low, **settings)
+    if list(norms.values()) == [module]:
+        return kind(**settings)
+    if "param_dtype_override_fn" not in {field.name for field in dataclasses.fields(kind)}:
+        raise RuntimeError(
+            f"fsdp_policy: the batch norms of this module stay FP32 at {level}, and fully_shard of torch "
+            f"{torch.__version__} gives all parameters of a call one type: shard {some(norms)} first, each by itself, "
+            f'fully_shard(norm, mp_policy=amp.fsdp_policy("{level}", norm)), then the module'
+        )
+    return kind(param_dtype=low, param_dtype_override_fn=_KeepNorms(norms.values()), **settings)
+
+
+# ---- torch's state of a sharded model ----
+
+
+class Shard(NamedTuple):
+    """A parameter that fully_shard manages: its name in the model, its module, the shard, and its policy."""
+
+    name: str
+    module: nn.Module
+    param: torch.Tensor
+    policy: Any
+
+
+def is_fsdp(module: Any) -> bool:
+    """Returns True for a module that went through fully_shard."""
+    return any(cls.__name__ == "FSDPModule" for cls in type(module).__mro__)
+
+
+def _groups(model: nn.Module) -> Iterator[tuple[Any, Any]]:
+    """Yields torch's state and parameter group of each call of fully_shard."""
+    seen: set[int] = set()
+    for module in model.modules():
+        state: Any = module._get_fsdp_state() if is_fsdp(module) else None
+        if state is None or id(state) in seen:
+            continue
+        seen.add(id(state))
+        groups = getattr(state, "_fsdp_param_groups", None)  # a list since torch 2.11
+        for group in [state._fsdp_param_group] if groups is None else groups:
+            if group is not None:
+                yield state, group
+
+
+def _shards(model: nn.Module) -> Iterator[Shard]:
+    names = {id(module): name for name, module in model.named_modules(remove_duplicate=False)}
+    for state, group in _groups(model):
+        for each in group.fsdp_params:
+            info = each._module_info
+            path = names.get(id(info.module), "")
+            name = f"{path}.{info.param_name}" if path else info.param_name
+            policy = getattr(each, "mp_policy", None) or state._mp_policy
+            yield Shard(name, info.module, each.sharded_param, policy)
+
+
+def groups_of(models: Iterable[nn.Module]) -> list[weakref.ref[Any]]:
+    """Returns torch's groups of the parameters that are gathered and reduced together."""
+    return [weakref.ref(group) for model in models for _, group in _groups(model)]
+
+
+def keep_gradients(groups: list[weakref.ref[Any]]) -> bool:
+    """Returns True if backward has left gradients in the groups: set_requires_gradient_sync(False), or for replicated
+    shards set_requires_all_reduce(False)."""
+    present = [group for group in (ref() for ref in groups) if group is not None]
+    return any(not group.reduce_grads or not group.all_reduce_grads for group in present)
+
+
+def reshard(model: nn.Module) -> None:
+    """Puts the shards into the modules. After a forward the outermost ones show whole parameters."""
+    for module in model.modules():
+        if is_fsdp(module):
+            module.reshard()
+
+
+# ---- checks ----
+
+_NO_MASTERS = (
+    "{level} has 16-bit weights without FP32 masters, and the shards of fully_shard stay FP32 weights: use O2 (O5 for "
+    "bfloat16), whose masters are these shards"
+)
+
+
+def some(names: Iterable[str]) -> str:
+    """Returns the first three names, and the number of the others. The model itself has an empty name."""
+    listed = list(names)
+    rest = f" and {len(listed) - 3} others" if len(listed) > 3 else ""
+    return ", ".join(name or "the model" for name in listed[:3]) + rest
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _reduced_in(policy: Any, wanted: torch.dtype) -> torch.dtype:
+    """Returns the type in which gradients are reduced. torch before 2.15 takes that of the gathered weights."""
+    if policy.reduce_dtype is not None:
+        return policy.reduce_dtype
+    newer = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 15)
+    return torch.float32 if newer else wanted
+
+
+def _problem_of(shard: Shard, resolved: dict[str, Any], level: str) -> str:
+    """Returns the first problem of a shard in words with a place for names, or an empty string."""
+    low = _low(resolved)
+    made = shard.policy.param_dtype or torch.float32
+    write = f'write fully_shard(module, mp_policy=amp.fsdp_policy("{level}"))'
+    if shard.param.dtype is not torch.float32 and resolved["cast_model_type"] != "unchanged":
+        return (
+            f"{{}} was sharded in {_name(shard.param.dtype)}, and the shards are the FP32 weights: call fully_shard on "
+            "the FP32 model, without .half(), .bfloat16() or .to(dtype) before it"
+        )
+    if low is None:  # O1 and O4: the casts of functions take FP32 weights, or those that they would make of them
+        own = torch_type(_core.levels()[level][0])
+        return f"{{}} is gathered in {_name(made)}, and {level} casts to {_name(own)}: {write}" if (
+            resolved["patch_ops"] and made in _LOW and made is not own
+        ) else ""
+    if resolved["keep_batchnorm_fp32"] and retype.is_kept(shard.module):
+        return "" if made is torch.float32 else (
+            f"{{}} belongs to a batch norm, which stays FP32 at {level} (keep_batchnorm_fp32), and is gathered in "
+            f'{_name(made)}: write fully_shard(module, mp_policy=amp.fsdp_policy("{level}", module))'
+        )
+    if shard.policy.param_dtype is None:
+        return f"{{}} has no MixedPrecisionPolicy with a param_dtype, and {level} computes in {_name(low)}: {write}"
+    if made is not low:
+        return f"{{}} is gathered in {_name(made)}, and {level} computes in {_name(low)}: {write}"
+    reduced = _reduced_in(shard.policy, made)
+    return "" if reduced not in _LOW else (
+        f"{{}} has gradients that are added between ranks in {_name(reduced)}, where sums overflow or lose bits: "
+        f"{write}, whose reduce_dtype is torch.float32"
+    )
+
+
+def _output_problems(model: nn.Module, resolved: dict[str, Any], level: str) -> list[str]:
+    given = model._get_fsdp_state()._mp_policy.output_dtype if is_fsdp(model) else None
+    wanted = torch_type(resolved["cast_model_outputs"]) or torch.float32
+    if given is None or given is wanted:
+        return []
+    return [
+        f"the policy of the model itself has output_dtype={_name(given)}, and {level} returns {_name(wanted)}: leave "
+        f"output_dtype out, or give amp.initialize cast_model_outputs={given}"
+    ]
+
+
+def _low(resolved: dict[str, Any]) -> torch.dtype | None:
+    """Returns the 16-bit type of the model, None where weights stay as they are."""
+    dtype = torch_type(resolved["cast_model_type"])
+    return dtype if dtype in _LOW else None
+
+
+def _problems_of(model: nn.Module, shards: list[Shard], resolved: dict[str, Any], level: str) -> list[str]:
+    found: dict[str, list[str]] = {}
+    for shard in shards:
+        if problem := _problem_of(shard, resolved, level):
+            found.setdefault(problem, []).append(shard.name)
+    problems = [problem.format(some(names)) for problem, names in found.items()]
+    if _low(resolved) is not None and shards:
+        if not resolved["master_weights"]:
+            problems.insert(0, _NO_MASTERS.format(level=level))
+        elif resolved["master_weights"] == "split":
+            problems.append(
+                'master_weights="split" splits masters into 16-bit weights and a rest, and the FP32 shards are whole '
+                "masters: leave it out"
+            )
+        problems += _output_problems(model, resolved, level)
+    return problems
+
+
+def check(
+    models: Iterable[nn.Module], optimizers: list[Any], resolved: dict[str, Any], level: str
+) -> frozenset[int]:
+    """Checks models before initialize changes anything. Returns the ids of the parameters that fully_shard manages.
+    Raises RuntimeError with everything that is missing or wrong."""
+    ours: dict[int, bool] = {}
+    problems: list[str] = []
+    for model in models:
+        reshard(model)
+        shards = list(_shards(model))
+        ours.update((id(shard.param), shard.param.requires_grad) for shard in shards)
+        problems += _problems_of(model, shards, resolved, level)
+    listed = {id(param) for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]}
+    if optimizers and any(ours.values()) and listed.isdisjoint(ours):
+        problems.append(
+            "no optimizer has any of the shards: make it from model.parameters() after fully_shard, which puts other "
+            "parameters in place of those before"
+        )
+    if problems:
+        raise RuntimeError(f"The model of fully_shard does not fit {level}: {'. '.join(problems)}.")
+    return frozenset(ours)

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What two ranks do with fully_shard and DTensors at the levels with 16-bit models: all checks in a row.
+
+If both ranks have the same batch, the mean of their gradients is exact, and each loss is that of one rank without
+shards, to the last bit."""
+
+import functools
+import traceback
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from levels import WITH_MASTERS
+from libamp.torch import amp
+from libamp.torch.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad
+from torch import nn
+from torch.distributed import fsdp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.utils.checkpoint import checkpoint
+
+STEPS = 20
+ADAM = functools.partial(torch.optim.Adam, lr=0.01)
+OVERRIDES = hasattr(fsdp.MixedPrecisionPolicy(), "param_dtype_override_fn")  # types of single parameters, torch 2.15
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.first, self.second = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x):
+        return x + self.second(nn.functional.gelu(self.first(self.norm(x))))
+
+
+class Net(nn.Module):
+    """Its last bias has one element, so that a rank has none of it."""
+
+    def __init__(self, norm=False, recompute=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.blocks, self.last = nn.Linear(8, 16), nn.ModuleList([Block(), Block()]), nn.Linear(16, 1)
+        self.norm = nn.BatchNorm1d(16) if norm else None
+        self.recompute = recompute
+
+    def forward(self, x):
+        x = self.first(x)
+        x = x if self.norm is None else self.norm(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
+        return self.last(x)
+
+
+def shard(model, policy):
+    """policy: of a module, for fully_shard."""
+    if model.norm is not None and not OVERRIDES:
+        fsdp.fully_shard(model.norm, mp_policy=policy(model.norm))
+    for module in (*model.blocks, model.last, model):
+        fsdp.fully_shard(module, mp_policy=policy(module))
+    return model
+
+
+def start(level, sharded=True, model=None, optimizer=ADAM, **settings):
+    """What was there before is over."""
+    amp.shutdown()
+    model = Net() if model is None else model
+    if sharded:
+        model = shard(model, functools.partial(amp.fsdp_policy, level))
+    settings = {"loss_scale": "dynamic", "init_scale": 2.0**10, "verbosity": 0} | settings
+    return amp.initialize(model, optimizer(model.parameters()), opt_level=level, **settings)
+
+
+def batch(step, rank=0, world=1):
+    torch.manual_seed(100 + step)
+    x = torch.randn(8, 8)[rank::world]
+    return x, x.sum(1, keepdim=True)
+
+
+def local(tensor):
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def train(model, optimizer, steps=range(STEPS), rank=0, world=1, spoil=(), clip=None):
+    """The losses: means over ranks, if each has a part of the batch. spoil: steps in which this rank overflows."""
+    losses = []
+    for step in steps:
+        x, y = batch(step, rank, world)
+        loss = (model(x) - y).pow(2).mean()
+        optimizer.zero_grad()
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+            if step in spoil:
+                local(next(param for param in model.parameters() if local(param).numel()).grad).view(-1)[0] = torch.inf
+        if clip:
+            torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), clip)
+        optimizer.step()
+        mean = loss.detach().clone()
+        if world > 1:
+            dist.all_reduce(mean)
+        losses.append(mean.item() / world)
+    return losses
+
+
+# ---- losses ----
+
+
+def same_batch(rank, world):
+    """One rank's losses to the bit: with a batch norm, with recomputation, with torch's and libamp's optimizers."""
+    cases = {
+        ("norm", torch.optim.Adam): ({"norm": True}, ADAM),
+        ("recomputed", FusedAdam): ({"recompute": True}, functools.partial(FusedAdam, lr=0.01)),
+        ("norm, recomputed", "fused"): ({"norm": True, "recompute": True}, functools.partial(ADAM, fused=True)),
+    }
+    equal = {}
+    for level in WITH_MASTERS:
+        for name, (net, optimizer) in cases.items():
+            whole, parts = (
+                train(*start(level, sharded, Net(**net), optimizer), range(6)) for sharded in (False, True)
+            )
+            equal[level, name] = whole == parts and len(set(whole)) == 6
+    return equal
+
+
+def other_batches(rank, world):
+    """Largest difference from one rank's losses with the whole batch, beside what the level's rounding changes there:
+    its difference from FP32."""
+    sgd = functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9)
+    exact = train(*start("O0", False, optimizer=sgd), clip=1.0)
+    told = {}
+    for level in WITH_MASTERS:
+        whole = train(*start(level, False, optimizer=sgd), clip=1.0)
+        parts = train(*start(level, optimizer=sgd), rank=rank, world=world, clip=1.0)
+        distances = [max(abs(a - b) for a, b in zip(x, whole, strict=True)) for x in (parts, exact)]
+        told[level] = distances[0] <= 2 * distances[1], whole[-1] < whole[0] / 2
+    return told
+
+
+def _watch(module, name, seen):
+    module.register_forward_hook(
+        lambda module, args, out: seen.update({name: (module.weight.dtype, args[0].dtype, out.dtype)})
+    )
+
+
+def types(rank, world):
+    """The shards are the masters and FP32, and modules get the level's types."""
+    told = {}
+    for level, dtype in zip(WITH_MASTERS, (torch.float16, torch.bfloat16), strict=True):
+        model, optimizer = start(level, model=Net(norm=True))
+        seen = {}
+        _watch(model.first, "first", seen)
+        _watch(model.norm, "norm", seen)
+        _watch(model.blocks[0].first, "block", seen)
+        out = model(batch(0)[0])
+        model.reshard()
+        low = (dtype,) * 3
+        told[level] = (
+            seen == {"first": low, "block": low, "norm": (torch.float32, dtype, dtype)}
+            and out.dtype is torch.float32
+            and {param.dtype for param in model.parameters()} == {torch.float32}
+            and {id(param) for param in amp.master_params(optimizer)} == {id(param) for param in model.parameters()}
+            and optimizer._amp_stash.all_fp32_from_fp16_params == []
+        )
+    return told
+
+
+# ---- overflows, accumulation ----
+
+
+def overflow(rank, world):
+    """The scale after each step, and whether it stepped: each rank has an overflow, the other one skips."""
+    told = {}
+    for level in WITH_MASTERS:
+        model, optimizer = start(level)
+        told[level] = []
+        for step in range(4):
+            train(model, optimizer, [step], rank, world, [2 * rank + 1])
+            told[level].append((amp.stepped(optimizer), amp.state_dict()["loss_scaler0"]["loss_scale"]))
+    return told
+
+
+def accumulate(rank, world, how="delayed", level="O2"):
+    """The sum of the shards' sizes after two steps of two micro-batches."""
+    model, optimizer = start(level)
+    for step in range(2):
+        optimizer.zero_grad()
+        for micro in range(2):
+            x, y = batch(2 * step + micro, rank, world)
+            model.set_requires_gradient_sync(how == "synced" or micro == 1)
+            delay = how != "not delayed" and micro == 0
+            with amp.scale_loss((model(x) - y).pow(2).mean(), optimizer, delay_unscale=delay) as scaled_loss:
+                scaled_loss.backward()
+        optimizer.step()
+    return float(sum(local(param).detach().double().abs().sum() for param in amp.master_params(optimizer)))
+
+
+def accumulation(rank, world):
+    """Sums between ranks have another order: FP32's rounding of gradients, through two steps of Adam."""
+    synced, kept = (accumulate(rank, world, how) for how in ("synced", "delayed"))
+    message = _message(accumulate, rank, world, "not delayed")
+    return abs(synced - kept) < 1e-6 * synced, "delay_unscale=True" in message
+
+
+# ---- what is wrong ----
+
+
+def _message(function, *args):
+    try:
+        function(*args)
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return "no error"
+
+
+def _policies(**settings):
+    return lambda module: fsdp.MixedPrecisionPolicy(**settings)
+
+
+def _refused(level, policy=None, model=None, wait=False, early=False, **settings):
+    amp.shutdown()
+    model = Net() if model is None else model
+    optimizer = ADAM(model.parameters())
+    if wait:
+        model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    shard(model, policy or functools.partial(amp.fsdp_policy, level))
+    if not wait and not early:
+        optimizer = ADAM(model.parameters())
+    if not wait:
+        model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0, **settings)
+    train(model, optimizer, [0])
+
+
+LOW, WIDE = torch.float16, torch.float32
+REFUSED = {
+    "no policy": (("O2", lambda module: fsdp.MixedPrecisionPolicy()), "no MixedPrecisionPolicy with a param_dtype"),
+    "other type": (("O5", _policies(param_dtype=LOW, reduce_dtype=WIDE)), "O5 computes in bfloat16"),
+    "other casts": (("O4", _policies(param_dtype=LOW, reduce_dtype=WIDE)), "O4 casts to bfloat16"),
+    "sums": (("O2", _policies(param_dtype=LOW, reduce_dtype=LOW)), "reduce_dtype is torch.float32"),
+    "output": (("O2", _policies(param_dtype=LOW, reduce_dtype=WIDE, output_dtype=LOW)), "leave output_dtype out"),
+    "norm": (("O2", _policies(param_dtype=LOW, reduce_dtype=WIDE), functools.partial(Net, True)), "batch norm"),
+    "bf16": (("O5", None, lambda: Net().bfloat16()), "sharded in bfloat16"),
+    "fp16": (("O2", None, lambda: Net().half()), "leave .half() out"),
+    "too late": (("O2", None, Net, True), 'mp_policy=amp.fsdp_policy("O2")'),
+    "optimizer": (("O2", None, Net, False, True), "no optimizer has any of the shards"),
+    "O3": (("O3", _policies(param_dtype=LOW, reduce_dtype=WIDE)), "use O2"),
+}
+
+
+def refusals(rank, world):
+    told = {}
+    for name, ((level, policy, *rest), words) in REFUSED.items():
+        model, rest = (rest[0](), rest[1:]) if rest else (None, ())
+        message = _message(_refused, level, policy, model, *rest)
+        told[name] = words in message or message
+    split = _message(functools.partial(_refused, "O5", master_weights="split"))
+    told["split"] = "leave it out" in split or split
+    for kind in (FusedLAMB, FusedNovoGrad):
+        told[kind.__name__] = "norms of whole tensors" in _message(start, "O2", True, None, kind)
+    return told
+
+
+def norms(rank, world):
+    """A policy for a module around batch norms, without those that are sharded by themselves."""
+    model = Net(norm=True)
+    if not OVERRIDES:
+        return "shard norm first" in _message(amp.fsdp_policy, "O2", model)
+    own = amp.fsdp_policy("O2", model.norm)
+    kept = amp.fsdp_policy("O5", model).param_dtype_override_fn
+    fsdp.fully_shard(model.norm, mp_policy=own)
+    return (
+        own.param_dtype is None and kept(model.first.weight) is None
+        and amp.fsdp_policy("O2", model).param_dtype_override_fn is None
+    )
+
+
+# ---- checkpoints ----
+
+
+def save(rank, world, folder, level):
+    """The first half of a training on one batch for all ranks; returns the losses of the second, and the scaler."""
+    model, optimizer = start(level)
+    train(model, optimizer, range(4), spoil=[2] if rank == 0 else [])
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    dcp.save({"model": model_state, "optimizer": optimizer_state, "amp": amp}, checkpoint_id=folder)
+    return train(model, optimizer, range(4, 8)), amp.state_dict()
+
+
+def resume(rank, world, folder, level):
+    """The second half, from the files."""
+    torch.manual_seed(9)
+    model, optimizer = start(level, init_scale=2.0)
+    with torch.no_grad():
+        for param in model.parameters():
+            param.zero_()
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    dcp.load({"model": model_state, "optimizer": optimizer_state, "amp": amp}, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)
+    return train(model, optimizer, range(4, 8)), amp.state_dict()
+
+
+# ---- all of them ----
+
+CHECKS = [same_batch, other_batches, types, overflow, accumulation, refusals, norms]
+
+
+def every_check(rank, world):
+    told = {}
+    for check in CHECKS:
+        try:
+            told[check.__name__] = check(rank, world)
+        except Exception:
+            told[check.__name__] = traceback.format_exc()
+        finally:
+            amp.shutdown()
+    return told
