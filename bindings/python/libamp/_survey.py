@@ -15,11 +15,13 @@ SURVEY = "LIBAMP_SURVEY"  # environment variable: surveys are wanted
 _surveys: list[str] = []  # surveys of ended contexts
 
 
-def add(context: Any) -> None:
-    """Saves the survey of a context, before it ends, for the end of the script."""
+def add(context: Any, models: Any = ()) -> None:
+    """Saves the survey of a context and its models, before it ends, for the end of the script."""
     if switch(SURVEY):
+        from .torch.amp import buffer_rounding
+
         with contextlib.suppress(RuntimeError):  # nothing was observed
-            _surveys.append(context.survey()[-1])
+            _surveys.append(context.survey()[-1] + buffer_rounding.text_of(buffer_rounding.by_level(models)))
 
 
 def run(script: Callable[[], Any]) -> Any:
@@ -46,7 +48,7 @@ def _print_surveys() -> None:
     session = sys.modules.get("libamp.torch.amp.session")
     if session is not None:
         for each in session.live():
-            add(each.context)
+            add(each.context, each.present_models())
         taken += _surveys
     words = [f"libamp.run: amp.initialize {number} of {len(taken)}: {text}" for number, text in enumerate(taken, 1)]
     if not taken:

@@ -99,7 +99,7 @@ def test_types(heading, right, wrong):
 
 
 def test_positions():
-    rotary = code("Positions and tables")["Rotary"]
+    rotary = code("Positions and tables", 1)["Rotary"]
     x = torch.randn(1, 3000, 8)
     exact = rotary()(x)
 
@@ -112,9 +112,25 @@ def test_positions():
         def forward(self, x):
             return self.rotary(x)
 
-    model, _ = initialized("O2", Model())
+    with pytest.warns(FindingWarning, match=r"AMP-M50 .*\(floats\)"):
+        model, _ = initialized("O2", Model())
     assert model.floats[2049] == 2048 and model.rotary.positions[2049] == 2049
     assert torch.allclose(model(x), exact, atol=0.01)  # x rounded to fp16, and products of it
+
+
+def test_a_rotary_table_that_stays_fp32():
+    x, cast = torch.randn(1, 3000, 8).bfloat16().float(), {', keep_buffers_fp32=["*.inv_freq"]': ""}
+    with pytest.warns(FindingWarning, match=r"AMP-M50 .*keep_buffers_fp32=\['1.inv_freq'\]"):
+        ruined = code("Positions and tables", replaced=cast)["model"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FindingWarning)
+        scope = code("Positions and tables")
+    rotary = scope["Rotary"]()
+    assert torch.equal(scope["model"][1].inv_freq, rotary.inv_freq)
+    exact = rotary(x)
+    for model, least, most in ((ruined, 0.1, 4), (scope["model"], 0, 2**-7)):  # a cosine and a product in bf16
+        error = ((model[1](x.bfloat16()).float() - exact) / x.abs().max()).abs().max()
+        assert least <= error <= most
 
 
 def test_averages():

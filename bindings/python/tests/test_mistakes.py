@@ -4,7 +4,7 @@
 import re
 
 import pytest
-from levels import DYNAMIC, WITH_MASTERS
+from levels import CASTS_MODEL, DYNAMIC, WITH_MASTERS
 from libamp import _findings
 from slips import ANY, AT_INITIALIZE, BRACKET, CLIP, FIRST, LAYER, TEN, TWIN, run
 
@@ -13,6 +13,14 @@ AT_END = "with amp.scale_loss"
 
 # name: (what is there, what is put there, code, the levels where it is a mistake, how soon, what the line has)
 MISTAKES = {
+    "positions as floats": (
+        "# before",
+        "model.register_buffer('positions', torch.arange(3000.0))",
+        "AMP-M50",
+        CASTS_MODEL,
+        AT_INITIALIZE,
+        "amp.initialize",
+    ),
     "backward outside": (BRACKET, "    loss.backward()\n", "AMP-M30", BOTH, FIRST, "loss.backward()"),
     "autograd.backward outside": (
         BRACKET,

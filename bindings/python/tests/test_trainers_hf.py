@@ -17,7 +17,7 @@ accelerate = pytest.importorskip("accelerate", reason="accelerate is not install
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 import libamp.accelerate  # noqa: E402
-from levels import DYNAMIC, LEVELS  # noqa: E402
+from levels import CASTS_MODEL, DYNAMIC, LEVELS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 
 
@@ -35,6 +35,35 @@ def bits(tensors: Any) -> list[torch.Tensor]:
 
 def same(one: Any, other: Any) -> bool:
     return len(one) == len(other) > 0 and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+# ---- rotary embeddings ----
+
+
+@pytest.mark.parametrize("level", CASTS_MODEL)
+def test_llama_beyond_position_3000(level: str) -> None:
+    """Cosines beside FP64, with inv_freq in 16 bits and in FP32."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=2, max_position_embeddings=4096)
+    positions, errors = torch.arange(3000, 3016)[None], []
+    for keep in (False, ["*inv_freq"]):
+        model = transformers.LlamaModel(config)
+        exact = positions[..., None].double() * 10000.0 ** (-torch.arange(0, 16, 2).double() / 16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            amp.initialize(model, optimizer, opt_level=level, verbosity=0, keep_buffers_fp32=keep)
+        heard = [str(each.message) for each in seen if "AMP-M50" in str(each.message)]
+        assert [("inv_freq" in each and "keep_buffers_fp32=" in each) for each in heard] == ([] if keep else [True])
+        cosines = model.rotary_emb(torch.zeros(1, 16, 32, dtype=next(model.parameters()).dtype), positions)[0]
+        errors.append((cosines.double() - torch.cat([exact, exact], -1).cos()).abs().max().item())
+        out = model(torch.randint(64, (1, 16)), position_ids=positions).last_hidden_state
+        with amp.scale_loss(out.float().pow(2).mean(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        amp.shutdown()
+    low, high = errors
+    assert low > 0.1 and high < 2**-8  # a cosine in bf16: 2^-9; fp16: 2^-12
 
 
 # ---- plain scripts of accelerate's ----

@@ -21,7 +21,7 @@ from .exempt import exempt
 from .frontend import init, initialize, initialized, load_state_dict, shutdown, state_dict
 from .fully_sharded import fsdp_policy
 from .loss_scaling import scale, scale_loss, unscale
-from .observing import culprit, memory, observations, observe, observe_stop, survey
+from .observing import culprit, memory, observations, observe, observe_stop
 from .optimizer_wiring import stepped
 from .process_state import master_params
 from .registry import (
@@ -35,6 +35,7 @@ from .registry import (
     register_promote_function,
 )
 from .report import explain, findings, health
+from .surveys import survey
 
 try:
     from .activations import compress_activations

@@ -6,6 +6,7 @@ import contextlib
 import operator
 import sys
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,9 +18,11 @@ from . import (
     attention,
     averages,
     bf16_switch,
+    buffer_rounding,
     checkpoint,
     cuda_graphs,
     fp16_warnings,
+    kept_buffers,
     mistakes,
     model_states,
     model_wiring,
@@ -180,16 +183,26 @@ def _trained(models: list[nn.Module], optimizers: list[Any]) -> list[torch.Tenso
     return [param for param in listed if id(param) in ours and retype.is_plain(param)]
 
 
+def _keeps_batch_norm(current: Session) -> bool:
+    return current.resolved["cast_model_type"] != "float32" and bool(current.resolved["keep_batchnorm_fp32"])
+
+
+def _staying(current: Session) -> frozenset[int]:
+    """Returns the ids of shards and kept buffers, which stay FP32."""
+    return current.shards | {id(buffer.tensor) for buffer in current.kept_buffers}
+
+
 def _prepare_models(current: Session, models: list[nn.Module]) -> None:
     """Prepares the models before the library changes their types: saves values and casts to FP32 where the level needs
     it."""
     cast = current.resolved["cast_model_type"]
     if cast == "unchanged":
         return
-    keep = cast != "float32" and bool(current.resolved["keep_batchnorm_fp32"])
     if cast != "float32":
         current.restoring = restoring.Restoring(models, torch_type(cast))
-    current.undo.append(retype.to_fp32(models, keep, torch_type(cast), current.shards))
+    current.undo.append(kept_buffers.keep(current.kept_buffers))
+    keep = _keeps_batch_norm(current)
+    current.undo.append(retype.to_fp32(models, keep, torch_type(cast), _staying(current)))
     if current.restoring is not None:
         current.undo.append(current.restoring.after)
 
@@ -204,6 +217,8 @@ def _wire_models(current: Session, models: list[nn.Module]) -> None:
         current.models.append(weakref.ref(item))
     if cast in ("float16", "bfloat16"):
         retype.flatten_rnns(models)
+        if current.kept_buffers:
+            current.undo.append(kept_buffers.receive(models))
 
 
 def _make_context(
@@ -223,9 +238,10 @@ def _make_context(
         params = [current.sparse.with_flags(listed) for listed in params]
     skipping = [i for i, optimizer in enumerate(optimizers) if cuda_graphs.skips_by_itself(optimizer, optimizers)]
     described_params = retype.describe(models)
-    if current.shards:
+    staying = _staying(current)
+    if staying:
         keep_norms = bool(current.resolved["keep_batchnorm_fp32"])
-        described_params = retype.describe(models, current.shards, keep_norms)
+        described_params = retype.describe(models, staying, keep_norms)
         settings = {**settings, "keep_batchnorm_fp32": True}  # of all that is described as staying FP32
     return _core.Context(level, described_params, params, settings, event, [], storage, skipping)
 
@@ -306,6 +322,7 @@ def initialize(
     min_loss_scale: float | None = None,
     max_loss_scale: float | None = 2.0**24,
     process_group: Any = None,
+    keep_buffers_fp32: bool | str | Iterable[str] | None = False,
     **settings: Any,
 ) -> Any:
     """Prepares models and optimizers for an opt level, in place, and returns them in the shape in which they were
@@ -323,11 +340,14 @@ def initialize(
     default group, False for none. None means the ranks that share sharded parameters or optimizer states (FSDP,
     fully_shard, ZeRO).
 
+    keep_buffers_fp32: buffers that stay FP32 at O2, O3 and O5 (positions, rotary tables): True for all, or names and
+    patterns of named_buffers ("*.inv_freq"). False casts them to 16 bits, as Apex does.
+
     settings: members of amp_config (amp.h) by name: scaler ("apex", "torch", "megatron", ...), lists ("apex", "torch"),
     window, hysteresis, max_skips, init_scale, growth, backoff, cache, gate.
 
-    Raises TypeError or ValueError for an argument of a wrong type or value, RuntimeError for an unknown level, a model
-    or optimizer that cannot be prepared, or an override that the level does not allow.
+    Raises TypeError or ValueError for an argument of a wrong type or value, or a name of no buffer. Raises RuntimeError
+    for an unknown level, a model or optimizer that cannot be prepared, or an override that the level does not allow.
     """
     for name in settings:
         if name not in _SETTINGS:
@@ -358,7 +378,7 @@ def initialize(
     banner.part("Overrides are applied.\nThe properties in use:", properties)
     banner.end()
     settings.update(overrides)
-    return start(models, optimizers, level, settings, num_losses, cast_model_outputs, process_group)
+    return start(models, optimizers, level, settings, num_losses, cast_model_outputs, process_group, keep_buffers_fp32)
 
 
 def start(
@@ -369,6 +389,7 @@ def start(
     num_losses: int,
     cast_model_outputs: torch.dtype | None,
     process_group: Any = None,
+    keep_buffers_fp32: Any = False,
 ) -> Any:
     """Builds the session for initialize, once the properties are known. Takes and returns models and optimizers as
     initialize does."""
@@ -393,10 +414,16 @@ def start(
     current.low_type = _core.levels()[level][0]
     current.level, current.shards = level, sharding.check(model_list, optimizer_list, current.resolved, level)
     current.verbosity, current.process_group = _amp_state.verbosity, process_group
+    low = torch_type(resolved["cast_model_type"])
+    is_low, keeps = low in retype.LOW, _keeps_batch_norm(current)
+    chosen = kept_buffers.choose(keep_buffers_fp32, model_list, keeps or not is_low)
+    current.kept_buffers = chosen if is_low else []
+    damaged = buffer_rounding.damaged(model_list, low, keeps, current.kept_buffers)
     _build(current, level, settings, model_list, optimizer_list)
     if current.verbosity > 0:
         for line in described(param for item in model_list for param in item.parameters()):
             maybe_print(line, True)
+    buffer_rounding.report(current.record, damaged)
     mistakes.watch(current)
     averages.watch(current)
     observing.as_asked(current)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ... import _core
-from . import averages, model_states
+from . import averages, kept_buffers, model_states
 from ._casting import cast_tree
 from .compiling import root, run_as_it_is, set_compiler
 from .session import Session
@@ -56,6 +56,11 @@ class Forward:
                     forward = functools.partial(self._roots[_core.current_scope() == (None,)], forward)
                 set_compiler(compiler)
                 out = forward(*args, **kwargs)
+            except RuntimeError as error:
+                better = kept_buffers.explained(error, getattr(forward, "__self__", None))
+                if better is None:
+                    raise
+                raise better from error
             finally:
                 set_compiler(None)
                 if observer is not None:
@@ -103,11 +108,11 @@ class Wired:
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         session = self._amp_forward.session
-        if session is None or session.mistakes is None:
-            return super()._apply(*args, **kwargs)  # type: ignore[misc]
         before = {name: param.dtype for name, param in self.named_parameters()}  # type: ignore[attr-defined]
-        result = super()._apply(*args, **kwargs)  # type: ignore[misc]
-        session.mistakes.applied(self, before)
+        with kept_buffers.staying(self):
+            result = super()._apply(*args, **kwargs)  # type: ignore[misc]
+        if session is not None and session.mistakes is not None:
+            session.mistakes.applied(self, before)
         return result
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""amp.observe records statistics of the numbers in a training, by op and module. amp.culprit, amp.survey and amp.memory
-report the source of an overflow, the fit of each level and the memory.
+"""amp.observe records statistics of the numbers in a training, by op and module. amp.culprit and amp.memory report the
+source of an overflow and the memory; surveys.py the fit of each level.
 
 The library reads parameters, gradients, masters and updates. A TorchFunctionMode, active only in observed iterations
 from the model's forward to scale_loss, and hooks on backward read the inputs and outputs of torch's functions. Values
@@ -109,51 +109,6 @@ class Memory(NamedTuple):
     def _repr_html_(self) -> str:
         taken = {name.replace("_", " "): _html.size(count) for name, count in self._asdict().items() if name != "level"}
         return _html.table(f"memory at {self.level}", list(taken), [list(taken.values())])
-
-
-class Advice(NamedTuple):
-    """One piece of advice. code: see docs/guide/choose-a-level.md. levels: the levels that it applies to."""
-
-    code: str
-    op: str | None
-    name: str | None
-    levels: tuple[str, ...]
-    elements: int
-    of: int
-    largest: float
-    message: str
-
-
-class Level(NamedTuple):
-    """The verdict for one level. fits: "yes", "with ops in fp32" or "no"."""
-
-    fits: str
-    n_advice: int
-    memory: Memory
-
-
-class Survey(NamedTuple):
-    """The fit of each level for the observed training. str() gives a report for people."""
-
-    level: str
-    init_scale: float
-    iterations: int
-    advice: list[Advice]
-    levels: list[Level]
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-    def _repr_html_(self) -> str:
-        head = ("level", "fits", "advice", "weights", "gradients", "masters", "outputs of ops")
-        rows = []
-        for fits, n_advice, memory in self.levels:
-            taken = map(_html.size, (memory.weights, memory.gradients, memory.masters, memory.outputs))
-            rows.append((memory.level, fits, n_advice, *taken))
-        told = [(each.code, " ".join(each.levels), each.message) for each in self.advice]
-        title = f"survey of {self.iterations} iterations; advised: {self.level}, init_scale {self.init_scale:g}"
-        return _html.table(title, head, rows) + _html.table("", ("code", "levels", "advice"), told)
 
 
 # ---- calls of torch's ----
@@ -360,7 +315,8 @@ class Watch:
 # ---- the public functions ----
 
 
-def _session_of(what: Any, who: str) -> Session:
+def session_of(what: Any, who: str) -> Session:
+    """Returns the session of a model or optimizer, of the last initialize for None. who: the caller's name."""
     spec = getattr(what, "_amp_stash", None) or getattr(what, "_amp_forward", None)
     session = last() if what is None else spec.session if spec is not None else None
     if session is None or not session.alive:
@@ -414,7 +370,7 @@ def observe(
     AMP_TRACE=FILE writes a file (docs/guide/see-what-it-did.md). Functions of torch.compile are not observed. GPU
     tensors are copied, which waits. Raises ValueError for a number below 1.
     """
-    session = _session_of(of, "observe")
+    session = session_of(of, "observe")
     patterns = [names] if isinstance(names, str) else [str(name) for name in names or ()]
     for name, number in (("every", every), ("first", first), ("after_skip", after_skip), ("max_bytes", max_bytes)):
         if number < 1:
@@ -425,14 +381,14 @@ def observe(
 
 def observe_stop(of: Any = None) -> None:
     """Stops recording and deletes the records."""
-    session = _session_of(of, "observe_stop")
+    session = session_of(of, "observe_stop")
     session.context.observe_stop()
     session.end_observing()
 
 
 def observations(of: Any = None) -> list[Observation]:
     """Returns the records so far: ops in the order of their first call, then parameters."""
-    session = _session_of(of, "observations")
+    session = session_of(of, "observations")
     found: list[Observation] = []
     for bit, op, name, dtype, iterations, fp16, bf16, latest, total in session.context.observations():
         kind = WHAT[bit.bit_length() - 1]
@@ -473,28 +429,14 @@ def _culprit(session: Session) -> Culprit | None:
 
 def culprit(of: Any = None) -> Culprit | None:
     """Returns the source of the last overflow in an observed iteration, or None."""
-    return _culprit(_session_of(of, "culprit"))
+    return _culprit(session_of(of, "culprit"))
 
 
 def memory(of: Any = None, level: str | None = None) -> Memory:
     """Returns the bytes that the training uses now. level: a string "O0" to "O5", for an estimate at that level
     instead."""
-    session = _session_of(of, "memory")
+    session = session_of(of, "memory")
     taken = Memory(*session.context.memory(level))
     if level is None and session.split is not None:  # the context sees only the parameters
         taken = taken._replace(masters=session.split.bytes, masters_split=session.split.bytes)
     return taken
-
-
-def survey_of(context: Any) -> Survey:
-    level, init_scale, iterations, advice, surveyed, text = context.survey()
-    listed = [Advice(code, op, name, tuple(names), *rest) for code, op, name, names, *rest in advice]
-    fits = {0: "no", 1: "yes", 2: "with ops in fp32"}
-    described = [Level(fits[each], n, Memory(*taken)) for each, n, taken in surveyed]
-    return Survey(level, init_scale, iterations, listed, described, text)
-
-
-def survey(of: Any = None) -> Survey:
-    """Returns the fit of each level for this training, from the records of amp.observe. Run some iterations first, best
-    at O0 with every=1."""
-    return survey_of(_session_of(of, "survey").context)

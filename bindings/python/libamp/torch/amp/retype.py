@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-_LOW = (torch.float16, torch.bfloat16)
+LOW = (torch.float16, torch.bfloat16)
 
 
 def is_kept(module: nn.Module) -> bool:
@@ -18,10 +18,10 @@ def is_kept(module: nn.Module) -> bool:
 
 
 def describe(
-    models: Iterable[nn.Module], shards: frozenset[int] = frozenset(), keep_norms: bool = True
+    models: Iterable[nn.Module], staying: frozenset[int] = frozenset(), keep_norms: bool = True
 ) -> list[tuple[torch.Tensor, str, bool]]:
     """Returns (tensor, name, stays FP32) of each floating parameter and buffer that libamp supports. Batch norms stay,
-    and shards: the ids of FP32 masters that the model itself has."""
+    and tensors with these ids: shards, which are FP32 masters, and kept buffers."""
     listed: list[tuple[torch.Tensor, str, bool]] = []
     seen: set[int] = set()
     for index, model in enumerate(models):
@@ -32,7 +32,7 @@ def describe(
                 if tensor is None or id(tensor) in seen or not is_plain(tensor):
                     continue
                 seen.add(id(tensor))
-                stays = id(tensor) in shards or (keep_norms and is_kept(module))
+                stays = id(tensor) in staying or (keep_norms and is_kept(module))
                 listed.append((tensor, f"{owner}{path}.{name}" if path else owner + name, stays))
     return listed
 
@@ -69,22 +69,23 @@ def set_type(tensor: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 def to_fp32(
-    models: Iterable[nn.Module], keep_batch_norm: bool, empty: torch.dtype, shards: frozenset[int]
+    models: Iterable[nn.Module], keep_batch_norm: bool, empty: torch.dtype, staying: frozenset[int]
 ) -> Callable[[], None]:
     """Casts floating tensors of the models to FP32 without gaps in memory, as the library requires. Tensors without
-    elements, which it does not know, get the type `empty`. Shards are right. Returns the undo function."""
+    elements, which it does not know, get the type `empty`. Those with the ids `staying` are right. Returns the undo
+    function."""
     before: list[tuple[torch.Tensor, torch.dtype]] = []
     for model in models:
         for module in model.modules():
             if keep_batch_norm and is_kept(module):
                 continue
             for tensor in [*module._parameters.values(), *module._buffers.values()]:
-                if id(tensor) in shards:
+                if tensor is None or id(tensor) in staying:
                     continue
-                if tensor is not None and _is_empty(tensor) and tensor.dtype is not empty:
+                if _is_empty(tensor) and tensor.dtype is not empty:
                     before.append((tensor, tensor.dtype))
                     set_type(tensor, empty)
-                if tensor is None or not is_plain(tensor):
+                if not is_plain(tensor):
                     continue
                 if tensor.dtype is not torch.float32:
                     before.append((tensor, tensor.dtype))

@@ -43,6 +43,7 @@ class Session:
         self.shadows: Any = None  # averages.Shadows, where there are masters
         self.split: Any = None  # split.Split, with master_weights="split"
         self.sparse: Any = None  # sparse.Sparse, where a module may make sparse gradients
+        self.kept_buffers: list[Any] = []  # kept_buffers.Owned: the buffers that stay FP32 in a 16-bit model
         self.restoring: Any = None  # restoring.Restoring, where models are 16-bit
         # a parameter's version and sum when it was its master's
         self._agreed: dict[int, tuple[int | None, torch.Tensor]] = {}
@@ -76,6 +77,10 @@ class Session:
     @property
     def alive(self) -> bool:
         return self.context is not None and bool(self.context.alive)
+
+    def present_models(self) -> list[torch.nn.Module]:
+        """Returns the models that exist."""
+        return [model for model in (ref() for ref in self.models) if model is not None]
 
     def remember(self, pairs: list[tuple[torch.Tensor, torch.nn.Parameter | None]]) -> None:
         """Records pairs of parameters and masters, None for no master."""
@@ -245,7 +250,7 @@ class Session:
         if self.split is not None:
             self._attempt(self.split.settle, errors)
         _findings.ends(self.context, self.record)
-        _survey.add(self.context)
+        _survey.add(self.context, self.present_models())
         if self.restoring is not None:
             self._attempt(functools.partial(self.restoring.before, self.masters), errors)
         self._attempt(self.context.shutdown, errors)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""amp.survey: the fit of each level for the observed training, and the buffers that 16 bits ruin."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ... import _html
+from . import buffer_rounding
+from .observing import Memory, session_of
+from .session import Session
+
+
+class Advice(NamedTuple):
+    """One piece of advice. code: see docs/guide/choose-a-level.md. levels: the levels that it applies to."""
+
+    code: str
+    op: str | None
+    name: str | None
+    levels: tuple[str, ...]
+    elements: int
+    of: int
+    largest: float
+    message: str
+
+
+class Level(NamedTuple):
+    """The verdict for one level. fits: "yes", "with ops in fp32" or "no"."""
+
+    fits: str
+    n_advice: int
+    memory: Memory
+
+
+class Survey(NamedTuple):
+    """The fit of each level for the observed training. str() gives a report for people."""
+
+    level: str
+    init_scale: float
+    iterations: int
+    advice: list[Advice]
+    levels: list[Level]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        head = ("level", "fits", "advice", "weights", "gradients", "masters", "outputs of ops")
+        rows = []
+        for fits, n_advice, memory in self.levels:
+            taken = map(_html.size, (memory.weights, memory.gradients, memory.masters, memory.outputs))
+            rows.append((memory.level, fits, n_advice, *taken))
+        told = [(each.code, " ".join(each.levels), each.message) for each in self.advice]
+        title = f"survey of {self.iterations} iterations; advised: {self.level}, init_scale {self.init_scale:g}"
+        return _html.table(title, head, rows) + _html.table("", ("code", "levels", "advice"), told)
+
+
+def _survey_of(session: Session) -> Survey:
+    level, init_scale, iterations, advice, surveyed, text = session.context.survey()
+    listed = [Advice(code, op, name, tuple(names), *rest) for code, op, name, names, *rest in advice]
+    fits = {0: "no", 1: "yes", 2: "with ops in fp32"}
+    described = [Level(fits[each], n, Memory(*taken)) for each, n, taken in surveyed]
+    found = buffer_rounding.by_level(session.present_models())
+    for damaged in found:
+        message = f"buffer {damaged.name}: {damaged.words}"
+        listed.append(
+            Advice(buffer_rounding.CODE, None, damaged.name, damaged.levels, damaged.size, damaged.size, 0.0, message)
+        )
+    return Survey(level, init_scale, iterations, listed, described, text + buffer_rounding.text_of(found))
+
+
+def survey(of: Any = None) -> Survey:
+    """Returns the fit of each level for this training, from the records of amp.observe and the values of
+    buffers. Run some iterations first, best at O0 with every=1."""
+    return _survey_of(session_of(of, "survey"))
