@@ -11,7 +11,7 @@ from torch import nn
 
 from . import _core
 from .torch import amp
-from .torch.amp import checkpoint, frontend
+from .torch.amp import arguments, checkpoint
 
 
 class Amp:
@@ -21,7 +21,7 @@ class Amp:
     """
 
     def __init__(self, opt_level: str = "O1", **settings: Any) -> None:
-        frontend.check_level(opt_level)
+        arguments.check_level(opt_level)
         self._settings = {"opt_level": opt_level, **settings}
         self._module: Any = None
         self._session: Any = None

@@ -17,7 +17,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
 from .torch import amp
-from .torch.amp import checkpoint, frontend
+from .torch.amp import arguments, checkpoint
 
 _NO = {
     "DEEPSPEED": "DeepSpeed scales losses and keeps masters itself: use its own fp16 or bf16 configuration",
@@ -42,7 +42,7 @@ def initialize(accelerator: Any, opt_level: str = "O1", **settings: Any) -> Any:
             f"libamp.accelerate.initialize takes an accelerate.Accelerator, not a {type(accelerator).__name__}: of a "
             "trainer that is trainer.accelerator"
         )
-    frontend.check_level(opt_level)
+    arguments.check_level(opt_level)
     if accelerator.mixed_precision != "no":
         raise ValueError(
             f"the accelerator has mixed_precision={accelerator.mixed_precision!r} of its own: leave fp16 and bf16 out "

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from libamp.torch.amp import bf16_switch, retype
-from libamp.torch.amp.frontend import check_level, check_models, check_optimizers, start
+from libamp.torch.amp.arguments import check_level, check_models, check_optimizers
+from libamp.torch.amp.frontend import start
 from libamp.torch.amp.process_state import _amp_state, warn_or_err
 from libamp.torch.amp.properties import Properties, resolve, settings_of
 

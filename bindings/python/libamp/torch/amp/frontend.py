@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import sys
 import weakref
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from torch import nn
 from ... import _core
 from .._devices import described, read_switch
 from . import (
+    arguments,
     attention,
     averages,
     bf16_switch,
@@ -52,8 +52,6 @@ __all__ = [
     "O4",
     "O5",
     "Properties",
-    "check_models",
-    "check_optimizers",
     "init",
     "initialize",
     "initialized",
@@ -66,96 +64,6 @@ __all__ = [
 state_dict = checkpoint.state_dict
 load_state_dict = checkpoint.load_state_dict
 _SETTINGS = ("scaler", "lists", "window", "hysteresis", "max_skips", "init_scale", "growth", "backoff", "cache", "gate")
-
-
-# ---- arguments ----
-
-
-def check_level(level: Any) -> str:
-    """Returns the opt level, a string "O0" to "O5". Raises RuntimeError for anything else."""
-    if isinstance(level, str) and level in opt_levels:
-        return level
-    raise RuntimeError(
-        f"opt_level is {level!r}, and must be one of {', '.join(map(repr, opt_levels))}: a letter O and a digit, "
-        "not a zero and a digit"
-    )
-
-
-def _check_num_losses(num_losses: Any) -> int:
-    try:
-        count = operator.index(num_losses)
-    except TypeError:
-        raise TypeError(f"num_losses must be an int, not {num_losses!r}") from None
-    if not 1 <= count < 2**31:
-        raise ValueError(
-            f"num_losses is {count}, and must be the number of losses that are scaled one by one, 1 or more"
-        )
-    return count
-
-
-def _check_verbosity(verbosity: Any) -> None:
-    if not hasattr(verbosity, "__index__"):
-        raise TypeError(f"verbosity must be an int (0: silent, 1: what Apex prints), not {verbosity!r}")
-
-
-def _list_models(models: Any) -> list[nn.Module]:
-    if isinstance(models, nn.Module):
-        return [models]
-    if isinstance(models, list):
-        return models
-    raise TypeError(f"models must be one model or a list of them, not a {type(models).__name__}")
-
-
-def _list_optimizers(optimizers: Any) -> list[Any]:
-    if optimizers is None:
-        return []
-    if isinstance(optimizers, list):
-        return optimizers
-    if outer_optimizers.is_optimizer(optimizers):
-        return [optimizers]
-    raise TypeError(f"optimizers must be one optimizer or a list of them, not a {type(optimizers).__name__}")
-
-
-def check_models(models: list[nn.Module]) -> None:
-    """Raises TypeError or RuntimeError if initialize cannot take these models: wrapped, graphed or on the meta
-    device."""
-    for item in models:
-        if not isinstance(item, nn.Module):
-            raise TypeError(f"models must be torch.nn.Modules, not {type(item).__name__}")
-        if type(item).__name__ in ("DistributedDataParallel", "DataParallel"):
-            raise RuntimeError(
-                f"the model is wrapped in {type(item).__module__}.{type(item).__name__}: give amp.initialize the bare "
-                "model, and wrap it AFTER that"
-            )
-        for name, module in item.named_modules():
-            if cuda_graphs.is_graphed(module):
-                raise RuntimeError(
-                    f"{name or 'The model'} went through torch.cuda.make_graphed_callables, whose graphs would go on "
-                    "without casts and over memory that amp.initialize replaces: make them AFTER amp.initialize"
-                )
-        for name, tensor in (*item.named_parameters(), *item.named_buffers()):
-            if tensor.is_meta:
-                raise RuntimeError(
-                    f"{name} is on the meta device and has no elements: give the model memory (to_empty, and its "
-                    "weights) before amp.initialize"
-                )
-
-
-def check_optimizers(optimizers: list[Any]) -> None:
-    """Raises TypeError or RuntimeError if initialize cannot take these optimizers, for example one listed twice."""
-    for i, optimizer in enumerate(optimizers):
-        if type(optimizer).__name__ == "FP16_Optimizer":
-            raise RuntimeError("the optimizer is an FP16_Optimizer, which scales by itself: give the bare optimizer")
-        if not outer_optimizers.is_optimizer(optimizer):
-            raise TypeError(f"an optimizer has param_groups, step and zero_grad; {type(optimizer).__name__} has not")
-        if hasattr(optimizer, "_amp_stash") or any(optimizer is other for other in optimizers[:i]):
-            raise RuntimeError(
-                f"{type(optimizer).__name__} is initialized already, or listed twice: amp.shutdown(optimizer) comes "
-                "before another amp.initialize"
-            )
-        for name in optimizer_wiring.PRIVATE:
-            if hasattr(optimizer, name):
-                raise RuntimeError(f"Incoming optimizer already has {name} defined.")
 
 
 # ---- building ----
@@ -352,7 +260,7 @@ def initialize(
     for name in settings:
         if name not in _SETTINGS:
             raise TypeError(f"initialize() got an unexpected keyword argument '{name}'")
-    _check_verbosity(verbosity)
+    arguments.check_verbosity(verbosity)
     if isinstance(enabled, str):
         raise TypeError(f"enabled must be a boolean, not {enabled!r}")
     sharding.check_group(process_group)
@@ -360,8 +268,8 @@ def initialize(
     _amp_state.verbosity = verbosity
     if not enabled:
         return models if optimizers is None else (models, optimizers)
-    level, cast_model_type = bf16_switch.read(check_level(opt_level), cast_model_type)
-    num_losses = _check_num_losses(num_losses)
+    level, cast_model_type = bf16_switch.read(arguments.check_level(opt_level), cast_model_type)
+    num_losses = arguments.check_num_losses(num_losses)
     banner = Banner(f"Selected optimization level {level}: {opt_levels[level].brief}")
     fill(properties, level, resolve(level, {}), {})
     banner.part("Its properties:", properties)
@@ -404,9 +312,9 @@ def start(
     splits = resolved["master_weights"] == "split"
     if splits:  # the library's context has no masters: parameters are halves of them
         settings["master_weights"] = False
-    model_list, optimizer_list = _list_models(models), _list_optimizers(optimizers)
-    check_models(model_list)
-    check_optimizers(optimizer_list)
+    model_list, optimizer_list = arguments.list_models(models), arguments.list_optimizers(optimizers)
+    arguments.check_models(model_list)
+    arguments.check_optimizers(optimizer_list)
     if not _amp_state.allow_incoming_model_not_fp32:
         retype.check_incoming(model_list, warn_or_err)
     current = Session(resolved, num_losses)
