@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the groups of tools/bench --python are measured: ours and a reference in turns, medians, ratios of neighbours."""
 import gc
+import os
 import statistics
 import time
 
 ROUND = 2e-3  # seconds that a round takes, or one piece of work if that is more
+CPU = "AMP_BENCH_CPU"  # environment variable: name of the instruction sets that run.py --cpu leaves
 LINE = 60.0  # seconds that a line takes at most; a tenth with --quick
 
 
@@ -37,6 +39,7 @@ class Bench:
 
     def __init__(self, group, quick=False, rounds=None, device="cpu", seconds=0.0):
         self.group, self.lines, self.failed = group, [], 0
+        self.cpu = os.environ.get(CPU, "")
         self.quick, self.device, self.seconds = quick, device, seconds
         self.rounds = rounds or (15 if quick else 61)
         self.limit = LINE / 10 if quick else LINE
@@ -118,6 +121,7 @@ class Bench:
 
     def _add(self, name, size, unit, ours, reference, ratios, against, goal):
         quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
+        name = f"{self.cpu}: {name}" if self.cpu else name
         line = {"group": self.group, "name": name, "size": size, "unit": unit, "ours": statistics.median(ours),
                 "reference": statistics.median(reference), "reference_name": against,
                 "ratio": statistics.median(ratios), "goal": goal}

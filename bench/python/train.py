@@ -81,7 +81,11 @@ def work(arguments: argparse.Namespace) -> int:
 
 
 def measure(bench: "Bench") -> None:
-    """The group of tools/bench --python: here, in this process."""
+    """The group of tools/bench --python: here, in this process. On the CPU other models, which are whole ones."""
+    if bench.device == "cpu":
+        from training_steps import cpu
+
+        return cpu.measure(bench)
     from training_steps.gauges import gauge_of
     from training_steps.session import Session, chosen
 

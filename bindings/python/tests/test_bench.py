@@ -53,7 +53,7 @@ def run(*arguments):
     return forks.run(FOLDER / "run.py", *arguments)
 
 
-SLOW = {"compile", "cpu_train"}  # inductor: a minute; the sample of cpu_train is train
+SLOW = {"compile"}  # inductor: a minute
 NOT_GROUPS = {"run", "harness", "sides"} | (SLOW if os.environ.get("AMP_SLOW") != "true" else set())
 NOT_GROUPS |= set() if torch.cuda.is_available() else {"activations_gpu"}
 GROUPS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in NOT_GROUPS)
@@ -76,6 +76,18 @@ def test_each_group_runs(group, tmp_path):
 def test_without_a_gpu_it_says_so():
     done = run("--group", "train", "--device", "cuda")
     assert done.returncode == 0 and done.stdout.startswith("skipped: torch "), done.stdout + done.stderr
+
+
+def test_a_cpu_is_a_process_of_its_own(tmp_path):
+    """Two sets of instructions: the environment of each process, and lines that name it."""
+    file = tmp_path / "lines.json"
+    done = run("--group", "kernels", "--rounds", "1", "--cpu", "avx2", "--cpu", "all", "--json", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = [line["name"].partition(": ")[0] for line in json.loads(file.read_text())]
+    assert set(names) == {"avx2", "all"} and names == sorted(names, reverse=True)
+    machines = [line for line in done.stdout.splitlines() if line.startswith("processor: ")]
+    limits = "ONEDNN_MAX_CPU_ISA=AVX2, ATEN_CPU_CAPABILITY=avx2, AMP_CPU_MASK=sse2,avx2"
+    assert [limits in line for line in machines] == [True, False]
 
 
 def test_an_unknown_group_is_refused():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The group `train` of tools/bench --python: what it measures, how it goes on, what it says. No time is judged."""
+import contextlib
 import json
 import os
 import pathlib
@@ -63,6 +64,40 @@ def test_compiled_modes_train_the_mlp(parts, tmp_path, monkeypatch, backend):
     losses = [rounds["0"]["loss"] for rounds in results.values()]
     assert losses == pytest.approx([losses[0]] * len(losses), rel=0.01)  # bf16 rounds to 1 in 256
     assert parts.report.compare({"mlp": results}, "cpu")
+
+
+def test_whole_steps_on_the_cpu(parts, monkeypatch, capsys):
+    """Made-up times: a mode that takes more than 20 times FP32's step is measured once, and left out afterwards."""
+    from harness import Bench
+    from training_steps import cpu
+
+    taken = {"": 10.0, "O1": 11.0, "O2": 13.0, "O4": 8.0, "O5": 8.0}
+    read = []
+
+    @contextlib.contextmanager
+    def training(model, mode, batch):
+        yield model, mode
+
+    def seconds(step, most, warm=cpu.WARM, steps=cpu.STEPS):
+        model, mode = step
+        read.append((model, mode))
+        slow = mode.dtype is torch.bfloat16 and mode.optimizer == "AdamW"
+        return 300.0 if slow else taken.get(mode.level, 9.0)
+
+    monkeypatch.setattr(cpu, "training", training)
+    monkeypatch.setattr(cpu, "seconds", seconds)
+    bench = Bench("train", quick=True)
+    parts.train.measure(bench)
+    assert [mode for model, mode in read if model == "MLP"].count(cpu.MODES["autocast"]) == 1
+    assert ("LSTM", cpu.MODES["autocast"]) not in read and ("LSTM", cpu.MODES["O4"]) in read
+    found = {(line["name"], line["reference_name"]): (line["ratio"], line["goal"]) for line in bench.lines}
+    assert found["MLP, O1", "FP32"] == (pytest.approx(10 / 11), pytest.approx(1 / 1.2))
+    assert found["MLP, O4", "FP32"] == (1.25, 1.0) and found["MLP, O4", "autocast"] == (37.5, 1.0)
+    assert found["transformer, O2", "FP32"] == (pytest.approx(10 / 13), pytest.approx(1 / 1.2))
+    assert cpu.goal_of("MLP", "O5", "autocast") == 1.1 and cpu.goal_of("ResNet-18", "O5", "autocast") == 1.0
+    said = capsys.readouterr().out
+    assert said.count("left out: 30 times FP32's step in the MLP") == len(cpu.MODELS) - 1
+    assert all(any(mode is each for _, each in read) for mode in cpu.MODES.values())
 
 
 def test_an_error_of_one_mode_is_its_own(parts, tmp_path, monkeypatch):
