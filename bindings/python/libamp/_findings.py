@@ -118,10 +118,9 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
     ),
     "AMP-M50": (
         "16 bits ruin a buffer",
-        "At O2, O3 and O5 floating buffers become 16-bit, as in Apex. fp16 has no odd numbers above 2048, bf16 none "
-        "above 256: positions change, and the angles of rotary embeddings drift. libamp judges by the values of the "
-        "buffer (docs/guide/it-worked-in-fp32.md has the limits).",
-        "name it in keep_buffers_fp32 of amp.initialize, or register whole numbers as integers",
+        "Floating buffers become 16-bit, as in Apex. Positions above 2048 (fp16) or 256 (bf16) change, and angles of "
+        "rotary embeddings drift.",
+        "name it in keep_buffers_fp32 of amp.initialize, or register integers",
     ),
 }
 
