@@ -118,9 +118,8 @@ FINDINGS: dict[str, tuple[str, str, str]] = {
     ),
     "AMP-M50": (
         "16 bits ruin a buffer",
-        "Floating buffers become 16-bit, as in Apex. Positions above 2048 (fp16) or 256 (bf16) change, and angles of "
-        "rotary embeddings drift.",
-        "name it in keep_buffers_fp32 of amp.initialize, or register integers",
+        "16-bit positions above 2048 (fp16) or 256 (bf16) change, and rotary embeddings drift.",
+        "name it in keep_buffers_fp32 of amp.initialize",
     ),
 }
 
