@@ -54,7 +54,7 @@ static amp_status need_for_copies(amp_context *context, const struct amp__model 
         if (op->op_class == AMP_LOWER && op->raw_mode == AMP__RAW_NONE) lacks = op;
     }
     AMP_TRY(amp__host_need(can, "swap_data", who, "this level re-types parameters by putting other storage under their "
-                           "handles; without it use O1 or O4, or set amp_config.emulate, which rounds them in place, "
+                           "handles. Without it use O1 or O4, or set amp_config.emulate, which rounds them in place, "
                            "or give ops that take raw buffers, and no handles, 16-bit implementations"));
     AMP_RETURN_IF(!replaced, AMP_ERR_MISSING_HOOK, "%s no op takes raw parameters in 16 bits, and there is no hook "
                   "swap_data: give %s a %s implementation (amp_op.fp16, bf16), or set amp_config.emulate", who,
@@ -110,12 +110,12 @@ static amp_status check_optimizer_hooks(const amp_context *context, const struct
                                "set_grad hands gradients to libamp"));
     }
     const bool trains_16_bits = context->policy.keeps_blocks && !context->policy.properties.master_weights && n_params;
-    AMP_TRY(amp__host_need(optimizer->host.swap_data || !trains_16_bits, "swap_data", who, "without masters what it "
-                           "updates is 16-bit; a host's own FP32 blocks are masters at O2 and O5, or set "
+    AMP_TRY(amp__host_need(optimizer->host.swap_data || !trains_16_bits, "swap_data", who, "without masters its "
+                           "updates are 16-bit; a host's own FP32 blocks are masters at O2 and O5, or set "
                            "amp_config.emulate"));
     AMP_RETURN_IF(optimizer->holds && context->policy.properties.split_masters, AMP_ERR_CONFLICT, "%s it has "
                   "AMP_OPTIMIZER_HOLDS_MASTERS, and master_weights is AMP_SPLIT: split masters are no tensors that it "
-                  "could hold; use AMP_ON, or let it step the parameters", who);
+                  "could hold: use AMP_ON, or let it step the parameters", who);
     if (!n_params || amp__scaling_is_trivial(&context->policy.properties)) return AMP_OK;
     AMP_TRY(amp__host_need(!optimizer->holds || optimizer->host.set_grad, "set_grad", who,
                            "an optimizer that holds the masters has their gradients put there"));
@@ -262,7 +262,8 @@ static amp_status wire(amp_context *context, struct amp__op *op, const char *kin
     const bool match_self = by_self && op->schema->self_arg >= 0;
     AMP_RETURN_IF(match_self && !op->self, AMP_ERR_INVALID_ARGUMENT,
                   "%s: its schema has an argument self, and the field self of its amp_model or amp_optimizer is NULL: "
-                  "set it to what the host passes as self, or give the argument another name, for any call to count",
+                  "set it to the value that the host passes as self, or give the argument another name, so that every "
+                  "call counts",
                   what);
     const struct amp__wrap wrap = { .what = what,
                                     .slot = op->slot,

@@ -18,7 +18,7 @@
 static amp_status find_idle(amp_optimizer *user, const char *who, struct amp__optimizer **out) {
     AMP_TRY(amp__optimizer_find(user, out));
     AMP_RETURN_IF(amp__step_in_bracket(*out), AMP_ERR_WRONG_STATE,
-                  "%s inside a bracket: gradients are still scaled; call it after amp_scale_loss_end", who);
+                  "%s inside a bracket: gradients are still scaled: call it after amp_scale_loss_end", who);
     AMP_RETURN_IF(amp__step_is_delayed(*out), AMP_ERR_WRONG_STATE,
                   "%s while gradients are still scaled (AMP_DELAY_UNSCALE)", who);
     AMP_RETURN_IF(amp__step_is_running(*out) || amp__optimizer_is_lent(*out), AMP_ERR_WRONG_STATE,

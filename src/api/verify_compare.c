@@ -157,8 +157,8 @@ amp_status amp__verify_judge(const struct amp__verification *v) {
     AMP_RETURN_IF(v->n_optimizers && largest == 0.0, AMP_ERR_WRONG_STATE,
                   "amp_verify_step: run as it is left no gradient in any parameter: run backward in it");
     AMP_RETURN_IF(differs_from_plain(v, AMP__AGAIN, fmax(bound / 4.0, order)), AMP_ERR_WRONG_STATE,
-                  "amp_verify_step: run as it is computes something else the second time: give it one batch, seed what "
-                  "is random in it (dropout) at its beginning, and take out what it did for the loss scale");
+                  "amp_verify_step: two runs without the wiring have different results: give run the same batch, seed "
+                  "its random numbers (dropout) at its beginning, and remove its own loss scaling");
     if (!differs_from_plain(v, AMP__WIRED, bound)) {
         tell_result(v, bound, largest);
         return AMP_OK;

@@ -42,8 +42,8 @@ amp_status amp__bracket_find(amp_context *context, uint32_t loss_id, uint32_t fl
                   "its own loss_id (amp_config.num_losses)", (unsigned)loss_id);
     for (uint32_t i = 0; amp__policy_of(context)->seeds && i < brackets->n; i++)
         AMP_RETURN_IF(amp__bracket_is_open(&brackets->list[i]), AMP_ERR_WRONG_STATE,
-                      "amp_scale_loss_begin: the bracket of loss_id %u is open, and a seed in an op's arguments cannot "
-                      "tell whose it is: end that one first", (unsigned)i);
+                      "amp_scale_loss_begin: the bracket of loss_id %u is open, and a seed in an op's arguments "
+                      "belongs to no particular bracket: end that one first", (unsigned)i);
     *out = &brackets->list[loss_id];
     return AMP_OK;
 }

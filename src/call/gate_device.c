@@ -35,7 +35,7 @@ static void explain_cores(const struct amp__op *op, amp__text *text) {
                   (unsigned long long)calls, calls == 1 ? "" : "s", amp__dtype_name(low), (int)capability / 10,
                   (int)capability % 10);
     if (low == AMP_BFLOAT16 && capability >= 70) amp__text_add(text, "it has them for fp16, O1");
-    else if (op->gate.applies) amp__text_add(text, "nothing to do, what comes in fp32 runs in fp32");
+    else if (op->gate.applies) amp__text_add(text, "nothing to do, fp32 inputs run in fp32");
     else amp__text_add(text, "amp_config.gate AMP_ON runs them in fp32");
 }
 

@@ -120,7 +120,7 @@ static amp_status round_on_device(amp_context *context, amp_device device, const
     amp_device_list **list = &place->queues[AMP__WORK_ROUND].measured; /* not needed otherwise */
     pthread_mutex_lock(&context->lock);
     amp_status status = *list ? AMP_OK : amp_device_list_open(place->device, list);
-    if (status == AMP_OK) status = amp__device_run(*list, &call, "rounding what an op wrote");
+    if (status == AMP_OK) status = amp__device_run(*list, &call, "rounding the output of an op");
     pthread_mutex_unlock(&context->lock);
     return status;
 }

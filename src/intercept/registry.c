@@ -81,7 +81,7 @@ static amp_status check_wrap(const struct amp__wrap *wrap, const char *what) {
     AMP_RETURN_IF(!wrap->handler || !wrap->owner, AMP_ERR_INVALID_ARGUMENT, "%s: a handler and an owner are needed",
                   what);
     AMP_RETURN_IF(!wrap->slot, AMP_ERR_INVALID_ARGUMENT,
-                  "%s: the slot is NULL; give the address where the host keeps the function pointer, or mark the op "
+                  "%s: the slot is NULL: give the address where the host keeps the function pointer, or mark the op "
                   "AMP_OP_DIRECT",
                   what);
     AMP_RETURN_IF((uintptr_t)wrap->slot % _Alignof(amp_fn), AMP_ERR_INVALID_ARGUMENT,
@@ -96,7 +96,7 @@ static amp_status check_slot(struct amp__patch *patch, const struct amp__wrap *w
                   "%s: there is no memory at the slot's address %p", what, (void *)wrap->slot);
     *value = load_slot(wrap->slot);
     AMP_RETURN_IF(access == AMP__ACCESS_READ && *value && !wrap->in_copy, AMP_ERR_READ_ONLY,
-                  "%s: the slot %p lies in read-only memory (a const table?); keep the table in writable memory, or "
+                  "%s: the slot %p lies in read-only memory (a const table?): keep the table in writable memory, or "
                   "flag the op AMP_OP_COPY and call through the copy that amp_wrap_table makes",
                   what, (void *)wrap->slot);
     return AMP_OK;

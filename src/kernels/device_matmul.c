@@ -35,7 +35,7 @@ static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 static amp_status check_aux(const amp_matmul_args *g, amp_device_epilogue *e) {
     const int64_t unit = g->activation == AMP_ACTIVATION_RELU ? 128 : 8, width = (int64_t)amp__dtype_size(g->d_dtype);
     AMP_RETURN_IF(e->backward && g->activation != AMP_ACTIVATION_NONE && !e->aux, AMP_ERR_INVALID_ARGUMENT,
-                  "matmul: aux is NULL, and backward needs what forward wrote there");
+                  "matmul: aux is NULL, and backward reads what forward wrote there");
     if (g->activation == AMP_ACTIVATION_NONE) e->aux = NULL;
     if (!e->aux) return AMP_OK;
     if (e->ld_aux == 0) e->ld_aux = round_up(g->n, unit);
@@ -63,7 +63,7 @@ static amp_status check_bias_grad(const amp_matmul_args *g, amp_device_epilogue 
     AMP_RETURN_IF(!e->bias_grad, AMP_ERR_INVALID_ARGUMENT, "matmul: bias_grad is NULL");
     AMP_RETURN_IF((e->bias_grad_of == AMP_BIAS_GRAD_A && g->k && !g->a) ||
                       (e->bias_grad_of == AMP_BIAS_GRAD_B && g->k && !g->b),
-                  AMP_ERR_INVALID_ARGUMENT, "matmul: bias_grad is a sum of what is NULL");
+                  AMP_ERR_INVALID_ARGUMENT, "matmul: bias_grad is a sum of a matrix that is NULL");
     if (e->stride_bias_grad == 0) e->stride_bias_grad = length;
     AMP_RETURN_IF(g->batch > 1 && (e->stride_bias_grad < length || e->stride_bias_grad > PTRDIFF_MAX / 8 / g->batch),
                   AMP_ERR_INVALID_ARGUMENT, "matmul: stride_bias_grad is %lld, less than the %lld elements of one",

@@ -124,7 +124,8 @@ AMP_API amp_status amp_copy_list(const amp_span *dst, const amp_span *src, size_
     AMP_TRY(amp__spans_check_pair(dst, src, n, "src", &facts));
     for (size_t i = 0; i < n; i++)
         AMP_RETURN_IF(dst[i].dtype != src[i].dtype, AMP_ERR_INVALID_ARGUMENT,
-                      "dst[%zu] is %s and src[%zu] is %s: a copy keeps the type; use amp_cast_list", i,
+                      "dst[%zu] is %s and src[%zu] is %s: a copy has the type of its source. For other types use "
+                      "amp_cast_list", i,
                       amp__dtype_name(dst[i].dtype), i, amp__dtype_name(src[i].dtype));
     cast_checked(dst, src, n, &facts);
     return AMP_OK;

@@ -242,7 +242,8 @@ static amp_backend_state try_backend(struct backend *b) {
     void *library = dlopen(b->file, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *why = dlerror();
-        say(b, "%s cannot be loaded: %s. Install what it needs, or remove it.", b->file, why ? why : "no reason given");
+        say(b, "%s cannot be loaded: %s. Install the libraries that it needs, or remove "
+               "it.", b->file, why ? why : "no reason given");
         return AMP_BACKEND_CANNOT_LOAD;
     }
     amp__backend_entry_fn *entry = entry_of(library);

@@ -69,7 +69,7 @@ static amp_status check_batch(const amp_matmul_args *g) {
     if (g->batch < 2 || g->m == 0 || g->n == 0) return AMP_OK;
     for (size_t i = 0; i < AMP_COUNT(strides); i++)
         AMP_RETURN_IF(strides[i].stride < 0 || strides[i].stride > PTRDIFF_MAX / 8 / g->batch, AMP_ERR_INVALID_ARGUMENT,
-                      "matmul: stride_%s is %lld: use 0 to what memory has", strides[i].name,
+                      "matmul: stride_%s is %lld: use 0 or more, within the memory", strides[i].name,
                       (long long)strides[i].stride);
     const bool one_after_the_other = g->stride_d >= (g->m - 1) * g->ld_d + g->n;
     const bool side_by_side = g->stride_d >= g->n && g->ld_d >= (g->batch - 1) * g->stride_d + g->n;

@@ -27,7 +27,7 @@ enum {
     STALE = 1 << 9,     /* the gradient set aside is not finite: an earlier bracket decided on it */
 };
 
-_Static_assert(offsetof(struct amp__param, gradient.left) <= 64, "what a bracket looks at comes before");
+_Static_assert(offsetof(struct amp__param, gradient.left) <= 64, "gradients in the bracket come first");
 
 struct amp__plan_entry {
     struct amp__param *param;

@@ -265,7 +265,7 @@ static void add_cause(amp__text *text, const amp_culprit *culprit) {
     default:
         amp__text_add(text, "began in ");
         add_op(text, culprit);
-        if (culprit->was_cast) amp__text_add(text, ", in the cast of what it got");
+        if (culprit->was_cast) amp__text_add(text, ", in the cast of its input");
         break;
     }
     for (uint32_t i = 0; i < culprit->n_arguments; i++) {

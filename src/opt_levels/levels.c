@@ -57,12 +57,12 @@ static const struct rule {
     const char *text;
 } rules[] = {
     { CASTING, CAST_MODEL_TYPE, BIT(AMP_DTYPE_DEFAULT) | BIT(AMP_FLOAT32) | BIT(AMP_DTYPE_UNCHANGED),
-      "cast_model_type may only be FLOAT32 or UNCHANGED: this level keeps the weights FP32 and casts around ops; for a "
+      "cast_model_type may only be FLOAT32 or UNCHANGED: this level keeps the weights FP32 and casts around ops. For a "
       "16-bit model use a level that re-types it, as O2, O3 and O5 do" },
     { CASTING, KEEP_BATCHNORM_FP32, BIT(AMP_DEFAULT),
-      "keep_batchnorm_fp32 cannot be set: this level never re-types batch norm; leave it AMP_DEFAULT" },
+      "keep_batchnorm_fp32 cannot be set: this level never re-types batch norm. Leave it AMP_DEFAULT" },
     { CASTING, MASTER_WEIGHTS, BIT(AMP_DEFAULT),
-      "master_weights cannot be set: this level's weights are FP32 themselves; leave it AMP_DEFAULT" },
+      "master_weights cannot be set: this level's weights are FP32 themselves. Leave it AMP_DEFAULT" },
     { OTHERS, PATCH_OPS, BIT(AMP_DEFAULT) | BIT(AMP_OFF),
       "patch_ops cannot be ON: use a level that casts around ops, as O1 and O4 do" },
     { ALL, CAST_MODEL_TYPE,

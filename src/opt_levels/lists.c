@@ -120,7 +120,7 @@ const char *amp__class_name(amp_class op_class) {
 
 const char *amp__banned_advice(const char *base_name) {
     if (!strcmp(base_name, "binary_cross_entropy"))
-        return "use binary_cross_entropy_with_logits on the values before the sigmoid, whose range is safe in fp16; or "
-               "allow it by registering it as AMP_FP32 before initialize";
+        return "use binary_cross_entropy_with_logits on the values before the sigmoid, which is safe in fp16, or allow "
+               "it by registering it as AMP_FP32 before initialize";
     return "allow it by registering it with another class (AMP_FP32 is the safe one) before initialize";
 }

@@ -10,7 +10,7 @@ AMP_API amp_status amp_optim_defaults(amp_optim_kind kind, amp_optim *rule) {
     AMP_RETURN_IF(!rule, AMP_ERR_INVALID_ARGUMENT, "amp_optim_defaults: rule is NULL");
 #define NAMED(constant, value, ...) ", AMP_OPTIM_" #constant " (" #value ")"
     AMP_RETURN_IF(!found, AMP_ERR_INVALID_ARGUMENT,
-                  "amp_optim_defaults: kind %d does not exist; what exists" AMP_OPTIM_MAP(NAMED), (int)kind);
+                  "amp_optim_defaults: kind %d does not exist. These exist" AMP_OPTIM_MAP(NAMED), (int)kind);
 #undef NAMED
     AMP_TRY(amp__check_struct(rule->struct_size, sizeof *rule, "amp_optim"));
     return amp__fill_struct(rule, rule->struct_size, sizeof *rule, &found->defaults, sizeof *rule, "amp_optim");

@@ -249,8 +249,8 @@ static amp_status enter_released(struct amp__raw *raw, struct amp__raw_buffer *b
     const amp_dtype to = raw->mode == AMP__RAW_REPLACE ? raw->low : AMP_FLOAT32;
     uint16_t *elements = (uint16_t *)param->released.data + offset;
     AMP_RETURN_IF(buffer->flags & (AMP__WRITE | AMP__READ_WRITE) || buffer->scratch || offset + n > param->size,
-                  AMP_ERR_WRONG_STATE, "op %s: %s is more than read, or reaches beyond %s, whose FP32 block was "
-                  "released: call amp_weights_restore first", raw->casting->op->name,
+                  AMP_ERR_WRONG_STATE, "op %s: %s is written, or reaches beyond %s, and its FP32 block was released: "
+                  "call amp_weights_restore first", raw->casting->op->name,
                   buffer->name ? buffer->name : "a buffer", param->name);
     if (to == raw->low && !raw->verify) {
         buffer->temporary = elements;
@@ -317,8 +317,8 @@ static amp_status share(struct amp__raw *raw, const struct amp__raw_buffer *buff
         AMP_RETURN_IF(a != b || known->extents.span != buffer->extents.span ||
                           (known->flags & written) != (buffer->flags & written),
                       AMP_ERR_CONFLICT,
-                      "op %s: %s: what it writes overlaps what another argument writes, without "
-                      "being the same: give the op buffers of their own",
+                      "op %s: %s: its output overlaps the output of another argument in part: give the op separate "
+                      "buffers",
                       op, name);
         *temporary = known->temporary;
         *shared = true;
@@ -408,7 +408,7 @@ static amp_status enter_field(struct amp__raw *raw, const amp_field *given) {
                   "multiply its seed with amp_seed_factor(&scaled)");
     float *const host = amp__casting_original(raw->casting, field.address);
     AMP_RETURN_IF(field.role == AMP_ROLE_KEEP && host != *field.address, AMP_ERR_CONFLICT,
-                  "it is a buffer of the call already, in another role: what is kept is AMP_ROLE_KEEP each time");
+                  "it is a buffer of the call already, in another role: a kept buffer has AMP_ROLE_KEEP each time");
     if (field.role == AMP_ROLE_KEEP || !host || !field.size) return AMP_OK;
     const uint16_t flags = field.role == AMP_ROLE_WRITE ? AMP__WRITE
         : field.role == AMP_ROLE_UPDATE                 ? AMP__READ_WRITE

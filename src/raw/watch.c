@@ -414,7 +414,7 @@ static void tell_stray(const struct amp__watched *item, struct amp__op *op, size
                   amp__dtype_name(amp__policy_of(op->context)->properties.low),
                   amp__reference_is(reference, item->host, item->memory)
                       ? "holds the FP32 function's result in twice the bytes"
-                      : "twice their bytes were written (or its extents are half of what is written)");
+                      : "twice their bytes were written (or its extents are half of the real ones)");
     else
         amp__find(op->context, AMP__OUT_OF_BOUNDS, op->name, "op %s writes %zu elements outside of %s, which has %zu "
                   "by its extents", op->name, n, item->name, item->rows * item->length);

@@ -73,7 +73,7 @@ static amp_status take_list(struct amp__parser *p, struct amp__arg *arg) {
     }
     if (!amp__lexer_take(lexer, "]")) return token_fault(p, "write Tensor[] or Tensor[3]", "expected ']'");
     if (amp__token_is(&lexer->token, "?"))
-        return token_fault(p, "write Tensor?[] for a list whose entries may be NULL", "a list cannot be optional");
+        return token_fault(p, "write Tensor?[] for a list with entries that may be NULL", "a list cannot be optional");
     return AMP_OK;
 }
 
@@ -239,7 +239,7 @@ amp_status amp__parser_take_argument(struct amp__parser *p) {
     struct amp__arg arg;
 
     if (lexer->token.kind == AMP__TOKEN_DOTS)
-        return token_fault(p, NULL, "variadic functions cannot be wrapped: what a call passes cannot be known");
+        return token_fault(p, NULL, "variadic functions cannot be wrapped: their arguments are unknown");
     if (p->n_args == AMP__MAX_ARGS)
         return amp__lexer_fault(lexer, lexer->token.at, NULL, "more than %d arguments", AMP__MAX_ARGS);
     AMP_TRY(take_type(p, &arg, &reading));

@@ -376,7 +376,7 @@ static amp_status add_arguments(const struct amp__parser *p, struct amp__lexer a
         const struct amp__lexer begin = at;
         if (at.token.kind == AMP__TOKEN_DOTS)
             return refuse_prototype(p, at.token.at, i, "wire a function with fixed arguments that calls it",
-                                    "variadic functions cannot be wrapped: what a call passes cannot be known");
+                                    "variadic functions cannot be wrapped: their arguments are unknown");
         while (at.token.kind != AMP__TOKEN_END && !amp__token_is(&at.token, ",") && !amp__token_is(&at.token, ")")) {
             if (!amp__token_is(&at.token, "(") && !amp__token_is(&at.token, "[")) amp__lexer_advance(&at);
             else if (!skip_brackets(&at)) return AMP_ERR_NOT_FOUND;

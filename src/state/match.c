@@ -91,7 +91,7 @@ static amp_status match_part(struct load *load, struct amp__header *header, stru
         }
         const bool twice = (found > load->targets && !by_name(found - 1, found)) ||
                            (found + 1 < end && !by_name(found, found + 1));
-        AMP_RETURN_IF(twice, AMP_ERR_CONFLICT, "two parameters are named %s: whose the file's value is cannot be said",
+        AMP_RETURN_IF(twice, AMP_ERR_CONFLICT, "two parameters are named %s, and the file has one value of that name",
                       found->name);
         AMP_RETURN_IF(found->tensor, AMP_ERR_CONFLICT, "%s is in a part before as well: they are not of one save",
                       found->name);

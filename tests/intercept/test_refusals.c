@@ -135,7 +135,7 @@ TEST(bad_wraps_are_refused_by_name) {
     ck_fails(AMP_ERR_INVALID_ARGUMENT, patch_add(patch, &wrap, NULL));
     const struct amp__wrap without = { .what = "op add", .slot = &slot, .handler = watch, .owner = owner(0) };
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "op add: it has no schema", amp__patch_add(patch, &without, &wrapped));
-    REFUSE_WITH(.slot = NULL, AMP_ERR_INVALID_ARGUMENT, "op add: the slot is NULL; give the address");
+    REFUSE_WITH(.slot = NULL, AMP_ERR_INVALID_ARGUMENT, "op add: the slot is NULL: give the address");
     REFUSE_WITH(.slot = (amp_fn *)((uintptr_t)slots + 1), AMP_ERR_INVALID_ARGUMENT,
                 "is not aligned as a function pointer");
     REFUSE_WITH(.handler = NULL, AMP_ERR_INVALID_ARGUMENT, "op add: a handler and an owner are needed");

@@ -265,7 +265,7 @@ TEST(one_buffer_in_two_arguments_keeps_both_updates) {
     for (int i = 0; i < 4; i++) ck_assert_float_eq(x[i], 15.0f);
     ck_ok(amp_check(raw.context));
     add_twice_slot(x, x + 1, 3); /* overlap in part: as without libamp, and told */
-    ck_refused(AMP_ERR_CONFLICT, "op add_twice: y: what it writes overlaps", amp_check(raw.context));
+    ck_refused(AMP_ERR_CONFLICT, "op add_twice: y: its output overlaps", amp_check(raw.context));
     ck_assert(x[0] == 16.0f && x[1] == 18.0f && x[2] == 18.0f && x[3] == 17.0f);
 }
 

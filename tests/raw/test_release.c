@@ -260,7 +260,7 @@ TEST_TIMES(a_write_is_refused_and_does_not_run, 3) {
     if (_i == 0) decay_slot(block + SECOND, LAYER);
     if (_i == 1) decay_low_slot(block + SECOND, LAYER);
     if (_i == 2) (void)sum_slot(block + SECOND, LAYER + 1);
-    ck_refused(AMP_ERR_WRONG_STATE, "second, whose FP32 block was released", amp_check(raw.context));
+    ck_refused(AMP_ERR_WRONG_STATE, "second, and its FP32 block was released", amp_check(raw.context));
     ck_ok(amp_weights_restore(raw.context));
     decay_slot(block + SECOND, LAYER);
     ck_assert_float_eq(block[SECOND + 9], 0.5f * through(before[SECOND + 9]));

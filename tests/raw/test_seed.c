@@ -107,8 +107,10 @@ TEST_TIMES(seeds_that_saw_no_call_are_named, 4) {
     static const char *const schemas[] = { "b(struct node *p) -> int", "c(struct node *p) -> int",
                                            "d(struct node *p) -> int" };
     static const char *const names[] = { "b", "c", "d" };
-    static const char *const words[] = { "end: loss saw no call", "end: loss, b saw no call",
-                                         "end: loss, b, c saw no call", "end: loss, b, c, ... saw no call" };
+    static const char *const words[] = {
+        "bracket: loss saw no call", "bracket: loss, b saw no call", "bracket: loss, b, c saw no call",
+        "bracket: loss, b, c, ... saw no call",
+    };
     static int (*slots[3])(struct node *) = { node_backward, node_backward, node_backward };
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     set_up(true, AMP_OP_SEEDS);
@@ -126,7 +128,7 @@ TEST(two_brackets_at_once_are_refused) {
     start(AMP_O1, 8.0f);
     ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &first));
     ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_begin_many(raw.context, NULL, 0, 1, 0, NULL, &second));
-    ck_says("a seed in an op's arguments cannot tell whose it is");
+    ck_says("a seed in an op's arguments belongs to no particular bracket");
     ck_ok(amp_scale_loss_cancel(&first));
     ck_ok(amp_scale_loss_begin_many(raw.context, NULL, 0, 1, 0, NULL, &second));
     ck_ok(amp_scale_loss_end(&second));

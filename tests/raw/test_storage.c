@@ -307,10 +307,10 @@ static const struct {
     amp_level level;
     amp_switch masters;
 } refused[] = {
-    { "without masters", "without masters what it updates is 16-bit", AMP_O3, AMP_DEFAULT },
-    { "masters switched off", "without masters what it updates is 16-bit", AMP_O2, AMP_OFF },
-    { "handles", "without it use O1 or O4", AMP_O5, AMP_DEFAULT },
-    { "no ops", "without it use O1 or O4", AMP_O5, AMP_DEFAULT },
+    { "without masters", "without masters its updates are 16-bit", AMP_O3, AMP_DEFAULT },
+    { "masters switched off", "without masters its updates are 16-bit", AMP_O2, AMP_OFF },
+    { "handles", "Without it use O1 or O4", AMP_O5, AMP_DEFAULT },
+    { "no ops", "Without it use O1 or O4", AMP_O5, AMP_DEFAULT },
     { "nothing in 16 bits", "no op takes raw parameters in 16 bits, and there is no hook swap_data: give linear a bf16 "
       "implementation", AMP_O5, AMP_DEFAULT },
 };

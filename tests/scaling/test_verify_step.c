@@ -183,7 +183,7 @@ static const struct {
     { DELAYS, AMP_ERR_WRONG_STATE, "left gradients of optimizer 0 scaled" },
     { NO_BRACKET, AMP_ERR_WRONG_STATE, "run ended no bracket" },
     { FAILS, AMP_ERR_NO_MEMORY, "amp_verify_step: run through the wiring returned AMP_ERR_NO_MEMORY" },
-    { RANDOM, AMP_ERR_WRONG_STATE, "run as it is computes something else the second time" },
+    { RANDOM, AMP_ERR_WRONG_STATE, "two runs without the wiring have different results" },
     { SAYS_NO_LOSS, AMP_ERR_INVALID_ARGUMENT, "run wrote no loss" },
     { NESTS, AMP_ERR_WRONG_STATE, "amp_verify_step inside of amp_verify_step" },
     { SHUTS_DOWN, AMP_ERR_WRONG_STATE, "amp_shutdown inside amp_verify_step" },

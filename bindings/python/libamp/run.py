@@ -97,7 +97,7 @@ def main(args: list[str]) -> int:
         print(USAGE, end="")
         return 0
     if not args or args in (["-m"], ["-c"]):
-        return refuse("what is to be run?")
+        return refuse("no script is given")
     if args[0].startswith("-") and args[0][:2] not in ("-m", "-c") and args[0] != "-":
         return refuse(f"unknown option {args[0]!r} (options of Python itself go before `-m libamp.run`)")
     start = 2 if args[0] in ("-m", "-c") else 1

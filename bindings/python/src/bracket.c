@@ -331,7 +331,7 @@ int amp_py_add_bracket(PyObject *module) {
         { NULL, NULL, 0, NULL },
     };
     static PyGetSetDef getters[] = {
-        { "scale", bracket_scale, NULL, "What to multiply the loss by: a number, or a tensor on a device.", NULL },
+        { "scale", bracket_scale, NULL, "The factor of the loss: a number, or a tensor on a device.", NULL },
         { NULL, NULL, NULL, NULL, NULL },
     };
     static PyType_Slot slots[] = {

@@ -243,7 +243,7 @@ static PyMethodDef methods[] = {
       "unscale(loss_id, tensors): in place, True if one was not finite." },
     { "follow", amp_py_Context_follow, METH_NOARGS,
       "follow(): copies writes to masters since the last step to their parameters. Returns None, or a list of "
-      "parameters that were written too, and whose values went to the masters." },
+      "parameters that were written too: the masters took their values." },
     { "agree", amp_py_Context_agree, METH_O, "agree(parameter): marks a parameter as its rounded master." },
     { "settle", amp_py_Context_settle, METH_NOARGS,
       "settle(): copies writes to parameters to their masters, however written." },

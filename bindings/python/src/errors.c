@@ -145,12 +145,12 @@ static PyObject *new_class(const char *name, const char *doc, PyObject *first, P
 }
 
 int amp_py_add_errors(PyObject *module) {
-    error_class = new_class("libamp.Error", "What libamp refused or could not do, in words; `status` is its number.",
+    error_class = new_class("libamp.Error", "A call into libamp failed. `status` is the number of the error.",
                             PyExc_RuntimeError, NULL);
     if (!error_class) return -1;
-    argument_class = new_class("libamp.ArgumentError", "An argument of a call into libamp is not what it can be.",
+    argument_class = new_class("libamp.ArgumentError", "An argument of a call into libamp has a wrong type or value.",
                                error_class, PyExc_ValueError);
-    io_class = new_class("libamp.FileError", "A file cannot be read or written, or is not what it should be.",
+    io_class = new_class("libamp.FileError", "A file cannot be read or written, or has unexpected contents.",
                          error_class, PyExc_OSError);
     if (!argument_class || !io_class) return -1;
     return PyModule_AddObjectRef(module, "Error", error_class) == 0 &&

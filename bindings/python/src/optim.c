@@ -142,7 +142,7 @@ static int open_all(step_call *step) {
     }
     if (amp_py_call_open(call, lists, LISTS)) return -1;
     if (call->b.tensor && call->b.device.type != AMP_PY_CPU) {
-        amp_py_refuse((amp_py_where){ "grad_factor", -1 }, "must be a number: put what the GPU knows into inv_scale");
+        amp_py_refuse((amp_py_where){ "grad_factor", -1 }, "must be a number: a value on the GPU goes into inv_scale");
         amp_py_call_close(call);
         return -1;
     }

@@ -67,7 +67,7 @@ def test_the_text_says_what_happened(make):
     said = text.report(chosen(make(more=[seen(3, values=[1e-9, 1e5, 1.0], fp16=[1, 0, 1])])))
     for part in (
         "O1 (fp16): 3 brackets, 1 skipped (33.3 %), loss scale at last 2^15, 1 iterations observed",
-        "bracket 2: softmax#2, call 4 of the iteration, by the cast of what it got; first gradient: w",
+        "bracket 2: softmax#2, call 4 of the iteration, by the cast of its input; first gradient: w",
         "made return (fp16): 1 of 8 not finite, else 0.001 to 6e+04",
         "w: gradient     fp32         0    33.3 %     33.3 %          0    1e+05",
         "warning, bracket 1: 3 of them",
@@ -85,7 +85,7 @@ def test_a_culprit_is_told_once(make, monkeypatch):
     trainings = chosen(make(skips=(1, 2, 3)))
     for said in (text.report(trainings), page.page(trainings)):
         assert said.count("first gradient: w; the same in 2 more") == 1
-        assert said.count("by the cast of what it got") == 1
+        assert said.count("by the cast of its input") == 1
 
 
 def test_what_a_scale_loses_is_what_a_cast_loses():
@@ -434,7 +434,7 @@ def test_it_runs_without_the_package_around_it():
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        ({"cause": "input"}, "softmax#2, call 4 of the iteration, whose input was not finite: the batch"),
+        ({"cause": "input"}, "softmax#2, call 4 of the iteration. Its input was not finite: the batch"),
         ({"cause": "weight", "weight": "a.w", "since": 4, "since_least": 4}, "the parameter a.w itself is not finite "
          "since bracket 4"),
         ({"cause": "weight", "weight": "a.w", "since": 9, "since_least": 3}, "since one of the brackets 3 to 9"),

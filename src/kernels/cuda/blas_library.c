@@ -116,7 +116,7 @@ static void load_library(void) {
     const char *missing = take_functions(handle);
     if (missing) {
         snprintf(text, sizeof text,
-                 "what was loaded as libcublasLt.so has no function %s: it is no cuBLASLt, or too old. Install that of "
+                 "the loaded libcublasLt.so has no function %s: it is no cuBLASLt, or too old. Install that of "
                  "CUDA " MAJOR,
                  missing);
         return;

@@ -33,7 +33,7 @@ static amp_status explain_nccl(const struct comm *comm, const char *function, in
 static amp_status check_comm(const struct comm *comm) {
     int result = NCCL_SUCCESS;
     TRY(explain_nccl(comm, "ncclCommGetAsyncError", comm->nccl.ncclCommGetAsyncError(comm->given, &result)));
-    return explain_nccl(comm, "NCCL, of what was sent before", result);
+    return explain_nccl(comm, "NCCL, in an earlier call", result);
 }
 
 /* ---- opening and closing ---- */

@@ -327,8 +327,8 @@ static amp_status fail_onednn(dnnl_status_t status, bool written) {
 }
 
 static amp_status fail_in_child(void) {
-    return host->fail(AMP_ERR_UNSUPPORTED, "matmul: this process was forked while another thread used oneDNN, whose "
-                                           "locks nobody frees here. Fork before, or let the built-in code do it.");
+    return host->fail(AMP_ERR_UNSUPPORTED, "matmul: this process was forked while another thread used oneDNN, and its "
+                                           "locks stay taken here. Fork earlier, or use the built-in code.");
 }
 
 static amp_status matmul_onednn(const amp_matmul_args *args, int32_t threads) {

@@ -15,7 +15,7 @@ from . import board, page, read, text
 def options(args: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m libamp.report",
-        description="What mixed precision did to a training, from its trace: one page that needs no network.",
+        description="The effects of mixed precision on a training, from its trace: one page that needs no network.",
         epilog="Two files, or two trainings of one, are shown beside each other, with where they part first.",
     )
     parser.add_argument("trace", nargs="+", help="written under AMP_TRACE=FILE, best with AMP_OBSERVE=1")

@@ -131,9 +131,9 @@ def where(line: Line) -> str:
     else:
         op = f"{line['op']}#{line['index'] + 1}" if line["index"] else line["op"]
         text = f"{'backward of ' if line.get('in_backward') else ''}{op}, call {line['call']} of the iteration"
-        text += ", by the cast of what it got" if line.get("was_cast") else ""
+        text += ", by the cast of its input" if line.get("was_cast") else ""
         if cause == "input":
-            text += ", whose input was not finite: the batch, a constant, or an op that libamp does not see"
+            text += ". Its input was not finite: the batch, a constant, or an op that libamp does not see"
     return text + (f"; first gradient: {line['parameter']}" if line.get("parameter") else "")
 
 

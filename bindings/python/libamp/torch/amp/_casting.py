@@ -77,7 +77,7 @@ def scaled(loss: Any, scale: float | torch.Tensor) -> Any:
     step without effect is omitted."""
     if not hasattr(loss, "float"):
         raise TypeError(
-            f"the loss is a tensor with a graph behind it, what backward is called on; not a {type(loss).__name__}"
+            f"the loss is a tensor with a graph, on which backward is called; not a {type(loss).__name__}"
         )
     loss = loss.float()
     if isinstance(scale, torch.Tensor):

@@ -37,7 +37,7 @@ def check_num_losses(num_losses: Any) -> int:
 def check_verbosity(verbosity: Any) -> None:
     """Raises TypeError for a verbosity that is no integer."""
     if not hasattr(verbosity, "__index__"):
-        raise TypeError(f"verbosity must be an int (0: silent, 1: what Apex prints), not {verbosity!r}")
+        raise TypeError(f"verbosity must be an int (0: silent, 1: the lines of Apex), not {verbosity!r}")
 
 
 def list_models(models: Any) -> list[nn.Module]:

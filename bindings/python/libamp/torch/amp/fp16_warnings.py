@@ -41,8 +41,8 @@ class NonFinite:
             self.told = True
             maybe_print(
                 "Warning:  the loss is infinite or NaN, and at a static loss scale of 1 every step is taken: weights "
-                "become NaN. float16 ends at 65504. Levels that go on: O2, whose dynamic loss scale skips such steps, "
-                "and O5, whose bfloat16 has the range of FP32.",
+                "become NaN. float16 ends at 65504. Levels that go on: O2 with a dynamic loss scale, which skips such "
+                "steps, and O5 with bfloat16, which has the range of FP32.",
                 True,
             )
 

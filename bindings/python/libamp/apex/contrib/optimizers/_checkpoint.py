@@ -109,7 +109,7 @@ def own_shards(optimizer: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
         raise RuntimeError(
             f"{type(optimizer).__name__}.load_state_dict: a state dict of format 1 is for the rank, of as many, that "
             f"saved it, with buckets of the same size: it is from rank {there[0]} of {there[1]}, and this is rank "
-            f"{here[0]} of {here[1]}. What state_dict() gives without a format any number of ranks load"
+            f"{here[0]} of {here[1]}. Any number of ranks can load the result of state_dict() without a format"
         )
     return state_dict
 
