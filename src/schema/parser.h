@@ -1,5 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The schema parser's state, and the part of it that reads arguments. Private to the schema parser. */
+/*
+ * The schema parser's state, and the part of it that reads arguments. Private to the schema parser. The grammar:
+ *
+ *   schema      = op-name '(' [ argument { ',' argument } ] ')' '->' return
+ *   op-name     = word { word | digits | ':' | '.' }               -- no spaces inside
+ *   argument    = tensor [ name ] | buffer | other [ name ]         -- at most 64
+ *   return      = 'Tensor' [ annotation ] [ '?' ] [ annotation ] | other | 'void'
+ *
+ *   tensor      = 'Tensor' [ annotation ] [ '?' ] [ annotation ] [ '*' [ '?' ] ] [ '[' [ digits ] ']' ] [ annotation ]
+ *                                                                   -- at most one annotation; '*' with (out a!) only
+ *   annotation  = '(' ( 'keep' | 'seed' | 'out' word '!' | word [ '!' ] ) ')'
+ *
+ *   buffer      = [ 'const' ] element [ 'const' ] [ annotation ] [ '?' ] [ annotation ] name '[' extents ']'
+ *   element     = number | 'half' | 'bfloat16'                      -- integers make a pointer
+ *   extents     = '?' | conditional { ',' conditional } [ ':' conditional ]              -- at most 8 before the ':'
+ *   conditional = or [ '?' conditional ':' conditional ]
+ *   or          = and { '||' and }
+ *   and         = equal { '&&' equal }
+ *   equal       = less { ( '==' | '!=' ) less }
+ *   less        = sum { ( '<' | '<=' | '>' | '>=' ) sum }
+ *   sum         = product { ( '+' | '-' ) product }
+ *   product     = unary { ( '*' | '/' | '%' ) unary }
+ *   unary       = { '-' | '!' } ( digits | word [ ( '.' | '->' ) word ] | '(' conditional ')' )
+ *                                              -- digits: no 0 before others; word: an argument, a member
+ *
+ *   other       = [ 'const' ] ( 'pointer' | 'fn' | number | struct | pointed stars ) [ 'const' ]
+ *   pointed     = ( number | 'half' | 'bfloat16' | 'void' | 'pointer' | 'fn' | struct ) [ 'const' ]
+ *   stars       = '*' { '*' | 'const' | 'restrict' | '__restrict' | '__restrict__' }
+ *   struct      = 'struct' word
+ *   number      = 'float' | 'double' | 'bool' | '_Bool' | fixed | [ 'signed' | 'unsigned' ] 'char'
+ *               | [ 'unsigned' ] ( 'short' | 'long' | 'long' 'long' ) [ 'int' ] | [ 'unsigned' ] 'int' | 'unsigned'
+ *               | 'size_t' | 'ptrdiff_t'
+ *   fixed       = [ 'u' ] 'int' ( '8' | '16' | '32' | '64' ) [ '_t' ]     -- one word
+ *   name        = word            -- but for the first word of a type; fn, half, bfloat16 are allowed
+ *   word        = ( letter | '_' ) { letter | digit | '_' }         -- ASCII
+ *   digits      = digit { digit }
+ *
+ *   members     = member { ( ',' | ';' ) member } [ ',' | ';' ]     -- of an amp_struct
+ *   member      = ( '{' members '}' | [ 'const' ] ( number | 'pointer' | 'fn' )
+ *                 | [ 'const' ] pointed '*' { '*' | 'const' } ) [ word ] { '[' digits ']' }
+ *
+ * White space between tokens has no meaning, line breaks included.
+ */
 #ifndef AMP_PARSER_H
 #define AMP_PARSER_H
 

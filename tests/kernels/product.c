@@ -2,7 +2,16 @@
 /*
  * The bound is that of docs/reference/numerics.md. Before the activation and the last rounding an element is off by at
  * most
- *     E = g(k + 4) * (|alpha| * sum |a||b| + |beta c| + |bias|),   g(n) = n u / (1 - n u),   u = 2^-24.
+ *     E = g(k + 4) * (|alpha| * sum |a||b| + |beta c| + |bias|),   g(n) = n u / (1 - n u),   u = 2^-24:
+ * 1. Each product a b is rounded: a b (1 + e), |e| <= u. Each of the additions after it multiplies by another (1 + e).
+ * No product passes more than k roundings (its own, and at most k - 1 additions that are not exact: the first one, to
+ * 0, is exact). A product of n factors (1 + e) differs from 1 by at most g(n). So the sum is off by at most g(k) * sum
+ * |a||b|.
+ * 2. Multiplying by alpha, adding beta * c (with one rounding of its own) and adding the bias are one rounding more
+ * each. Each term has passed at most k + 3 roundings, and g(k + 4) covers them, and the error of a reference that is
+ * summed in double.
+ * 3. The last rounding to a type with p significant bits (24, 11 or 8) adds at most 2^-p of the result, or half of the
+ * type's least subnormal.
  * Activations: relu moves two numbers no further apart; both gelus' slopes are below 1.13. Evaluating gelu near x adds
  * at most 2^-20 * (|x| + E): half of x times an approximation of erf or tanh that is off by less than 2^-21 (oneDNN's
  * erf: 1.5e-7, Abramowitz and Stegun 7.1.26), and a few roundings. A bf16 unit takes subnormal numbers for zero; the

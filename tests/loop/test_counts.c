@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a bracket asks of its host, counted, not timed: so many calls of each hook for each parameter, whatever their
- * number (docs/reference/hooks.md, "How often"), and not one allocation after the first bracket. Linked with --wrap for
+ * number, and not one allocation after the first bracket. Linked with --wrap for
  * the allocations; the fake host makes its own with memalign.
  */
 #include "checks.h"

@@ -1,6 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packed tensors, element by element: amp_pack.h has the format, pack.h a group's header. Source: ActNN, Chen et al.
- * 2021. */
+/*
+ * Packed tensors, element by element: amp_pack.h has the format, pack.h a group's header,
+ * docs/reference/numerics.md the formulas and bounds. Source: ActNN, Chen et al. 2021. Proofs of the bounds:
+ *
+ * - Error. `x - least`, the quotient and the product are each off by 2^-24 of themselves, so x' = t / F, before its
+ * rounding, by 2^-22 L at most. F L 2^-22 is below a half: t is at most F L, and t + r has 16 bits. `code` is one of
+ * the two integers beside it. `code * step` is exact (8 bits by 8), the sum is rounded once: |value - x| <= (1 + 2^-22
+ * L) step + 2^-24 |value|, and half a unit of dst's type.
+ * - Bias. The mean of floor((t + r) / F) over the F values of r is t / F to the last bit. So the mean of the unpacked
+ * values differs from x by (1 / (2 F) + 2^-22 L) step + 2^-24 |value| at most, before it is rounded to dst's type. 1 /
+ * (2 F) is 2^-9 with 8 bits, 2^-13 with 4, 2^-15 with 2. An integer x' is not rounded: values equal to codes are exact.
+ * - Variance. With f the fraction of x': f (1 - f) step^2, a quarter of step^2 at most.
+ * - Random numbers. Each of the 16 lanes of a group has a progression of 32-bit words, h, h + d, ... h + 7 d. h and d
+ * are hashed from the lane and a key for the group (splitmix64 of seed and group). A row's r is the upper 16 - bits
+ * bits of a half of a word. For each place the hash is a bijection of the key's lower half: over all keys each r is
+ * exactly uniform. With h and d as independent uniform words any two r are independent. By Dietzfelbinger 1996 the
+ * upper l bits of a w-bit h + i d are pairwise independent for i < 2^u if w >= u + l - 1. Here u = 3, w = 16, l <= 14,
+ * and the upper half's w = 32. The variance of any weighted sum of rounding errors is therefore that of independent
+ * ones. Three or more of a lane are not independent.
+ */
 #include "kernels/pack.h"
 #include "kernels/ref/ref.h"
 
