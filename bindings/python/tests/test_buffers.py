@@ -209,6 +209,15 @@ def test_other_refusals():
             initialized(Llama(), "O2", keep_buffers_fp32=keep)
 
 
+def test_the_choice_is_printed(capsys):
+    model = many()
+    amp.initialize(model, opt_level="O5", keep_buffers_fp32=True)
+    said = capsys.readouterr().out
+    assert "Buffers that stay FP32: positions, 0.inv_freq, 1.inv_freq and 5 more\n" in said
+    amp.initialize(nn.Linear(2, 2), opt_level="O5", keep_buffers_fp32=True)
+    assert "Buffers" not in capsys.readouterr().out
+
+
 def test_several_models_and_types():
     models = [Norms(), Norms()]
     models[0].scale, models[1].scale = models[0].scale.double(), models[1].scale.bfloat16()

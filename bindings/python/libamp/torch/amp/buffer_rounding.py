@@ -31,7 +31,7 @@ _POSITION = 4096
 _ANGLE = 0.1
 _SPAN = 100.0
 CODE = "AMP-M50"
-_SHOWN, _LISTED = 3, 8  # names in a message, lines in a survey
+_LISTED = 8  # lines in a survey
 
 
 def _shown(number: Any) -> str:
@@ -178,7 +178,6 @@ def report(record: _findings.Record, found: list[Damaged]) -> None:
     if not found:
         return
     names = [each.name for each in found]
-    more = f"; also {', '.join(names[1:_SHOWN])}" if len(names) > 1 else ""
-    more += f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    more = f"; also {kept_buffers.listed(names[1:])}" if len(names) > 1 else ""
     option = f"keep_buffers_fp32={_patterns(names)!r} keeps {'it' if len(names) == 1 else 'them'} in FP32"
     record.report(CODE, names[0], f"{found[0].words}{more}; {option}")

@@ -331,6 +331,9 @@ def start(
     if current.verbosity > 0:
         for line in described(param for item in model_list for param in item.parameters()):
             maybe_print(line, True)
+        if current.kept_buffers:
+            names = kept_buffers.listed(buffer.name for buffer in current.kept_buffers)
+            maybe_print(f"Buffers that stay FP32: {names}", True)
     buffer_rounding.report(current.record, damaged)
     mistakes.watch(current)
     averages.watch(current)

@@ -96,8 +96,7 @@ def _reason(pattern: str, models: list[nn.Module], buffers: list[Owned]) -> str:
         return f"no buffer has this name; near ones are {', '.join(near)}"
     if not names:
         return "the models have no floating buffers: leave keep_buffers_fp32 out"
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"no buffer has this name; there are {', '.join(names[:_SHOWN])}{more}"
+    return f"no buffer has this name; there are {listed(names)}"
 
 
 def choose(keep: Any, models: list[nn.Module], keeps_batch_norm: bool) -> list[Owned]:
@@ -120,6 +119,13 @@ def choose(keep: Any, models: list[nn.Module], keeps_batch_norm: bool) -> list[O
     paired = {id(buffer.owner) for buffer in chosen if isinstance(buffer.owner, nn.modules.batchnorm._NormBase)}
     chosen += [buffer for buffer in buffers if id(buffer.owner) in paired and buffer.tensor.is_floating_point()]
     return list({(id(buffer.owner), buffer.key): buffer for buffer in chosen}.values())
+
+
+def listed(names: Iterable[str]) -> str:
+    """Returns the first names, and the number of the others."""
+    first = list(names)
+    more = f" and {len(first) - _SHOWN} more" if len(first) > _SHOWN else ""
+    return ", ".join(first[:_SHOWN]) + more
 
 
 # ---- in a model ----
@@ -205,10 +211,9 @@ def explained(error: RuntimeError, model: Any) -> RuntimeError | None:
     names = [name for name, _, _ in of(model)]
     if not names:
         return None
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     where = _module_of(error)
     return RuntimeError(
-        f"{str(error).rstrip('.')}. keep_buffers_fp32 keeps {', '.join(names[:_SHOWN])}{more} in FP32, and an op of an "
+        f"{str(error).rstrip('.')}. keep_buffers_fp32 keeps {listed(names)} in FP32, and an op of an "
         f"FP32 buffer and a 16-bit tensor gives FP32. {f'In the forward of {where} cast' if where else 'Cast'} that "
         "result, as in (q * cos).to(q.dtype), or leave the buffer out of keep_buffers_fp32"
     )
