@@ -74,8 +74,8 @@ def check_models(models: list[nn.Module]) -> None:
         for name, module in item.named_modules():
             if cuda_graphs.is_graphed(module):
                 raise RuntimeError(
-                    f"{name or 'The model'} went through torch.cuda.make_graphed_callables, whose graphs would go on "
-                    "without casts and over memory that amp.initialize replaces: make them AFTER amp.initialize"
+                    f"{name or 'The model'} went through torch.cuda.make_graphed_callables: its graphs have no casts, "
+                    "and use memory that amp.initialize replaces. Make them AFTER amp.initialize"
                 )
         for name, tensor in (*item.named_parameters(), *item.named_buffers()):
             if tensor.is_meta:
