@@ -21,7 +21,7 @@ extern "C" {
  *
  * At O2, O3 and O5 the storage of an amp_buffer cannot be exchanged. If no op takes handles and an op has a 16-bit
  * implementation, ops get 16-bit copies of the FP32 block, which is the master at O2 and O5
- * (docs/guide/raw-storage.md). Otherwise these levels need amp_config.emulate.
+ * (docs/reference/buffers.md). Otherwise these levels need amp_config.emulate.
  */
 typedef struct amp_buffer {
     uint32_t struct_size; /* sizeof(amp_buffer); AMP_BUFFER_INIT sets it */

@@ -53,7 +53,7 @@ amp_status amp__apart_check(struct amp__params *params, size_t first_new);
 amp_status amp__apart_moved(struct amp__params *params, struct amp__param *param);
 
 /* A 16-bit model on a host that cannot exchange storage: its ops read 16-bit copies of its FP32 block, which is the
- * master itself where the level has masters (docs/guide/raw-storage.md). */
+ * master itself where the level has masters (docs/reference/buffers.md). */
 static inline bool amp__keeps_block(const struct amp__properties *properties, const amp_host *host) {
     return amp__retypes(properties) && !properties->emulate && !host->swap_data;
 }

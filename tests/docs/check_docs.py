@@ -52,12 +52,17 @@ def differences(root):
 def python_differences(root):
     """The pytests that rows name."""
     text = read(root, "docs/internals/apex-differences-python.md")
-    listed = re.findall(r"`(\w+\.py)::(\w+)`", text)
     rows_of = [line for line in text.splitlines() if re.match(r"\| (?!(?:Apex|torch\.autocast) \||---)", line)]
-    bare = [f"no test: {line}" for line in rows_of if not re.search(r"`\w+\.py::\w+` \|$", line)]
+    listed = re.findall(r"`(?:(\w+\.py)::)?(test_\w+)`", "\n".join(line.rsplit(" | ", 1)[-1] for line in rows_of))
+    bare = [f"no test: {line}" for line in rows_of if not re.search(r"`(?:\w+\.py::)?test_\w+` \|$", line)]
+    written = [(path.name, name) for path in (root / "bindings" / "python" / "tests").glob("*.py")
+               for name in re.findall(r"^def (test_\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE)]
+    of_name = {}
+    for file, name in written:
+        of_name.setdefault(name, []).append(file)
     return some(listed, "rows") + bare + [
-        f"{file}::{name} is not there" for file, name in listed
-        if not re.search(rf"^def {name}\(", read(root, f"bindings/python/tests/{file}"), re.MULTILINE)]
+        f"{file or 'a file'}::{name} is not there, or there twice" for file, name in listed
+        if not ((file, name) in written if file else len(of_name.get(name, ())) == 1)]
 
 
 def statuses(root):

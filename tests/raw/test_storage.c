@@ -2,7 +2,7 @@
 /*
  * 16-bit models on hosts with raw buffers, not emulated: the host's FP32 block is the master, and its ops get 16-bit
  * copies of it. The hosts' common problem, by implementations whose arithmetic is that of emulation, has the bits of
- * the training whose casts are written out by hand (docs/guide/raw-storage.md).
+ * the training whose casts are written out by hand (docs/reference/buffers.md).
  */
 #include "levels.h"
 #include "problem_rig.h"

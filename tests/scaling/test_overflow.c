@@ -157,7 +157,7 @@ DIFFERENCE_TIMES(too_many_skips_are_a_status, 2) {
         ck_assert_int_eq(scaled.action, AMP_SKIP); /* after a completed end */
         if (status != AMP_OK) {
             ck_says("3 steps in a row were skipped");
-            ck_says("the first gradient that was not finite is bias's");
+            ck_says("the first gradient that was not finite is that of bias");
         }
         use_up(&rig);
     }
