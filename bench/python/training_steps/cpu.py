@@ -114,10 +114,10 @@ MODES = {
     "O5": Mode("O5", against={"FP32": 0.0, "autocast": 1.1}),
     "O5, FusedAdam": Mode("O5", optimizer="FusedAdam", against={"autocast": 1.2, "autocast, AdamW(fused=True)": 0.0}),
 }
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "AdamW": torch.optim.AdamW,
-    "fused AdamW": lambda parameters, lr: torch.optim.AdamW(parameters, lr=lr, fused=True),
-    "FusedAdam": lambda parameters, lr: FusedAdam(parameters, lr=lr, weight_decay=0.01),
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {  # eps: 1e-8 is 0 in fp16 (O3)
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-5, eps=1e-4),
+    "fused AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-5, eps=1e-4, fused=True),
+    "FusedAdam": lambda parameters: FusedAdam(parameters, lr=1e-5, eps=1e-4, weight_decay=0.01),
 }
 WARM, STEPS = 4, 3  # libamp's checks are in the first steps, and in those whose number is a power of two
 MOST = 20.0  # times FP32's step: a mode that takes longer is measured in one step, and in one model
@@ -135,7 +135,7 @@ def training(model: str, mode: Mode, batch: int | None = None) -> Iterator[Calla
     torch.manual_seed(0)
     make, size = MODELS[model]
     module, x = make(batch or size)
-    optimizer = OPTIMIZERS[mode.optimizer](module.parameters(), lr=1e-5)
+    optimizer = OPTIMIZERS[mode.optimizer](module.parameters())
 
     def theirs() -> None:
         optimizer.zero_grad()
