@@ -212,8 +212,8 @@ AMP_API AMP_MUST_CHECK amp_status amp_join_list(const amp_span *dst, const amp_s
 
 /* Checks gradients before a step, without writing them. *norm: the L2 norm of all src * scale * factor. norms[i]: that
  * of src[i]. *found_inf: set to 1.0f if a product is non-finite, and otherwise left alone. Each pointer may be NULL.
- * Each product is rounded to float (fp64: to double), and the norms have the bits of amp_l2norm_list on the result of
- * amp_scale_list. Source: Apex multi_tensor_unscale_l2norm. */
+ * Each product is rounded to float (fp64: to double), and the norms have the bits of amp_l2norm_list on the products as
+ * fp32 (fp64) tensors. Source: Apex multi_tensor_unscale_l2norm. */
 AMP_API AMP_MUST_CHECK amp_status amp_check_list(const amp_span *src, size_t n, float scale, float factor, float *norm,
                                                  float *norms, float *found_inf);
 

@@ -46,14 +46,22 @@
     void name(void *dst, float a, const void *x, float b, const void *y, size_t n, uint32_t *nonfinite)
 
 /*
- * The sum of squares of at most AMP__SUM_BLOCK elements, to the last bit:
- *     lane[j] = the sum in double, in rising order of i from +0, of (double)src[i] * (double)src[i] over i mod 16 = j
+ * The sum of squares of at most AMP__SUM_BLOCK elements, to the last bit. lane[j], j < 16, is a double from +0 on.
+ *     fp32, fp64    lane[j] = lane[j] + (double)src[i] * (double)src[i] for i mod 16 = j, in rising order of i
+ *     fp16, bf16    the same for stretches of AMP__SUM_STRETCH elements (the last may be shorter) that are not tame:
+ *                   with an |x| above 2^60, infinite or NaN, or below 2^-60 without being 0. In others every square is
+ *                   exact in float. A stripe is 128 elements of a stretch, 8 rows of 16 (+0 behind the end), in float:
+ *                       even[j] = ((row 0 + row 2) + row 4) + row 6 of the squares, odd[j] likewise from row 1 on
+ *                       lane[j] = lane[j] + (double)(even[j] + odd[j])
  *     for w = 8, 4, 2, 1:  lane[j] = lane[j] + lane[j + w], j < w;  the result is lane[0]
  * A tensor's sum adds, from 0 on and in order, the sums of its blocks of AMP__SUM_BLOCK elements; a list's sum adds
  * those of its tensors. So vectors of any width up to 16 and any number of threads reproduce it.
  */
 #define AMP__SUM_LANES 16
 #define AMP__SUM_BLOCK 65536
+#define AMP__SUM_STRETCH 1024
+#define AMP__SUM_ROWS 8 /* of a stripe */
+#define AMP__SUM_STRIPE (AMP__SUM_ROWS * AMP__SUM_LANES)
 #define AMP__SUM_SQUARES(name) double name(const void *src, size_t n)
 
 /* Adds the counts of amp_statistics for at most AMP__SUM_BLOCK elements to *s, and one sum each to its sums, in the

@@ -137,17 +137,50 @@ static double tree(const double lane[16], size_t j, size_t w) {
     return w == 16 ? lane[j] : tree(lane, j, 2 * w) + tree(lane, j + w, 2 * w);
 }
 
-double oracle_sum_squares(amp_dtype type, const void *src, size_t n) {
+/* All are 0 or between 2^-60 and 2^60. */
+static bool is_tame(amp_dtype type, const void *src, size_t begin, size_t end) {
+    for (size_t i = begin; i < end; i++) {
+        const double x = fabs(value_of_bits(type, get_bits(type, src, i)));
+        if (x != 0.0 && !(x >= 0x1p-60 && x <= 0x1p60)) return false;
+    }
+    return true;
+}
+
+/* Element by element: each is added in its stripe's float sum of its lane and its row's parity. */
+static void oracle_stripe(double lane[16], amp_dtype type, const void *src, size_t begin, size_t end) {
+    float sums[2][16] = { { 0.0f } };
+    for (size_t i = begin; i < end; i++) {
+        const double x = value_of_bits(type, get_bits(type, src, i));
+        float *sum = &sums[(i - begin) / 16 % 2][i % 16];
+        *sum = (float)rounded(false, (double)*sum + rounded(false, x * x));
+    }
+    for (size_t j = 0; j < 16; j++) lane[j] += rounded(false, (double)sums[0][j] + (double)sums[1][j]);
+}
+
+static void oracle_stretch(double lane[16], amp_dtype type, const void *src, size_t begin, size_t end, bool in_float) {
+    for (size_t i = begin; in_float && i < end; i += 128)
+        oracle_stripe(lane, type, src, i, i + 128 < end ? i + 128 : end);
+    for (size_t i = begin; !in_float && i < end; i++) {
+        const volatile double value = value_of_bits(type, get_bits(type, src, i)), square = value * value;
+        lane[i % 16] += square;
+    }
+}
+
+static double sum_squares(amp_dtype type, const void *src, size_t n, bool in_float) {
     double total = 0.0;
     for (size_t at = 0; at < n; at += 65536) {
         double lane[16] = { 0 };
-        for (size_t i = at; i < n && i < at + 65536; i++) {
-            const volatile double value = value_of_bits(type, get_bits(type, src, i)), square = value * value;
-            lane[i % 16] += square;
+        for (size_t i = at; i < n && i < at + 65536; i += 1024) {
+            const size_t end = i + 1024 < n ? i + 1024 : n;
+            oracle_stretch(lane, type, src, i, end, in_float && is_tame(type, src, i, end));
         }
         total += tree(lane, 0, 1);
     }
     return total;
+}
+
+double oracle_sum_squares(amp_dtype type, const void *src, size_t n) {
+    return sum_squares(type, src, n, type == AMP_FLOAT16 || type == AMP_BFLOAT16);
 }
 
 /* frexp has [0.5, 1) where binades have [1, 2). */
@@ -188,7 +221,7 @@ void oracle_statistics(amp_dtype type, const void *src, size_t n, amp_statistics
         else oracle_count(s, fabs(value));
     }
     s->sum = oracle_sum(type, src, n);
-    s->sum_squares = oracle_sum_squares(type, src, n);
+    s->sum_squares = sum_squares(type, src, n, false);
 }
 
 bool statistics_agree(const amp_statistics *a, const amp_statistics *b) {

@@ -5,6 +5,7 @@
 #include "amp_kernels.h"
 #include "common/common.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -89,6 +90,33 @@ TEST(norms_of_large_values_do_not_overflow) {
     ck_assert_int_eq(amp_l2norm_list(src, 3, NULL, NULL), AMP_OK);
     ck_assert_int_eq(amp_l2norm_list(NULL, 0, &norm, NULL), AMP_OK);
     ck_assert(norm == 0.0f);
+}
+
+/* docs/reference/numerics.md: each square passes at most 4 roundings to float, then fewer than 2^20 to double, so the
+ * sum is within 2^-22 + 2^-33; the root halves that and is rounded to float. */
+TEST(norms_of_16_bits_keep_their_bound) {
+    enum { N = 70000 };
+    static const double kinds[][2] = { { 1.0, 1.0 }, { 3e38, 1.0 }, { 1e-30, 1.0 }, { 1e-30, 1e-30 }, { 3e38, 1e-30 },
+                                       { 3e38, 3e38 }, { 0x1p60, 0x1p-60 }, { 6e4, 6e-8 } };
+    static uint16_t data[N];
+    random_restart();
+    for (size_t kind = 0; kind < AMP_COUNT(kinds); kind++)
+        for (int t = 1; t <= 2; t++) { /* fp16 has infinity for 3e38 */
+            const amp_span src = SPAN(data, all_types[t]);
+            long double exact = 0.0L;
+            float norm;
+            for (size_t i = 0; i < N; i++) {
+                const double x = random_uniform() * kinds[kind][random_below(997) == 0];
+                set_bits(all_types[t], data, i, round_to_bits(all_types[t], x));
+                const double stored = value_of_bits(all_types[t], get_bits(all_types[t], data, i));
+                exact += (long double)stored * (long double)stored;
+            }
+            exact = sqrtl(exact);
+            ck_assert_int_eq(amp_l2norm_list(&src, 1, &norm, NULL), AMP_OK);
+            const double bound = (0x1p-23 + 0x1p-34 + 0x1p-24) * (double)exact;
+            if (exact > (long double)FLT_MAX) ck_assert(isinf(norm));
+            else ck_assert_msg(fabs((double)norm - (double)exact) <= bound, "type %d, kind %zu", t, kind);
+        }
 }
 
 /* Several blocks of the definition in kernels.h, and several tensors in order. */

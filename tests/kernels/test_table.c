@@ -266,7 +266,37 @@ static void check_axpby(amp_fn kernel, const amp_dtype *types, const char *isa) 
 enum { LONGEST_SUM = AMP__SUM_BLOCK };
 static uint64_t sum_data[LONGEST_SUM];
 static const size_t sum_lengths[] = { 0,  1,  2,  3,  5,   7,   8,   15,   16,   17,   31,   32,   33,         47,
-                                      63, 64, 65, 80, 255, 256, 257, 1000, 4095, 4096, 4097, 65535, LONGEST_SUM };
+                                      63, 64, 65, 80, 127, 128, 129, 255, 257, 1000, 1023, 1025, 4095, 4096, 4097,
+                                      65535, LONGEST_SUM };
+
+/* Of the first n elements of sum_data, at every step-th address. */
+static void check_sums(amp__sum_squares_fn *kernel, amp_dtype type, const struct guard *guard, size_t n, size_t step,
+                       const char *what) {
+    const size_t size = amp__dtype_size(type);
+    uint64_t got, want;
+    memcpy(&want, &(double){ oracle_sum_squares(type, sum_data, n) }, sizeof want);
+    for (size_t offset = 0; offset < 32; offset += step) {
+        const void *src = memcpy(guard_place(guard, n * size, offset * size), sum_data, n * size);
+        memcpy(&got, &(double){ kernel(src, n) }, sizeof got);
+        CHECK_THAT(bits_agree(AMP_FLOAT64, got, want), "%s: n %zu offset %zu: got %#llx, want %#llx", what, n, offset,
+                   (unsigned long long)got, (unsigned long long)want);
+    }
+}
+
+/* Elements whose squares do not fit into float, or just so, in some stretches of others. */
+static void check_strays(amp__sum_squares_fn *kernel, amp_dtype type, const struct guard *guard, const char *isa) {
+    static const double strays[] = { 3e38, -3e38, 1e-30, -1e-38, 0x1p60, 0x1.02p60, 0x1p-60, 0x1.fcp-61, 0.0 };
+    static const size_t places[] = { 0, 1023, 1024, 3000, 3071, 4096 };
+    enum { N = 4097 };
+    for (size_t i = 0; i < AMP_COUNT(strays); i++) {
+        fill(PATTERN_NORMAL, type, sum_data, N);
+        for (size_t j = i % 2; j < AMP_COUNT(places); j += 2)
+            set_bits(type, sum_data, places[j], round_to_bits(type, strays[i]));
+        check_sums(kernel, type, guard, N, 31, describe("sum_squares", &type, 1, isa, "strays"));
+        for (size_t j = 0; j < N; j++) set_bits(type, sum_data, j, round_to_bits(type, strays[(i + j / 700) % 9]));
+        check_sums(kernel, type, guard, N, 31, describe("sum_squares", &type, 1, isa, "strays alone"));
+    }
+}
 
 static void check_sum_squares(amp_fn kernel, const amp_dtype *types, const char *isa) {
     const amp_dtype type = types[0];
@@ -274,19 +304,11 @@ static void check_sum_squares(amp_fn kernel, const amp_dtype *types, const char 
     struct guard guard = guard_new(LONGEST_SUM * size + 32 * size + GUARD_BORDER);
     EACH_PATTERN(pattern, types) {
         fill((enum pattern)pattern, type, sum_data, LONGEST_SUM);
-        for (size_t l = 0; l < AMP_COUNT(sum_lengths); l++) {
-            const size_t n = sum_lengths[l];
-            uint64_t got, want;
-            memcpy(&want, &(double){ oracle_sum_squares(type, sum_data, n) }, sizeof want);
-            for (size_t offset = 0; offset < 32; offset += n <= 257 ? 1 : 9) {
-                const void *src = memcpy(guard_place(&guard, n * size, offset * size), sum_data, n * size);
-                memcpy(&got, &(double){ ((amp__sum_squares_fn *)kernel)(src, n) }, sizeof got);
-                CHECK_THAT(bits_agree(AMP_FLOAT64, got, want), "%s: n %zu offset %zu: got %#llx, want %#llx",
-                              describe("sum_squares", types, 1, isa, pattern_names[pattern]), n, offset,
-                              (unsigned long long)got, (unsigned long long)want);
-            }
-        }
+        for (size_t l = 0; l < AMP_COUNT(sum_lengths); l++)
+            check_sums((amp__sum_squares_fn *)kernel, type, &guard, sum_lengths[l], sum_lengths[l] <= 257 ? 1 : 9,
+                       describe("sum_squares", types, 1, isa, pattern_names[pattern]));
     }
+    check_strays((amp__sum_squares_fn *)kernel, type, &guard, isa);
     guard_free(&guard);
 }
 

@@ -122,6 +122,10 @@ static amp_status check_cpu(amp_py_call *call) {
     return amp_check_list(SPANS(0), COUNT, call->a.value, 1.0f, call->to_norm, call->to_norms, call->to_found);
 }
 
+static amp_status l2norm_cpu(amp_py_call *call) {
+    return amp_l2norm_list(SPANS(0), COUNT, call->to_norm, call->to_norms);
+}
+
 static amp_status check_cuda(amp_py_call *call) {
     amp_factor scale = factor_of(&call->a);
     return amp_device_check(call->list, call->stream, SPANS(0), COUNT, &scale, NULL, call->to_norm, call->to_norms,
@@ -129,10 +133,10 @@ static amp_status check_cuda(amp_py_call *call) {
 }
 
 /* The number of norms is known after the list is read, so their tensor is opened after it. */
-static PyObject *run_check(amp_py_call *call, PyObject *src, PyObject *norms) {
+static PyObject *run_check(amp_py_call *call, PyObject *src, PyObject *norms, amp_py_kernel cpu) {
     if (amp_py_call_open(call, (amp_py_argument[]){ { "src", src, AMP_PY_READ } }, 1)) return NULL;
     int bad = amp_py_scalar_out(&call->norms, "norms", norms, call->lists[0].n) ||
-        amp_py_call_run(call, check_cpu, check_cuda);
+        amp_py_call_run(call, cpu, check_cuda);
     PyObject *results = bad ? NULL : amp_py_call_results(call);
     amp_py_call_close(call);
     return results;
@@ -150,7 +154,7 @@ static PyObject *check(PyObject *self, PyObject *args, PyObject *keywords) {
         amp_py_call_close(&call);
         return NULL;
     }
-    return run_check(&call, src, norms);
+    return run_check(&call, src, norms, check_cpu);
 }
 
 static PyObject *l2norm(PyObject *self, PyObject *args, PyObject *keywords) {
@@ -161,7 +165,7 @@ static PyObject *l2norm(PyObject *self, PyObject *args, PyObject *keywords) {
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OO:l2norm", names, &src, &norm, &call.stream_argument) ||
         amp_py_scalar_out(&call.norm, "norm", norm, 1))
         return NULL;
-    return run_check(&call, src, Py_None);
+    return run_check(&call, src, Py_None, l2norm_cpu);
 }
 
 static PyObject *l2norms(PyObject *self, PyObject *args, PyObject *keywords) {
@@ -173,7 +177,7 @@ static PyObject *l2norms(PyObject *self, PyObject *args, PyObject *keywords) {
                                      &call.stream_argument) ||
         amp_py_scalar_out(&call.norm, "norm", norm, 1))
         return NULL;
-    return run_check(&call, src, norms);
+    return run_check(&call, src, norms, l2norm_cpu);
 }
 
 static amp_status nonfinite_cpu(amp_py_call *call) {

@@ -104,6 +104,9 @@ static inline bool vf_store_split(amp__bf16 *low, uint16_t *rest, vf x) {
 static inline vf vf_set1(float x) { return (vf){ vdupq_n_f32(x), vdupq_n_f32(x) }; }
 OF_HALVES(mul, vmulq_f32)
 OF_HALVES(add, vaddq_f32)
+static inline vf vf_add_exact(vf sum, vf x, vf y) {
+    return (vf){ vfmaq_f32(sum.low, x.low, y.low), vfmaq_f32(sum.high, x.high, y.high) };
+}
 OF_HALVES(min, vminq_f32)
 OF_HALVES(max, vmaxq_f32)
 OF_HALVES(sub, vsubq_f32)
@@ -187,6 +190,9 @@ static inline vw vw_see_exponent_32(vw seen, vw x) {
 static inline int16x8_t signed_halves(vw x) { return vreinterpretq_s16_u16(x); }
 static inline vw vw_lesser(vw x, vw y) { return vreinterpretq_u16_s16(vminq_s16(signed_halves(x), signed_halves(y))); }
 static inline vw vw_larger(vw x, vw y) { return vreinterpretq_u16_s16(vmaxq_s16(signed_halves(x), signed_halves(y))); }
+static inline vw vw_zero_last(vw x) {
+    return vaddq_u16(vbicq_u16(x, vdupq_n_u16(0x8000)), vdupq_n_u16(0x7fff));
+}
 static inline vw vw_order(vw x) {
     return veorq_u16(x, vshrq_n_u16(vreinterpretq_u16_s16(vshrq_n_s16(signed_halves(x), 15)), 1));
 }

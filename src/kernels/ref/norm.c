@@ -3,6 +3,8 @@
 #include "kernels/ref/convert.h"
 #include "kernels/ref/ref.h"
 
+#include <string.h>
+
 /* ---- sum of squares ---- */
 
 #define ADD_SQUARES(type)                                                                                              \
@@ -35,13 +37,38 @@ static AMP__SUM_SQUARES(sum_squares_f64) {
     return amp__ref_sum_lanes(lane);
 }
 
+/* Nothing but 0 and [2^-60, 2^60]. */
+static bool is_tame(const float *x, size_t n) {
+    uint32_t largest = 0, least = UINT32_MAX;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t magnitude = amp__f32_bits(x[i]) & 0x7fffffffu;
+        if (magnitude > largest) largest = magnitude;
+        if (magnitude && magnitude < least) least = magnitude;
+    }
+    return largest <= amp__f32_bits(0x1p60f) && least >= amp__f32_bits(0x1p-60f);
+}
+
+static void add_stripe(double lane[AMP__SUM_LANES], const float x[AMP__SUM_STRIPE]) {
+    for (size_t j = 0; j < AMP__SUM_LANES; j++) {
+        float sums[2] = { 0.0f, 0.0f };
+        for (size_t row = 0; row < AMP__SUM_ROWS; row++) {
+            const float value = x[row * AMP__SUM_LANES + j];
+            sums[row % 2] += value * value;
+        }
+        lane[j] += (double)(sums[0] + sums[1]);
+    }
+}
+
 static double sum_squares_low(const uint16_t *src, amp_dtype from, size_t n) {
     double lane[AMP__SUM_LANES] = { 0 };
-    float work[AMP__REF_BLOCK];
+    float work[AMP__SUM_STRETCH];
     for (size_t length; n; n -= length, src += length) {
-        length = n < AMP__REF_BLOCK ? n : AMP__REF_BLOCK;
+        length = n < AMP__SUM_STRETCH ? n : AMP__SUM_STRETCH;
+        memset(work, 0, sizeof work);
         amp__ref_cast[AMP_FLOAT32][from](work, src, length);
-        add_squares_float(lane, work, length);
+        if (!is_tame(work, length)) add_squares_float(lane, work, length);
+        else
+            for (size_t at = 0; at < length; at += AMP__SUM_STRIPE) add_stripe(lane, work + at);
     }
     return amp__ref_sum_lanes(lane);
 }

@@ -108,6 +108,7 @@ static inline bool vf_store_split(amp__bf16 *low, uint16_t *rest, vf x) {
 static inline vf vf_set1(float x) { return _mm256_set1_ps(x); }
 static inline vf vf_mul(vf x, vf y) { return _mm256_mul_ps(x, y); }
 static inline vf vf_add(vf x, vf y) { return _mm256_add_ps(x, y); }
+static inline vf vf_add_exact(vf sum, vf x, vf y) { return _mm256_fmadd_ps(x, y, sum); }
 static inline vf vf_min(vf x, vf y) { return _mm256_min_ps(x, y); }
 static inline vf vf_max(vf x, vf y) { return _mm256_max_ps(x, y); }
 static inline vf vf_sub(vf x, vf y) { return _mm256_sub_ps(x, y); }
@@ -214,6 +215,9 @@ static inline vw vw_see_exponent_32(vw seen, vw x) {
 static inline vw vw_zero(void) { return _mm256_setzero_si256(); }
 static inline vw vw_lesser(vw x, vw y) { return _mm256_min_epi16(x, y); }
 static inline vw vw_larger(vw x, vw y) { return _mm256_max_epi16(x, y); }
+static inline vw vw_zero_last(vw x) {
+    return _mm256_add_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x7fff)), _mm256_set1_epi16(0x7fff));
+}
 static inline vw vw_order(vw x) {
     return _mm256_xor_si256(x, _mm256_srli_epi16(_mm256_srai_epi16(x, 15), 1));
 }

@@ -114,6 +114,7 @@ static inline bool vf_store_split(amp__bf16 *low, uint16_t *rest, vf x) {
 static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }
 static inline vf vf_mul(vf x, vf y) { return _mm512_mul_ps(x, y); }
 static inline vf vf_add(vf x, vf y) { return _mm512_add_ps(x, y); }
+static inline vf vf_add_exact(vf sum, vf x, vf y) { return _mm512_fmadd_ps(x, y, sum); }
 static inline vf vf_min(vf x, vf y) { return _mm512_min_ps(x, y); }
 static inline vf vf_max(vf x, vf y) { return _mm512_max_ps(x, y); }
 static inline vf vf_sub(vf x, vf y) { return _mm512_sub_ps(x, y); }
@@ -208,6 +209,9 @@ static inline vw vw_see_exponent_32(vw seen, vw x) {
 }
 static inline vw vw_lesser(vw x, vw y) { return _mm512_min_epi16(x, y); }
 static inline vw vw_larger(vw x, vw y) { return _mm512_max_epi16(x, y); }
+static inline vw vw_zero_last(vw x) {
+    return _mm512_add_epi16(_mm512_and_si512(x, _mm512_set1_epi16(0x7fff)), _mm512_set1_epi16(0x7fff));
+}
 static inline vw vw_order(vw x) {
     return _mm512_ternarylogic_epi32(x, _mm512_srai_epi16(x, 15), _mm512_set1_epi16(0x7fff), 0x78); /* x ^ y & z */
 }

@@ -141,6 +141,7 @@ static inline bool vf_store_split(amp__bf16 *low, uint16_t *rest, vf x) {
 static inline vf vf_set1(float x) { return (vf){ _mm_set1_ps(x), _mm_set1_ps(x) }; }
 OF_HALVES(mul, _mm_mul_ps)
 OF_HALVES(add, _mm_add_ps)
+static inline vf vf_add_exact(vf sum, vf x, vf y) { return vf_add(sum, vf_mul(x, y)); }
 OF_HALVES(min, _mm_min_ps)
 OF_HALVES(max, _mm_max_ps)
 OF_HALVES(sub, _mm_sub_ps)
@@ -239,6 +240,9 @@ static inline vw vw_see_exponent_16(vw seen, vw x) {
 static inline vw vw_see_exponent_32(vw seen, vw x) { return vw_see_exponent_16(seen, x); }
 static inline vw vw_lesser(vw x, vw y) { return _mm_min_epi16(x, y); }
 static inline vw vw_larger(vw x, vw y) { return _mm_max_epi16(x, y); }
+static inline vw vw_zero_last(vw x) {
+    return _mm_add_epi16(_mm_and_si128(x, _mm_set1_epi16(0x7fff)), _mm_set1_epi16(0x7fff));
+}
 static inline vw vw_order(vw x) { return _mm_xor_si128(x, _mm_srli_epi16(_mm_srai_epi16(x, 15), 1)); }
 #define ACROSS_HALVES(word, op)                                                                                        \
     static inline int vw_##word(vw x) {                                                                                \
