@@ -16,6 +16,9 @@ from libamp.torch.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad
 from torch import nn
 from torch.distributed import fsdp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 
 STEPS = 20
@@ -150,7 +153,8 @@ def types(rank, world):
         _watch(model.norm, "norm", seen)
         _watch(model.blocks[0].first, "block", seen)
         out = model(batch(0)[0])
-        model.reshard()
+        amp.shutdown()  # the forward has left whole FP16 weights in the model, and another initialize takes the shards
+        model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
         low = (dtype,) * 3
         told[level] = (
             seen == {"first": low, "block": low, "norm": (torch.float32, dtype, dtype)}
@@ -175,6 +179,17 @@ def overflow(rank, world):
             train(model, optimizer, [step], rank, world, [2 * rank + 1])
             told[level].append((amp.stepped(optimizer), amp.state_dict()["loss_scaler0"]["loss_scale"]))
     return told
+
+
+def replicas(rank, world):
+    """Replicas of a model, one on each of two ranks, stay equal if the gradient of one is not finite."""
+    amp.shutdown()
+    model = Net()
+    mesh = init_device_mesh("cpu", (world, 1), mesh_dim_names=("replicas", "shards"))
+    fsdp.fully_shard(model, mesh=mesh, mp_policy=amp.fsdp_policy("O2"))
+    model, optimizer = amp.initialize(model, ADAM(model.parameters()), opt_level="O2", verbosity=0)
+    train(model, optimizer, [0], rank, world, [0] if rank else [])
+    return amp.stepped(optimizer)
 
 
 def accumulate(rank, world, how="delayed", level="O2"):
@@ -228,6 +243,12 @@ def _refused(level, policy=None, model=None, wait=False, early=False, **settings
     train(model, optimizer, [0])
 
 
+def _after_forward():
+    model = shard(Net(), functools.partial(amp.fsdp_policy, "O2"))
+    model(batch(0)[0].half())
+    amp.initialize(model, ADAM(model.parameters()), opt_level="O2", verbosity=0)
+
+
 LOW, WIDE = torch.float16, torch.float32
 REFUSED = {
     "no policy": (("O2", lambda module: fsdp.MixedPrecisionPolicy()), "no MixedPrecisionPolicy with a param_dtype"),
@@ -250,6 +271,7 @@ def refusals(rank, world):
         model, rest = (rest[0](), rest[1:]) if rest else (None, ())
         message = _message(_refused, level, policy, model, *rest)
         told[name] = words in message or message
+    told["after a forward"] = "model.reshard()" in _message(_after_forward)
     split = _message(functools.partial(_refused, "O5", master_weights="split"))
     told["split"] = "leave it out" in split or split
     for kind in (FusedLAMB, FusedNovoGrad):
@@ -269,6 +291,67 @@ def norms(rank, world):
         own.param_dtype is None and kept(model.first.weight) is None
         and amp.fsdp_policy("O2", model).param_dtype_override_fn is None
     )
+
+
+# ---- tensor parallelism ----
+
+
+class Parallel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.first, self.last = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(self.norm(x))))
+
+
+def _parallelize(model, world, level):
+    """With parallel sequences, whose norms get partial gradients. level: fully_shard as well, over one rank."""
+    mesh = init_device_mesh("cpu", (1, world), mesh_dim_names=("dp", "tp"))
+    first, last = ColwiseParallel(input_layouts=Shard(0)), RowwiseParallel()
+    parallelize_module(model, mesh["tp"], {"norm": SequenceParallel(sequence_dim=0), "first": first, "last": last})
+    if level:
+        fsdp.fully_shard(model, mesh=mesh["dp"], mp_policy=amp.fsdp_policy(level))
+    return model
+
+
+def _train_parallel(level, rank=0, world=1, sharded=True):
+    """The losses; the last rank has an overflow in the third step. Both gradients of one parameter lie as it does."""
+    amp.shutdown()
+    model = Parallel()
+    if world > 1:
+        _parallelize(model, world, level if sharded else None)
+    model, optimizer = amp.initialize(
+        model, ADAM(model.parameters()), opt_level=level, loss_scale="dynamic", init_scale=2.0**10, verbosity=0
+    )
+    losses, lie = [], []
+    for step in range(8):
+        x = batch(step)[0].chunk(world)[rank]
+        loss = (local(model(x)) - 1).pow(2).mean()
+        optimizer.zero_grad()
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+            if step == 2 and rank == world - 1:
+                local(model.first.weight.grad).view(-1)[0] = torch.inf
+        lie += [param.grad.placements == param.placements for param in model.parameters() if world > 1]
+        optimizer.step()
+        losses.append(loss.item())
+        assert amp.stepped(optimizer) == (step != 2)
+    return losses, all(lie)
+
+
+def tensor_parallel(rank, world):
+    exact, _ = _train_parallel("O0")
+    told = {}
+    for level, sharded in (("O0", False), ("O1", False), *((level, True) for level in WITH_MASTERS)):
+        one, _ = _train_parallel(level)
+        parts, lie = _train_parallel(level, rank, world, sharded)
+        # the bound of other_batches; FP32 has its own: the rounding of each step, relative
+        bound = 2 * max(abs(a - b) for a, b in zip(exact, one, strict=True)) + 1e-6 * 8
+        told[level] = lie and max(abs(a - b) for a, b in zip(parts, one, strict=True)) <= bound
+    message = _message(_train_parallel, "O5", rank, world, False)
+    return told | {"refused": 'mesh=mesh["dp"], mp_policy=amp.fsdp_policy("O5")' in message or message}
 
 
 # ---- checkpoints ----
@@ -298,7 +381,7 @@ def resume(rank, world, folder, level):
 
 # ---- all of them ----
 
-CHECKS = [same_batch, other_batches, types, overflow, accumulation, refusals, norms]
+CHECKS = [same_batch, other_batches, types, overflow, replicas, accumulation, refusals, norms, tensor_parallel]
 
 
 def every_check(rank, world):

@@ -243,7 +243,7 @@ def _all_true(answer):
 
 
 @fully_shards
-@pytest.mark.parametrize("check", ["same_batch", "other_batches", "types", "refusals"])
+@pytest.mark.parametrize("check", ["same_batch", "other_batches", "types", "refusals", "tensor_parallel"])
 def test_fully_shard_trains_as_one_rank(two_ranks, check):
     for told in two_ranks:
         assert _all_true(told[check]), told[check]
@@ -253,6 +253,7 @@ def test_fully_shard_trains_as_one_rank(two_ranks, check):
 def test_ranks_of_fully_shard_skip_together(two_ranks):
     scales = [(True, 1024.0), (False, 512.0), (True, 512.0), (False, 256.0)]
     assert [told["overflow"] for told in two_ranks] == [dict.fromkeys(WITH_MASTERS, scales)] * 2
+    assert [told["replicas"] for told in two_ranks] == [False] * 2
 
 
 @fully_shards

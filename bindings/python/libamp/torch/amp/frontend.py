@@ -22,6 +22,7 @@ from . import (
     checkpoint,
     cuda_graphs,
     fp16_warnings,
+    fully_sharded,
     kept_buffers,
     mistakes,
     model_states,
@@ -315,6 +316,8 @@ def start(
     model_list, optimizer_list = arguments.list_models(models), arguments.list_optimizers(optimizers)
     arguments.check_models(model_list)
     arguments.check_optimizers(optimizer_list)
+    for item in model_list:
+        fully_sharded.reshard(item)
     if not _amp_state.allow_incoming_model_not_fp32:
         retype.check_incoming(model_list, warn_or_err)
     current = Session(resolved, num_losses)

@@ -98,11 +98,13 @@ def fsdp_policy(level: str, module: nn.Module | None = None) -> Any:
 
 
 class Shard(NamedTuple):
-    """A parameter that fully_shard manages: its name in the model, its module, the shard, and its policy."""
+    """A parameter that fully_shard manages: its name in the model, its module, the shard, the whole parameter that a
+    forward shows in its place (None before the first), and its policy."""
 
     name: str
     module: nn.Module
     param: torch.Tensor
+    whole: torch.Tensor | None
     policy: Any
 
 
@@ -133,7 +135,7 @@ def _shards(model: nn.Module) -> Iterator[Shard]:
             path = names.get(id(info.module), "")
             name = f"{path}.{info.param_name}" if path else info.param_name
             policy = getattr(each, "mp_policy", None) or state._mp_policy
-            yield Shard(name, info.module, each.sharded_param, policy)
+            yield Shard(name, info.module, each.sharded_param, getattr(each, "_unsharded_param", None), policy)
 
 
 def groups_of(models: Iterable[nn.Module]) -> list[weakref.ref[Any]]:
@@ -253,19 +255,30 @@ def check(
 ) -> frozenset[int]:
     """Checks models before initialize changes anything. Returns the ids of the parameters that fully_shard manages.
     Raises RuntimeError with everything that is missing or wrong."""
-    ours: dict[int, bool] = {}
+    shards: list[Shard] = []
     problems: list[str] = []
     for model in models:
-        reshard(model)
-        shards = list(_shards(model))
-        ours.update((id(shard.param), shard.param.requires_grad) for shard in shards)
-        problems += _problems_of(model, shards, resolved, level)
-    listed = {id(param) for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]}
-    if optimizers and any(ours.values()) and listed.isdisjoint(ours):
-        problems.append(
-            "no optimizer has any of the shards: make it from model.parameters() after fully_shard, which puts other "
-            "parameters in place of those before"
-        )
+        own = list(_shards(model))
+        problems += _problems_of(model, own, resolved, level)
+        shards += own
+    problems += _optimizer_problems(shards, optimizers)
     if problems:
         raise RuntimeError(f"The model of fully_shard does not fit {level}: {'. '.join(problems)}.")
-    return frozenset(ours)
+    return frozenset(id(shard.param) for shard in shards)
+
+
+def _optimizer_problems(shards: list[Shard], optimizers: list[Any]) -> list[str]:
+    listed = {id(param) for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]}
+    whole = [shard.name for shard in shards if shard.whole is not None and id(shard.whole) in listed]
+    if whole:
+        return [
+            f"the optimizer has whole parameters ({some(whole)}), which a forward has shown in place of the shards: "
+            "make it after model.reshard(), or before the forward"
+        ]
+    trained = {id(shard.param) for shard in shards if shard.param.requires_grad}
+    if optimizers and trained and listed.isdisjoint(trained):
+        return [
+            "no optimizer has any of the shards: make it from model.parameters() after fully_shard, which puts other "
+            "parameters in place of those before"
+        ]
+    return []

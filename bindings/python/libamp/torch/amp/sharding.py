@@ -20,6 +20,10 @@ _ADVICE = (
     'shard with torch\'s fully_shard(module, mp_policy=amp.fsdp_policy("{level}")), before the optimizer is made and '
     "amp.initialize is called, or use opt_level O1 or O4"
 )
+_MESH_ADVICE = (
+    'call fully_shard(module, mesh=mesh["dp"], mp_policy=amp.fsdp_policy("{level}")) after parallelize_module, over a '
+    "dimension of the mesh that may have one rank, or use opt_level O1 or O4"
+)
 
 
 # ---- sharded tensors ----
@@ -68,10 +72,9 @@ def takes_gradients(optimizer: Any) -> bool:
 
 
 def _mesh_groups(tensor: Any) -> Iterator[Any]:
-    """Yields the groups along which ranks hold different elements."""
-    for dim, placement in enumerate(tensor.placements):
-        if not placement.is_replicate():
-            yield tensor.device_mesh.get_group(dim)
+    """Yields the groups of the ranks that hold the tensor. Replicas, whose gradients are equal, are among them, because
+    they would not become equal again."""
+    yield from (tensor.device_mesh.get_group(dim) for dim in range(tensor.device_mesh.ndim))
 
 
 def _fsdp_groups() -> dict[int, Any]:
@@ -150,15 +153,16 @@ def check(
     fully_shard, which has a policy. Returns the ids of the latter."""
     models = list(models)
     shards = fully_sharded.check(models, optimizers, resolved, level)
-    if _makes_low(resolved):
-        for model in models:
-            names = [name for name, param in model.named_parameters() if id(param) not in shards and is_part(param)]
-            if names or _has_fsdp1(model):
-                raise RuntimeError(
-                    f"{level} makes parameters 16-bit, and {fully_sharded.some(names or [''])} is sharded "
-                    "(FullyShardedDataParallel, or a DTensor that fully_shard does not manage), so that its storage is "
-                    f"not its own to change: {_ADVICE.format(level=level)}."
-                )
+    for model in models if _makes_low(resolved) else ():
+        named = [(name, param) for name, param in model.named_parameters() if id(param) not in shards]
+        tensors = [name for name, param in named if is_dtensor(param)]
+        if tensors or _has_fsdp1(model) or any(_is_flattened(param) for _, param in named):
+            what = f"DTensors ({fully_sharded.some(tensors)})" if tensors else "parts of FullyShardedDataParallel"
+            advice = _MESH_ADVICE if tensors else _ADVICE
+            raise RuntimeError(
+                f"{level} makes parameters 16-bit, and these are {what}, whose storage is not their own to change: "
+                f"{advice.format(level=level)}."
+            )
     if resolved["master_weights"]:
         for optimizer in optimizers:
             if _is_zero(optimizer):
