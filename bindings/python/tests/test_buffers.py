@@ -330,6 +330,7 @@ FINE = {
     "small numbers": torch.arange(256.0),
     "a temperature": torch.tensor(0.07),
     "GPT-2's masked_bias": torch.tensor(-1e4 + 1),
+    "more than 2^26 numbers": torch.tensor(4097.0).expand(2**27),
     "nothing": torch.zeros(4, 4),
     "NaN": torch.full((3,), torch.nan),
 }

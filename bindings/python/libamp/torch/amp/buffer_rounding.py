@@ -11,7 +11,8 @@ sines tolerate. A buffer is ruined if
   sinusoidal positions), and the angle at position 4096 is off by 0.1 or more,
 - it has two dimensions, and row i is i times row 1 (angles of positions), and a number is off by 0.1 or more.
 
-A mask is never ruined: all numbers that change are one negative number.
+A mask is never ruined: all numbers that change are one negative number. Buffers of more than 2^26 numbers (caches of
+keys and values) are not judged, since that takes copies of them.
 """
 from __future__ import annotations
 
@@ -29,6 +30,7 @@ from .properties import torch_type
 _LARGEST_ERROR = 1 / 64
 _POSITION = 4096
 _ANGLE = 0.1
+_MOST = 1 << 26
 _SPAN = 100.0
 CODE = "AMP-M50"
 _LISTED = 8  # lines in a survey
@@ -97,6 +99,8 @@ def _angle(error: float, what: str) -> str | None:
 @torch.no_grad()
 def damage(tensor: torch.Tensor, low: torch.dtype) -> str | None:
     """Returns the damage by rounding to the 16-bit type in words, None if there is none by the criteria above."""
+    if tensor.numel() > _MOST:
+        return None
     x = tensor.detach().float()
     x = torch.where(x.isfinite(), x, 0.0)
     r = x.to(low).float()
