@@ -6,8 +6,6 @@ one table at the end.
     python resnet.py                     # all of them, on the GPU if there is one
     python resnet.py fp32 O1 O2 --epochs 5
     python resnet.py fp32 O4 --activations 4     # what waits for backward in 4 bits an element
-
-FP16 convolutions on a CPU are slow in every build of PyTorch, which emulates them; O4 and O5 are the CPU's levels.
 """
 
 import argparse

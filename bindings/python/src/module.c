@@ -34,6 +34,7 @@ static int (*const parts[])(PyObject *) = {
     amp_py_add_context,
     amp_py_add_patch,
     amp_py_add_patched,
+    amp_py_add_products,
     amp_py_add_policy,
 };
 

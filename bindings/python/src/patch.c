@@ -78,24 +78,13 @@ static bool split_arguments(struct amp_py_call *call, struct arguments *argument
     return true;
 }
 
-/* Calls a function without casts inside. */
-static PyObject *call_alone(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
-    amp_scope scope;
-    amp_status status = amp_scope_enter(NULL, &scope);
-    if (status != AMP_OK) return amp_py_raise(status);
-    PyObject *result = amp_py_call_vector(function, args, nargsf, kwnames);
-    status = amp_scope_leave(&scope);
-    if (status != AMP_OK && result) {
-        Py_DECREF(result);
-        return amp_py_raise(status);
-    }
-    return result;
-}
-
 static PyObject *call_original(const amp_py_patched *function, PyObject *const *args, size_t nargsf,
-                               PyObject *kwnames) {
-    return function->flags & AMP_PY_WHOLE ? call_alone(function->original, args, nargsf, kwnames)
-                                          : amp_py_call_vector(function->original, args, nargsf, kwnames);
+                               PyObject *kwnames, bool whole) {
+    PyObject *result = amp_py_product_as_given(function, args, nargsf, kwnames);
+    if (result != Py_NotImplemented) return result;
+    Py_DECREF(result);
+    return whole ? amp_py_call_alone(function->original, args, nargsf, kwnames)
+                 : amp_py_call_vector(function->original, args, nargsf, kwnames);
 }
 
 static PyObject *call_with_casts(struct amp_py_call *call, const struct arguments *arguments) {
@@ -114,7 +103,8 @@ static PyObject *call_with_casts(struct amp_py_call *call, const struct argument
         if (!values[done]) break;
     }
     if (done == arguments->total)
-        result = call_original(call->function, values, (size_t)arguments->n, arguments->names);
+        result = call_original(call->function, values, (size_t)arguments->n, arguments->names,
+                               call->function->flags & AMP_PY_WHOLE);
     while (done-- > 0) Py_DECREF(values[done]);
     if (values != stack) free(values);
     return result;
@@ -129,14 +119,19 @@ static bool promoted_by_torch(const struct amp_py_call *call, const struct argum
         amp_py_has_dims(arguments->values[0]) && amp_py_has_dims(arguments->values[1]);
 }
 
-/* Calls an FP32 op that converts its argument itself, in the registers of a GPU kernel. NotImplemented: it needs the
- * cast. */
-static PyObject *call_in_fp32(const struct amp_py_call *call, const struct arguments *arguments) {
-    if (!call->function->in_fp32 || call->op_class != AMP_FP32 || call->into || arguments->n == 0 ||
-        !(amp_py_bit(arguments->types[0]) & AMP_PY_LOW) || !amp_py_is_on_cuda(arguments->values[0]) ||
-        call->policy->report || amp_is_observing(call->policy->amp))
+/* Calls an op that converts its arguments itself: a product on the CPU, or an FP32 op in the registers of a GPU kernel.
+ * NotImplemented: it needs casts. */
+static PyObject *call_without_casts(const struct amp_py_call *call, const struct arguments *arguments) {
+    const amp_py_patched *function = call->function;
+    if ((!function->product && !function->in_fp32) || call->into || call->policy->report ||
+        amp_is_observing(call->policy->amp))
         return Py_NewRef(Py_NotImplemented);
-    return call_alone(call->function->in_fp32, arguments->values, (size_t)arguments->n, arguments->names);
+    if (call->op_class == AMP_LOWER)
+        return amp_py_product_lowered(function, call->target, arguments->values, arguments->n, arguments->names);
+    if (!function->in_fp32 || call->op_class != AMP_FP32 || arguments->n == 0 ||
+        !(amp_py_bit(arguments->types[0]) & AMP_PY_LOW) || !amp_py_is_on_cuda(arguments->values[0]))
+        return Py_NewRef(Py_NotImplemented);
+    return amp_py_call_alone(function->in_fp32, arguments->values, (size_t)arguments->n, arguments->names);
 }
 
 PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
@@ -153,7 +148,7 @@ PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t narg
     arguments.first = 0;
     arguments.end = arguments.total = arguments.n + (kwnames ? PyTuple_Size(kwnames) : 0);
     if (op_class == AMP_LEAVE || !split_arguments(&call, &arguments))
-        return amp_py_call_vector(function->original, args, nargsf, kwnames);
+        return call_original(function, args, nargsf, kwnames, false);
     uint32_t set = 0;
     for (Py_ssize_t i = arguments.first; i < arguments.end; i++) {
         if (i == arguments.written) continue;
@@ -163,9 +158,9 @@ PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t narg
     if (function->flags & AMP_PY_WIDENS) set &= AMP_PY_LOW;
     const int target = set || call.into ? amp_py_target(&call, set) : AMP_DTYPE_DEFAULT;
     if (target <= AMP_DTYPE_DEFAULT || promoted_by_torch(&call, &arguments))
-        return target < 0 ? NULL : call_original(function, args, nargsf, kwnames);
+        return target < 0 ? NULL : call_original(function, args, nargsf, kwnames, function->flags & AMP_PY_WHOLE);
     call.target = target;
-    PyObject *result = call_in_fp32(&call, &arguments);
+    PyObject *result = call_without_casts(&call, &arguments);
     if (result == Py_NotImplemented) {
         Py_DECREF(result);
         result = call_with_casts(&call, &arguments);

@@ -2,7 +2,7 @@
 /* Patched functions: the replacements of torch's functions and methods at O1 and O4. Each knows its original and its
  * op. The library rules on the class of an op and the type of its arguments, and the answers are cached per context.
  * patch_type.c: the objects. patch.c: the policy of a call, the call. patch_cast.c: arguments. patch_quick.c: small
- * casts. patch_answers.c: cached answers. */
+ * casts. patch_answers.c: cached answers. patch_product.c: products in 16 bits on the CPU. */
 #ifndef AMP_PY_PATCH_H
 #define AMP_PY_PATCH_H
 
@@ -25,6 +25,7 @@ typedef struct {
     amp_py_vectorcall vectorcall;
     PyObject *original;
     PyObject *in_fp32; /* the same in FP32, for 16-bit arguments on CUDA without a cast, or NULL */
+    PyObject *product; /* the same for 16-bit arguments on the CPU, with sums in FP32, or NULL */
     PyObject *place; /* "torch.nn.functional:softmax", for pickle, patched or not */
     PyObject *op;    /* name in the lists, a str */
     const char *op_text;
@@ -84,11 +85,20 @@ PyObject *amp_py_cast_value(struct amp_py_call *call, PyObject *value, amp_dtype
 /* PyObject_Vectorcall, in the stable ABI from Python 3.12 and in libpython from 3.11. */
 extern amp_py_vectorcall amp_py_call_vector;
 void amp_py_find_vectorcall(void);
+/* The same without casts inside of the call. */
+PyObject *amp_py_call_alone(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 
 /* patch_quick.c. Casts a tensor of torch's own classes without torch, if the difference cannot be seen. Returns a new
  * reference, or NULL without an exception if torch must cast it. */
 void amp_py_quick_init(PyObject *torch);
 PyObject *amp_py_cast_quick(struct amp_py_call *call, PyObject *tensor, amp_dtype from, amp_dtype to);
+
+/* patch_product.c. Calls the replacement of a function of products, for arguments that are 16-bit or become it by
+ * autocast, and for those that the policy lowers. NotImplemented: the original must be called. */
+PyObject *amp_py_product_as_given(const amp_py_patched *function, PyObject *const *args, size_t nargsf,
+                                  PyObject *names);
+PyObject *amp_py_product_lowered(const amp_py_patched *function, amp_dtype low, PyObject *const *args, Py_ssize_t n,
+                                 PyObject *names);
 
 /* patch.c. The call of a patched function. */
 PyObject *amp_py_patched_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames);

@@ -68,6 +68,19 @@ void amp_py_find_vectorcall(void) {
     if (symbol) memcpy(&amp_py_call_vector, &symbol, sizeof symbol);
 }
 
+PyObject *amp_py_call_alone(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames) {
+    amp_scope scope;
+    amp_status status = amp_scope_enter(NULL, &scope);
+    if (status != AMP_OK) return amp_py_raise(status);
+    PyObject *result = amp_py_call_vector(function, args, nargsf, kwnames);
+    status = amp_scope_leave(&scope);
+    if (status != AMP_OK && result) {
+        Py_DECREF(result);
+        return amp_py_raise(status);
+    }
+    return result;
+}
+
 static inline bool is_tensor(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     return type == tensor_class || type == parameter_class || PyType_IsSubtype(type, tensor_class);

@@ -25,6 +25,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg) {
     const amp_py_patched *self = (const amp_py_patched *)object;
     Py_VISIT(self->original);
     Py_VISIT(self->in_fp32);
+    Py_VISIT(self->product);
     Py_VISIT(Py_TYPE(object));
     return 0;
 }
@@ -33,6 +34,7 @@ static int clear(PyObject *object) {
     amp_py_patched *self = (amp_py_patched *)object;
     Py_CLEAR(self->original);
     Py_CLEAR(self->in_fp32);
+    Py_CLEAR(self->product);
     return 0;
 }
 
@@ -148,9 +150,11 @@ static PyType_Spec method_spec = { "libamp._core.PatchedMethod", sizeof(amp_py_p
 
 static PyObject *patched(PyObject *module, PyObject *args) {
     (void)module;
-    PyObject *original, *place, *op, *in_fp32 = Py_None;
+    PyObject *original, *place, *op, *in_fp32 = Py_None, *product = Py_None;
     int op_class, flags, binds;
-    if (!PyArg_ParseTuple(args, "OUUiip|O", &original, &place, &op, &op_class, &flags, &binds, &in_fp32)) return NULL;
+    if (!PyArg_ParseTuple(args, "OUUiip|OO", &original, &place, &op, &op_class, &flags, &binds, &in_fp32,
+                          &product))
+        return NULL;
     if (!PyCallable_Check(original) || is_patched(original))
         return PyErr_Format(PyExc_TypeError, "%R cannot be patched", original);
     if (op_class < AMP_BY_LIST || op_class > AMP_LEAVE)
@@ -162,6 +166,7 @@ static PyObject *patched(PyObject *module, PyObject *args) {
     self->vectorcall = amp_py_patched_call;
     self->original = Py_NewRef(original);
     self->in_fp32 = in_fp32 == Py_None ? NULL : Py_NewRef(in_fp32);
+    self->product = product == Py_None ? NULL : Py_NewRef(product);
     self->place = Py_NewRef(place);
     self->op = Py_NewRef(op);
     self->op_text = text;
@@ -173,9 +178,10 @@ static PyObject *patched(PyObject *module, PyObject *args) {
 
 static PyMethodDef functions[] = {
     { "patched", patched, METH_VARARGS,
-      "patched(original, place, op, op_class, flags, binds, in_fp32=None): a function that asks the policy and calls "
-      "the original, or in_fp32 where the original would need casts to FP32 on CUDA; its NotImplemented asks for "
-      "them." },
+      "patched(original, place, op, op_class, flags, binds, in_fp32=None, product=None): a function that asks the "
+      "policy and calls the original, in_fp32(...) where the original would need casts to FP32 on CUDA, or "
+      "product(type, lowers, ...) where it would multiply in 16 bits on the CPU. Their NotImplemented asks for the "
+      "original." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -29,6 +29,7 @@ PyObject *amp_py_statistics(const amp_statistics *statistics);
 int amp_py_add_context(PyObject *module);
 int amp_py_add_patch(PyObject *module);
 int amp_py_add_patched(PyObject *module);
+int amp_py_add_products(PyObject *module);
 int amp_py_add_policy(PyObject *module);
 
 /* Raises libamp.Error or a subclass, with amp_last_error's text, for a status other than AMP_OK. Returns NULL. */

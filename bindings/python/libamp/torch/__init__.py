@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Apex's packages for PyTorch: amp, optimizers, parallel, fp16_utils and others. Importing this imports PyTorch and
-patches nothing."""
+patches nothing.
+
+`fast_half` is for 16-bit products on the CPU without amp.
+"""
 
 from ..apex import FOLDER
 from . import _tested_versions
@@ -27,3 +30,11 @@ def _check_torch() -> None:
 
 
 _check_torch()
+
+
+def __getattr__(name: str) -> object:
+    if name != "fast_half":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .amp.fast_half import fast_half
+
+    return fast_half

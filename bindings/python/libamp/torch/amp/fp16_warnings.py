@@ -1,30 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings about float16 that are given once: slow on a CPU, or a nonfinite loss at a static scale of 1."""
+"""The warning about a nonfinite loss at a static scale of 1, which is given once."""
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
 
 from ... import _core
 from .process_state import maybe_print
 
 
-def of_cpu(level: str, resolved: dict[str, Any], models: Iterable[nn.Module]) -> bool:
-    """Warns at initialize. Returns whether casts are to float16 at all."""
-    half = resolved["cast_model_type"] == "float16" or (resolved["patch_ops"] and _core.levels()[level][0] == "float16")
-    devices = {param.device.type for model in models for param in model.parameters() if param.is_floating_point()}
-    if half and devices == {"cpu"}:
-        instead = "O4" if resolved["patch_ops"] else "O5"
-        maybe_print(
-            f"Warning:  {level} computes in float16, which torch does on most CPUs about 15 times slower than in "
-            "float32. "
-            f'For a model that stays there, opt_level="{instead}" computes in bfloat16 (O4 is O1 in it, O5 is O2).',
-            True,
-        )
-    return bool(half)
+def casts_to_half(level: str, resolved: dict[str, Any]) -> bool:
+    """Returns True if parameters or arguments become float16."""
+    by_op = resolved["patch_ops"] and _core.levels()[level][0] == "float16"
+    return bool(resolved["cast_model_type"] == "float16" or by_op)
 
 
 class NonFinite:

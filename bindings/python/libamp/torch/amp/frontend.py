@@ -30,6 +30,7 @@ from . import (
     observing,
     optimizer_wiring,
     outer_optimizers,
+    product_rules,
     restoring,
     retype,
     session,
@@ -177,6 +178,7 @@ def _build(
             current.undo.insert(0, lambda: outer_optimizers.recast_states(optimizers))
         if current.resolved["patch_ops"]:
             _patch(current, models, current.resolved["lists"])
+        _serve_products(current, models)
         attention.serve(current)
     except BaseException:
         current.abandon()
@@ -190,6 +192,19 @@ def _patch(current: Session, models: list[nn.Module], lists: str, allow_banned: 
         current.context, verbosity=current.verbosity, lists=lists, models=models, allow_banned=allow_banned
     )
     current.patch(patching.uninstall)
+
+
+def _serve_products(current: Session, models: list[nn.Module]) -> None:
+    """Replaces products on the CPU in a 16-bit type in which torch has only slow ones."""
+    from . import patching
+
+    low = getattr(torch, current.low_type)
+    casts = current.resolved["patch_ops"] or torch_type(current.resolved["cast_model_type"]) is low
+    params = [param for model in models for param in model.parameters()]
+    on_cpu = not params or any(param.device.type == "cpu" for param in params)
+    if casts and on_cpu and low in product_rules.slow_types():
+        patching.install_products(current.context, (low,), models)
+        current.patch(patching.uninstall, casts=False)
 
 
 def _restart_others(current: Session) -> None:
@@ -342,8 +357,8 @@ def start(
     averages.watch(current)
     observing.as_asked(current)
     _restart_others(current)
-    half = fp16_warnings.of_cpu(level, current.resolved, model_list)
-    if half and current.resolved["loss_scale"] == 1.0 and current.verbosity > 0:
+    static = current.resolved["loss_scale"] == 1.0
+    if static and current.verbosity > 0 and fp16_warnings.casts_to_half(level, current.resolved):
         current.watch = fp16_warnings.NonFinite()
     _publish(current, bool(current.resolved["patch_ops"]))
     return models if optimizers is None else (models, optimizers)
@@ -381,6 +396,7 @@ def init(
     current.verbosity = 2 if verbose else _amp_state.verbosity
     current.adopt(_make_context(current, level, settings, [], []))
     _patch(current, [], "apex", allow_banned)
+    _serve_products(current, [])
     attention.serve(current)
     _amp_state.handle = AmpHandle(current, enable_caching, verbose, owns=True)
     return _amp_state.handle

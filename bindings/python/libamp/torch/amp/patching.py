@@ -16,19 +16,19 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ... import _core
-from . import autocast_rules, registry, torch_checks
+from . import autocast_rules, products, registry, torch_checks
 from .compiling import Graphs, apart
 from .in_fp32 import in_fp32
 from .sweep import Sweep
 
 LISTS = {"apex": 1, "torch": 2}
-_BY_LIST = 0
+_BY_LIST, _LEAVE = 0, 6
 _TYPES = {1: "Float", 2: "Half", 3: "BFloat16", 4: "Double"}
 
 # Bits of amp_list_op.modules, and the place of each.
@@ -102,6 +102,7 @@ _contexts: list[Any] = []
 _models: weakref.WeakSet[Any] = weakref.WeakSet()
 _sites: dict[tuple[str, str], Site] = {}
 _present: frozenset[str] = frozenset()  # modules imported before anything was patched
+_served: list[tuple[Any, tuple[torch.dtype, ...], bool]] = []  # (owner, types, heeds autocast): install_products
 _graphs = Graphs()
 _known: dict[tuple[str, str, int], Any] = {}  # patched functions are never freed, one for each place and class
 
@@ -131,7 +132,8 @@ def patched(original: Any, place: str, name: str, op: str, op_class: int = _BY_L
     if op_class == _BY_LIST and isinstance(original, types.FunctionType):
         flags |= _core.WHOLE
     fused = in_fp32(place, name, original) if op_class == _BY_LIST else None
-    made = _core.patched(original, path, op, op_class, flags, hasattr(type(original), "__get__"), fused)
+    product = products.replacement(op, original) if op_class in (_BY_LIST, _LEAVE) else None
+    made = _core.patched(original, path, op, op_class, flags, hasattr(type(original), "__get__"), fused, product)
     _known[place, name, op_class] = made
     return made
 
@@ -157,10 +159,10 @@ def _homes(place: str, name: str, original: Any) -> Iterator[tuple[str, str]]:
             yield behind, prefix + name
 
 
-def _listed(lists: str) -> Iterator[Site]:
+def _listed(lists: str, only: Collection[str] | None = None) -> Iterator[Site]:
     for op, modules, _fp16, _bf16 in _core.list_ops(LISTS[lists]):
         for bit, place in _PLACES.items():
-            if not modules & bit:
+            if not modules & bit or (only is not None and op not in only):
                 continue
             owner = _owner(place)
             for name, flags in _names(bit, op):
@@ -170,6 +172,19 @@ def _listed(lists: str) -> Iterator[Site]:
                     if (where, home) not in _sites:
                         made = patched(original, place, name, spelt, _BY_LIST, flags)
                         yield _sites.setdefault((where, home), Site(_owner(where), home, made))
+
+
+def _products(listed: bool) -> Iterator[Site]:
+    """Yields the products for which no list has a class, and with `listed` those of the lists too."""
+    if listed:
+        yield from _listed("apex", products.OPS)
+    for module, name in products.UNLISTED:
+        owner = importlib.import_module(module)
+        original = _original(owner, name)
+        for where, home in _homes(module, name, original):
+            if (where, home) not in _sites:
+                made = patched(original, module, name, name, _LEAVE)
+                yield _sites.setdefault((where, home), Site(_owner(where), home, made))
 
 
 def _aliases() -> Iterator[Site]:
@@ -279,11 +294,24 @@ def _alone() -> Iterator[None]:
 
 def _settle() -> None:
     while _ended:
-        context = _ended.pop()
-        if context in _contexts:
-            _contexts.remove(context)
+        owner = _ended.pop()
+        if owner in _contexts:
+            _contexts.remove(owner)
+        served = [each for each in _served if each[0] is owner]
+        for each in served:
+            _served.remove(each)
+        if served:
+            _serve()
     if _sites and not _contexts:
         _restore()
+
+
+def _serve() -> None:
+    """Says in which types patched functions of products use their replacements."""
+    types = tuple({low for _owner, given, _heeds in _served for low in given})
+    heeds = any(each[2] for each in _served)
+    autocast = (products.in_autocast, products.autocast_type) if heeds else (None, None)
+    _core.serve_products(types, *autocast)
 
 
 def install(
@@ -295,34 +323,60 @@ def install(
 ) -> None:
     """Makes torch's functions obey this context, in its scope or outside of any. `models`: their attributes may hold
     torch's functions. verbosity 2 prints every cast."""
-    global _present
     with _alone():
-        if not _sites:
-            _present = frozenset(sys.modules)
-            _graphs.begin()
+        _begin()
         lists = lists or "apex"
         moved: list[tuple[Any, Any]] = []
         wanted = registry.wanted(lists)
-        for sites in (_taken_back(moved), _listed(lists), _registered(wanted, moved), _aliases()):
-            for site in list(sites):
-                site.put()
-        for guard in _guards:
-            guard.put()
-        _models.update(models)
-        sweep = Sweep(_forward_map() | {id(old): (old, new) for old, new in moved}, _bound())
-        sweep.modules()
-        sweep.torch_modules(_models)
+        kinds = _taken_back(moved), _listed(lists), _products(False), _registered(wanted, moved), _aliases()
+        _put(kinds, moved, _guards, models)
         _core.add_policy(context, _report if verbosity >= 2 else None, allow_banned)
         _contexts.append(context)
         _graphs.forget(_code_of(models))
 
 
-def uninstall(context: Any, collected: bool = False) -> None:
-    """Ends that for a context. The end of the last context restores every function. `collected`: called by the garbage
-    collector, perhaps during another change, which then completes the work at its end."""
-    if not _core.remove_policy(context):
+def install_products(
+    owner: Any, types: tuple[torch.dtype, ...], models: Iterable[Any] = (), heeds_autocast: bool = False
+) -> None:
+    """Makes torch's products in these types on the CPU use their replacements, with a policy or without, until
+    uninstall(owner). heeds_autocast: those that torch.autocast would lower, too."""
+    with _alone():
+        _begin()
+        _put((_products(True), _aliases()), [], [_scripts], models)
+        _served.append((owner, types, heeds_autocast))
+        _serve()
+        if owner not in _contexts:
+            _contexts.append(owner)
+        _graphs.forget(_code_of(models))
+
+
+def _begin() -> None:
+    global _present
+    if not _sites:
+        _present = frozenset(sys.modules)
+        _graphs.begin()
+
+
+def _put(
+    kinds: Iterable[Iterator[Site]], moved: list[tuple[Any, Any]], guards: Iterable[Any], models: Iterable[Any]
+) -> None:
+    for sites in kinds:
+        for site in list(sites):
+            site.put()
+    for guard in guards:
+        guard.put()
+    _models.update(models)
+    sweep = Sweep(_forward_map() | {id(old): (old, new) for old, new in moved}, _bound())
+    sweep.modules()
+    sweep.torch_modules(_models)
+
+
+def uninstall(owner: Any, collected: bool = False) -> None:
+    """Ends both for a context or another owner. The end of the last one restores every function. `collected`: called by
+    the garbage collector, perhaps during another change, which then completes the work at its end."""
+    if not _core.remove_policy(owner) and not any(each is owner for each in _contexts):
         return
-    _ended.append(context)
+    _ended.append(owner)
     if not _lock.acquire(blocking=not collected):
         return
     try:
@@ -396,7 +450,8 @@ def _script(original: Any) -> Any:
     return script
 
 
-_guards: list[Any] = [*torch_checks.GUARDS, *autocast_rules.GUARDS, torch_checks.Guard(torch.jit, "script", _script)]
+_scripts = torch_checks.Guard(torch.jit, "script", _script)
+_guards: list[Any] = [*torch_checks.GUARDS, *autocast_rules.GUARDS, _scripts]
 
 
 def original(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -57,6 +57,7 @@ class Session:
         self.mistakes: Any = None  # checks of the script
         self.looks = False  # the next forward is to be checked
         self.observer: Any = None  # observing.Watch, if amp.observe was called
+        self.patches = False  # torch's functions cast by the policy of the context
         self._uninstall: Callable[[Any, bool], None] | None = None
         # a group of ranks that agree, True: the default one, False: none, None: ranks of sharded tensors
         self.process_group: Any = None
@@ -64,11 +65,6 @@ class Session:
         self.dtensors: list[Any] = []  # parameters that are DTensors, once the ranks are known
         self.groups: list[weakref.ref[Any]] = []  # torch's groups of parameters of fully_shard, at the same time
         self._traced_by = 0  # id of the process that traces it, 0 for none
-
-    @property
-    def patches(self) -> bool:
-        """Returns True if the context patches torch's functions."""
-        return self._uninstall is not None
 
     @property
     def dynamic(self) -> bool:
@@ -201,9 +197,10 @@ class Session:
         with _lock:
             _sessions.append(weakref.ref(self))
 
-    def patch(self, uninstall: Callable[[Any, bool], None]) -> None:
+    def patch(self, uninstall: Callable[[Any, bool], None], casts: bool = True) -> None:
         """Records that the context patches torch's functions, and its undo function, which receives whether the context
-        was collected."""
+        was collected. casts: by the policy of the context."""
+        self.patches = self.patches or casts
         self._uninstall = uninstall
         self._finalizer.detach()
         self._end_with_owners()
