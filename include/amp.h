@@ -53,8 +53,8 @@
  * exceptions are amp_scale_loss_end, which closes its bracket whatever it returns, and amp_shutdown.
  *
  * Threads. Different contexts are independent. Within one context, wrapped ops, amp_op_target, amp_cast_args, scopes
- * and the diagnostics may run on any number of threads at once; initialize, shutdown, brackets and steps of one context
- * are the business of one thread at a time, while no other runs that context's ops (brackets: opens or closes one).
+ * and the diagnostics may run on any number of threads at once. Initialize, shutdown and steps of one context run on
+ * one thread at a time, while no other thread runs its ops. One thread at a time opens or closes its brackets.
  */
 #ifndef AMP_H
 #define AMP_H
@@ -332,26 +332,26 @@ typedef struct amp_config {
     amp_switch patch_ops;           /* ops are cast by the lists (Apex: patch_torch_functions) */
     amp_switch keep_batchnorm_fp32; /* parameters and statistics of batch norm stay FP32 */
     amp_switch master_weights;      /* FP32 masters of 16-bit parameters (AMP_SPLIT: docs/guide/memory.md) */
-    amp_switch cache;             /* cast each weight once per iteration (default ON) */
+    amp_switch cache;             /* ON: each weight is cast once per iteration (default) */
     amp_dtype cast_model_type;    /* the parameters' type */
     amp_dtype cast_model_outputs; /* type of the results of forward (default: FP32 if parameters are cast) */
     int32_t lists;                /* AMP_LISTS_* */
     int32_t scaler;               /* AMP_SCALER_* */
     uint32_t num_losses;          /* loss scalers (default 1) */
-    uint32_t window;              /* iterations without overflow before the scale grows, default by mode (apex: 2000) */
+    uint32_t window;              /* brackets without overflow before the scale grows, default by mode (apex: 2000) */
     uint32_t hysteresis;          /* overflows before the scale backs off, default by mode (apex: 1) */
     uint32_t max_skips;           /* skips in a row until an end returns AMP_ERR_TOO_MANY_SKIPS (default 100) */
     float loss_scale;             /* AMP_DYNAMIC, or a static scale > 0 */
     float init_scale;             /* first dynamic scale, from min_scale to max_scale, default by mode (apex: 2^16) */
     float min_scale;              /* least dynamic scale, default by mode (apex: 2^-126) */
     float max_scale;              /* largest dynamic scale, default by mode (apex: 2^24) */
-    amp_switch consecutive_hysteresis; /* ON: an iteration without overflow restores the hysteresis; OFF: only growth
+    amp_switch consecutive_hysteresis; /* ON: a bracket without overflow restores the hysteresis; OFF: only growth
                                           of the scale restores it, default by mode (apex: ON) */
     double growth;                /* factor of growth (default 2), multiplied in FP32 by megatron and jmp */
     double backoff; /* factor after an overflow, from 2^-149 (default 0.5, or 1 / growth in modes with one factor) */
     amp_switch emulate; /* ON, for hosts with FP32 only: values rounded to 16 bits in FP32 storage (amp_raw.h) */
     amp_switch gate;    /* calls run in FP32 if the 16-bit type would be slower: amp_gate.h */
-    amp_switch check_finite; /* ON: overflows are skipped at a static scale of 1 too (O0, O3, O4, O5); default OFF */
+    amp_switch check_finite; /* ON: steps with overflows are skipped at a static scale of 1 too; default OFF */
     int32_t log; /* AMP_LOG_*: messages on standard error if there is no hook `event`: amp_diagnostics.h */
     amp_switch verify; /* ON, or AMP_VERIFY=1: checks every wrapped call, for the first run of an adapter: same page */
     amp_switch observe; /* ON, or AMP_OBSERVE=1: amp_observe can see ops that the level does not cast: amp_observe.h */
@@ -368,8 +368,8 @@ typedef struct amp_config {
  * must not change between the first registration and amp_initialize. Source: Apex, register_half_function etc. */
 AMP_API AMP_MUST_CHECK amp_status amp_register(amp_model *model, const char *op, amp_class op_class);
 
-/* Prepares one model and one optimizer (either may be NULL) for a level with its defaults: casts parameters, makes
- * masters, and puts wrappers into the slots. Errors as amp_initialize_many. Source: apex.amp.initialize. */
+/* Prepares one model and one optimizer (either may be NULL) for a level with its defaults: wraps the slots, casts
+ * parameters and makes masters, as the level says. Errors as amp_initialize_many. Source: apex.amp.initialize. */
 AMP_API AMP_MUST_CHECK amp_status amp_initialize(amp_model *model, amp_optimizer *optimizer, amp_level level);
 
 /* Prepares several models and optimizers in one context, with overrides. The context is written to `amp` of each, and
@@ -384,7 +384,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_initialize_many(amp_model *const *models, 
  * the values of the masters, cancels open brackets and frees the context. NULL: no effect. AMP_ERR_SLOT_TAKEN: another
  * library replaced the pointer in the named slot, which stays and passes calls through. AMP_ERR_READ_ONLY: the memory
  * of a slot became read-only. In both cases the context is freed. AMP_ERR_WRONG_STATE: a step or wrapped call of this
- * context runs on this thread; nothing has changed. */
+ * context runs on this thread. */
 AMP_API amp_status amp_shutdown(amp_context *context);
 
 /* ---- The bracket around backward -------------------------------------------------------------------------------- */
@@ -405,8 +405,8 @@ typedef struct amp_scaled_loss {
 #define AMP_SCALED_LOSS_INIT AMP_SIZED_(amp_scaled_loss)
 
 /* Opens a bracket around backward: multiplies the loss by its scale and sets existing gradients aside, so that backward
- * accumulates scaled gradients alone. (At a static scale of 1 without masters they stay; fixed FP32 buffers are
- * multiplied in place: docs/reference/numerics.md.) loss NULL: the host seeds backward. Source: apex.amp.scale_loss. */
+ * accumulates scaled gradients alone. (At a static scale of 1 without masters they stay, and fixed FP32 buffers are
+ * multiplied: docs/reference/numerics.md.) loss NULL: see amp_seed_factor. Source: apex.amp.scale_loss. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled);
 
 /* Returns the factor for the seed of backward, for hosts that seed backward themselves: the scale, 1 if the loss or an
@@ -415,12 +415,11 @@ AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer,
 AMP_API float amp_seed_factor(const amp_scaled_loss *scaled);
 
 /* Closes the bracket: divides the new gradients by the scale (into FP32 gradients of masters, else in place), adds the
- * gradients set aside, updates the scale and writes the decision to `action`. Gradients of amp_optimizer.fused alone
- * are checked, and stay scaled until its step. An overflow is an element that is infinite or NaN after the
- * multiplication and the conversion to the type of its destination. If a wrapped call failed in the bracket, its error
- * is returned, the bracket is closed as by cancel and the next step skips. AMP_ERR_TOO_MANY_SKIPS: the bracket ended,
- * and the message names the first gradient with an overflow. With the hook reduce all ranks decide alike; after an
- * error or a cancel on another rank the action is AMP_SKIP and the scale stays. */
+ * gradients set aside, updates the scale and writes the decision to `action`. An overflow, an element that is infinite
+ * or NaN after this, is no error: the status is AMP_OK, the action AMP_SKIP. Gradients that only amp_optimizer.fused
+ * uses are checked here and divided in its step. If a wrapped call failed in the bracket, its error is returned, the
+ * bracket is closed as by cancel and the next step skips. AMP_ERR_TOO_MANY_SKIPS: the bracket ended; the message names
+ * the gradient. With the hook reduce ranks decide alike: an error or cancel on one skips on all, scale unchanged. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_end(amp_scaled_loss *scaled);
 
 /* Closes the bracket and undoes its backward: new gradients are dropped, gradients set aside return, and gradients that
@@ -435,7 +434,7 @@ typedef struct amp_step_info {
     uint32_t struct_size;
     amp_action action; /* AMP_STEP: update, AMP_SKIP: do not, AMP_STEP_ON_DEVICE: update if *found_inf is 0 there */
     const float *found_inf; /* not 0: an overflow since the last step of this optimizer */
-    float grad_scale;       /* factor still in the gradients: 1 */
+    float grad_scale;       /* 1: gradients are unscaled */
     amp_device device;      /* device of found_inf */
     int32_t reserved;
 } amp_step_info;
@@ -444,7 +443,7 @@ typedef struct amp_step_info {
 
 /* Begin and end a step of a host without a step slot. begin puts FP32 masters and their gradients under the handles of
  * the host, unless info->action is AMP_SKIP. The host updates them, and end writes them back to the parameters. Call
- * both, also to skip: after a begin without an end the next step skips. */
+ * both for AMP_SKIP too: after a begin without an end the next step skips. */
 AMP_API AMP_MUST_CHECK amp_status amp_step_begin(amp_optimizer *optimizer, amp_step_info *info);
 AMP_API AMP_MUST_CHECK amp_status amp_step_end(amp_optimizer *optimizer);
 
@@ -468,16 +467,17 @@ typedef struct amp_master {
 
 #define AMP_MASTER_INIT AMP_SIZED_(amp_master)
 
-/* Lists the tensors that the optimizer updates, as apex.amp.master_params: fills at most `capacity` entries (the stride
- * is struct_size of entry 0; masters may be NULL for 0) and writes their total number to *count. Pointers are valid
- * until the next bracket or step, and writing through them is allowed. Outside brackets only. */
+/* Lists the tensors that the optimizer updates, as apex.amp.master_params: fills at most `capacity` entries (at a
+ * distance of entry 0's struct_size; masters may be NULL for 0) and writes their total number to *count. Pointers are
+ * valid until the next bracket or step, and writing through them is allowed. Outside brackets only. */
 AMP_API AMP_MUST_CHECK amp_status amp_master_params(amp_optimizer *optimizer, amp_master *masters, size_t capacity,
                                                     size_t *count);
 
 /* Clips the gradients of the masters, or of parameters without masters, to a global L2 norm of at most max_norm:
  * multiplies them by max_norm / (norm + 1e-6) if that is below 1, as torch.nn.utils.clip_grad_norm_. *norm (may be
  * NULL) is the norm before, or infinity if the step will be skipped. Gradients with a norm of infinity or NaN stay.
- * Call it between end and step. With AMP_OPTIMIZER_SHARDED the norm is over all ranks, and every rank calls it. */
+ * Call it between amp_scale_loss_end and the step. With AMP_OPTIMIZER_SHARDED every rank calls it, for the norm of all.
+ * */
 AMP_API AMP_MUST_CHECK amp_status amp_clip_grad_norm(amp_optimizer *optimizer, float max_norm, float *norm);
 
 /* Clamps the same gradients to [-max_value, max_value], as torch.nn.utils.clip_grad_value_, between end and step. A NaN

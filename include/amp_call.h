@@ -32,7 +32,8 @@ typedef struct amp_cast_frame {
 
 /* Casts the arguments of a call that the host makes itself: replaces entries of `tensors` (NULL entries are ignored) by
  * casts to the type that the policy wants. amp_cast_done restores the handles and releases the casts. `tensors` must
- * stay valid until then. The scope of the thread applies, as in a wrapped call. AMP_ERR_BANNED as amp_op_target. */
+ * stay valid until then. On an error `tensors` is unchanged and amp_cast_done is not needed. The scope of the thread
+ * applies, as in a wrapped call. AMP_ERR_BANNED as amp_op_target. */
 AMP_API AMP_MUST_CHECK amp_status amp_cast_args(amp_context *context, const char *op, void **tensors, size_t n,
                                                 amp_cast_frame *frame);
 AMP_API amp_status amp_cast_done(amp_cast_frame *frame);
@@ -84,7 +85,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_get_list_ops(int32_t lists, amp_list_op *o
 /* Call this when a tape ends (after backward, or for a forward without one): releases the casts recorded on it. */
 AMP_API amp_status amp_tape_done(amp_context *context);
 
-/* Drops all cached casts and the memory reserved for more. Not while the host runs an op of this context. */
+/* Drops all cached casts and the memory reserved for more. Do not call it while an op of this context runs. */
 AMP_API amp_status amp_cache_clear(amp_context *context);
 
 /* ---- Scopes ------------------------------------------------------------------------------------------------------ */

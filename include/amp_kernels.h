@@ -63,9 +63,9 @@ AMP_API AMP_MUST_CHECK amp_status amp_axpby_list(const amp_span *dst, float a, c
 AMP_API AMP_MUST_CHECK amp_status amp_l2norm_list(const amp_span *src, size_t n, float *norm, float *norms);
 
 /* Clips by norm: dst = src * min(1, max_norm / (norm + 1e-6)), so that the L2 norm over all elements is at most
- * max_norm (above 0, may be infinity). *norm (may be NULL): the norm of src. If the norm is not finite, dst is src
- * unscaled. In place nothing is written if nothing is scaled. Sources: torch.nn.utils.clip_grad_norm_ (which writes
- * NaNs if the norm is not finite), Apex clip_grad_norm_. */
+ * max_norm (above 0, may be infinity). *norm (may be NULL): the norm of src. If the norm is not finite, dst is a copy
+ * of src. In place, nothing is written if the factor is 1. Sources: torch.nn.utils.clip_grad_norm_ (which writes NaNs
+ * if the norm is not finite), Apex clip_grad_norm_. */
 AMP_API AMP_MUST_CHECK amp_status amp_clip_norm_list(const amp_span *dst, const amp_span *src, size_t n, float max_norm,
                                                      float *norm);
 

@@ -62,7 +62,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_masters_reconcile(amp_context *context);
 
 /* Call this after writing masters between steps (averaged weights, sharpness-aware minimization): rounds each master
  * into its parameter, so that a forward before the next step uses it. Changes of a parameter that `version` reports go
- * into its master first. Parameters of a running step are left to it. */
+ * into its master first. Parameters in a running step are written by the end of that step. */
 AMP_API AMP_MUST_CHECK amp_status amp_masters_write_back(amp_context *context);
 
 /* ---- Optimizers that hold the masters ---------------------------------------------------------------------------- */

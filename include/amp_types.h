@@ -62,10 +62,10 @@ typedef int32_t amp_status;
     X(AMP_ERR_CLOSURE_DENIED, -12, "the system denies executable closures")                                            \
     X(AMP_ERR_BANNED, -13, "the op is banned in low precision")                                                        \
     X(AMP_ERR_TOO_MANY_SKIPS, -14, "too many steps were skipped in a row")                                             \
-    X(AMP_ERR_SLOT_TAKEN, -15, "somebody else wrote over a wrapped slot")                                              \
+    X(AMP_ERR_SLOT_TAKEN, -15, "a wrapped slot was overwritten")                                                       \
     X(AMP_ERR_BACKEND, -16, "a backend is missing or failed")                                                          \
     X(AMP_ERR_IO, -17, "a file cannot be read or written")                                                             \
-    X(AMP_ERR_BAD_FILE, -18, "a file is damaged, or not what it should be")                                            \
+    X(AMP_ERR_BAD_FILE, -18, "a file is damaged or has other contents")                                                \
     X(AMP_ERR_NO_DEVICE, -19, "a backend loads, but has no device here")
 
 /* The constants. */

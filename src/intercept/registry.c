@@ -248,8 +248,8 @@ static amp_status report_unrestored(const struct unrestored *taken, const struct
                  sealed->text.length >= sizeof sealed->list ? "..." : "");
     AMP_RETURN_IF(!taken->n, AMP_ERR_READ_ONLY, "%s; left as now: calls that still reach libamp run as they come",
                   text);
-    return amp__fail(AMP_ERR_SLOT_TAKEN, "somebody else wrote over %zu wrapped slot%s, left as now: %s%s; calls that "
-                     "still reach libamp run as they come%s%s", taken->n, taken->n == 1 ? "" : "s", taken->list,
+    return amp__fail(AMP_ERR_SLOT_TAKEN, "another library overwrote %zu wrapped slot%s, left as they are: %s%s; calls "
+                     "that still reach libamp run as they come%s%s", taken->n, taken->n == 1 ? "" : "s", taken->list,
                      taken->text.length >= sizeof taken->list ? "..." : "", sealed->n ? "; " : "", text);
 }
 

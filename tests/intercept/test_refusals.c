@@ -232,7 +232,7 @@ TEST(memory_that_became_read_only_or_went_is_left) {
     *slots[0] = (amp_fn)host_add;
     protect(slots[2], PROT_READ);
     ck_fails(AMP_ERR_SLOT_TAKEN, amp__patch_undo(second)); /* both are told, each by its name */
-    ck_says("somebody else wrote over 1 wrapped slot, left as now: op taken;");
+    ck_says("another library overwrote 1 wrapped slot, left as they are: op taken;");
     ck_says("1 wrapped slot is gone or became read-only: op sealed ");
     ck_assert_int_eq(call_binary(*slots[0], 1, 2), 3);
     ck_assert_uint_eq(seen.calls, 0);

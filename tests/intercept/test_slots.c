@@ -141,8 +141,8 @@ TEST(what_a_stranger_wrote_is_left) {
     ck_assert_uint_eq(seen.calls, 1);
 
     ck_fails(AMP_ERR_SLOT_TAKEN, amp__patch_undo(patch));
-    ck_assert_str_eq(amp_last_error(), "somebody else wrote over 1 wrapped slot, left as now: op add#1; calls that "
-                                       "still reach libamp run as they come");
+    ck_assert_str_eq(amp_last_error(), "another library overwrote 1 wrapped slot, left as they are: op add#1; calls "
+                                       "that still reach libamp run as they come");
     ck_assert(slots[0] == (amp_fn)host_add && slots[1] == (amp_fn)stranger && slots[2] == (amp_fn)host_sub);
     ck_assert_int_eq(call_binary(slots[1], 1, 2), 1003);
     ck_assert_uint_eq(seen.calls, 1);
@@ -189,7 +189,7 @@ TEST(a_long_list_of_strangers_is_cut) {
     }
     amp__patch_commit(patch);
     for (int i = 0; i < 200; i++) slots[i] = (amp_fn)stranger;
-    ck_refused(AMP_ERR_SLOT_TAKEN, "over 200 wrapped slots", amp__patch_undo(patch));
+    ck_refused(AMP_ERR_SLOT_TAKEN, "overwrote 200 wrapped slots", amp__patch_undo(patch));
     ck_says("...; calls that still");
 }
 
