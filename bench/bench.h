@@ -75,6 +75,7 @@ void bench_print_machine(void);
 /* says in a line which peers there are, or why there are none */
 void bench_peers_start(const char *python, const char *device);
 const char *bench_peers_name(void);         /* "torch 2.15.0"; NULL: there are none */
+int bench_peer_has(const char *module);     /* its Python can import this */
 __attribute__((format(printf, 1, 2))) int bench_peer_make(const char *work, ...);
 double bench_peer_run(int peer, size_t times); /* as measured there: seconds of one piece of `times` in a row */
 void bench_peer_drop(int peer);

@@ -89,6 +89,8 @@ void bench_peers_start(const char *python, const char *device) {
 
 const char *bench_peers_name(void) { return *peers.name ? peers.name : NULL; }
 
+int bench_peer_has(const char *module) { return atoi(askf("has %s", module)); }
+
 int bench_peer_make(const char *work, ...) {
     char request[4096];
     va_list args;

@@ -77,6 +77,7 @@ struct model {
     const struct type *low;
     void *memory[LISTS];
     amp_span *spans[LISTS];
+    float **scales[2]; /* of moments in 8 bits (NULL: FP32) */
     uint64_t *steps;
     amp_optim rule;
     float factor; /* 1/2 and 2 in turns, so that what is unscaled in place stays what it is */
@@ -101,10 +102,30 @@ static struct model new_model(size_t n, size_t size, int lists, const struct typ
     return m;
 }
 
+static size_t blocks_of(size_t size) { return (size + AMP_STATE_BLOCK - 1) / AMP_STATE_BLOCK; }
+
+/* Moments in 8 bits, in a quarter of the memory. */
+static void code_model(struct model *m) {
+    for (int k = 0; k < 2; k++) {
+        float *scales = bench_memory(m->n * blocks_of(m->size) * sizeof *scales);
+        m->scales[k] = calloc(m->n, sizeof *m->scales[k]);
+        if (!m->scales[k]) bench_must(1, "memory");
+        for (size_t i = 0; i < m->n; i++) {
+            m->scales[k][i] = scales + i * blocks_of(m->size);
+            char *codes = (char *)m->memory[FIRST + k] + i * m->size;
+            m->spans[FIRST + k][i] = (amp_span){ codes, m->size, AMP_DTYPE_OTHER, 0 };
+        }
+    }
+}
+
 static void end_model(struct model *m) {
     for (int list = 0; list < m->lists; list++) {
         bench_release(m->memory[list], m->n * m->size * type_of(m, list)->size);
         free(m->spans[list]);
+    }
+    for (int k = 0; k < 2 && m->scales[k]; k++) {
+        bench_release(m->scales[k][0], m->n * blocks_of(m->size) * sizeof(float));
+        free(m->scales[k]);
     }
     free(m->steps);
 }
@@ -120,6 +141,7 @@ static void update(struct model *m, const float *found, const float *factor, con
     amp_optim_tensors t = AMP_OPTIM_TENSORS_INIT;
     t.n = m->n, t.grad = m->spans[GRAD], t.param = m->spans[PARAM], t.low = low, t.steps = m->steps;
     t.moments[0] = m->spans[FIRST], t.moments[1] = m->spans[SECOND];
+    t.scales[0] = m->scales[0], t.scales[1] = m->scales[1];
     t.found_inf = found, t.inv_scale = factor;
     bench_must(amp_optim_list(&m->rule, &t), "amp_optim_list");
 }
@@ -185,6 +207,32 @@ static void optimizers(void) {
     }
 }
 
+/* AdamW with moments in 8 bits: against torch's FP32 step, and others' 8-bit ones where the Python has them. */
+static void optimizers8(void) {
+    static const struct {
+        const char *module, *request, *how;
+        double goal;
+    } lines[] = {
+        { "torch", "step adam fused", "_fused_adam_ in FP32", 0.9 },
+        { "bitsandbytes", "step8 bitsandbytes", "bitsandbytes.optim.AdamW8bit", 20 },
+        { "torchao", "step8 torchao", "torchao.optim.AdamW8bit", 20 },
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        if (!bench_peer_has(lines[i].module)) {
+            printf("%-8s AdamW, 8-bit moments: left out: this Python has no %s\n", "optim", lines[i].module);
+            continue;
+        }
+        struct model m = new_model(200, 50000, LOW, NULL);
+        code_model(&m);
+        m.rule = rule_of(AMP_OPTIM_ADAMW);
+        compare((struct bench_case){ .group = "optim", .name = "AdamW, 8-bit moments", .size = "200 x 50000",
+                                     .unit = "GB/s", .bytes = 16.0625 * (double)(m.n * m.size), .ours = step,
+                                     .ours_data = &m, .goal = lines[i].goal },
+                bench_peer_make("%s %zu %zu", lines[i].request, m.n, m.size), lines[i].how);
+        end_model(&m);
+    }
+}
+
 /* ---- matmul ---- */
 
 static void matmul(void *data) { bench_must(amp_matmul(data), "amp_matmul"); }
@@ -216,7 +264,8 @@ void bench_peers(const char *group) {
     static const struct {
         const char *name;
         void (*lines)(void);
-    } groups[] = { { "casts", casts }, { "unscale", unscales }, { "optim", optimizers }, { "matmul", matmuls } };
+    } groups[] = { { "casts", casts }, { "unscale", unscales }, { "optim", optimizers }, { "optim", optimizers8 },
+                 { "matmul", matmuls } };
     if (!bench_peers_name()) return;
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         if (!group || !strcmp(group, groups[i].name)) groups[i].lines();

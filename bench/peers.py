@@ -4,6 +4,7 @@
 
 Says "ok torch VERSION" first, or "none WHY". Then a line in, a line out:
 
+    has MODULE              ok 1, ok 0    whether this Python has the module
     make WORK ARGUMENT...   ok NUMBER     WORK is a function below; what it returns is run
     run NUMBER TIMES        ok SECONDS    of this thread's processor time, or the GPU's, for one of TIMES in a row
     drop NUMBER             ok
@@ -11,6 +12,8 @@ Says "ok torch VERSION" first, or "none WHY". Then a line in, a line out:
 What fails answers "error WHY". On the CPU, one thread, memory that a work keeps is what bench's own is: written, in
 huge pages, the same numbers; what torch allocates on its way, and all of a GPU's, comes from where torch has it.
 """
+import importlib
+import importlib.util
 import mmap
 import os
 import sys
@@ -145,6 +148,17 @@ def step(rule, kind, count, size):
                     "sgd": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9, foreach=True)}[rule], params, gradients)
 
 
+def step8(module, count, size):
+    """AdamW with 8-bit moments, of bitsandbytes or torchao."""
+    count, size = int(count), int(size)
+    params, gradients = tensors(count, size), tensors(count, size, value=1e-3)
+    for param, gradient in zip(params, gradients):
+        param.requires_grad_().grad = gradient
+    optimizer = importlib.import_module(f"{module}.optim").AdamW8bit(params, lr=1e-3)
+    optimizer.step()  # makes its state
+    return optimizer.step
+
+
 def unscale_step_write(low, count, size):
     count, size = int(count), int(size)
     params, gradients, halves = tensors(count, size), tensors(count, size, value=1e-3), tensors(count, size, low)
@@ -164,7 +178,8 @@ def matmul(dtype, size):
     return lambda: torch.mm(a, b, out=d)
 
 
-WORKS = {work.__name__: work for work in (cast, unscale, unscale_sizes, adam, step, unscale_step_write, matmul)}
+WORKS = {work.__name__: work for work in (cast, unscale, unscale_sizes, adam, step, step8, unscale_step_write,
+                                            matmul)}
 
 
 # ---- the conversation ------------------------------------------------------------------------------------------------
@@ -192,7 +207,9 @@ def main():
     for line in sys.stdin:
         word, *arguments = line.split()
         try:
-            if word == "make":
+            if word == "has":
+                answer(f"ok {int(importlib.util.find_spec(arguments[0]) is not None)}")
+            elif word == "make":
                 number += 1
                 made[number] = WORKS[arguments[0]](*arguments[1:])
                 answer(f"ok {number}")

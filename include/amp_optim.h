@@ -179,11 +179,16 @@ typedef struct amp_optim_tensors {
     void *const *remainders;
     size_t n_steps; /* length of steps: n, or 1 for a count shared by all tensors (0 means n) */
     uint64_t step;  /* number of this step from 1, counted by the caller, if steps is NULL */
+    /* Scales of moments in 8 bits (below): with scales[0][i] and scales[1][i], moments[0][i] and moments[1][i] are
+     * codes, one byte an element, of type AMP_DTYPE_OTHER. NULL, or NULL in an entry: FP32. */
+    float *const *scales[2];
+    const uint64_t *keys; /* key of each tensor's random numbers, from amp_optim_key (NULL: i) */
+    const uint64_t *before; /* elements of the whole parameter before each tensor, if tensors are shards (NULL: 0) */
 } amp_optim_tensors;
 
 #define AMP_OPTIM_TENSORS_INIT                                                                                         \
     { (uint32_t)sizeof(amp_optim_tensors), 0.0f, 0, NULL, NULL, NULL, { NULL, NULL, NULL }, NULL, NULL, NULL, NULL,    \
-      NULL, NULL, 0, 0 }
+      NULL, NULL, 0, 0, { NULL, NULL }, NULL, NULL }
 
 /* Applies one step of the rule to every tensor. AMP_ERR_INVALID_ARGUMENT, AMP_ERR_ABI_MISMATCH: nothing is written. */
 AMP_API AMP_MUST_CHECK amp_status amp_optim_list(const amp_optim *rule, const amp_optim_tensors *tensors);
@@ -209,6 +214,32 @@ AMP_API AMP_MUST_CHECK amp_status amp_split_list(const amp_span *dst, void *cons
 /* Joins split values: dst[i] (fp32) = src[i] (bf16) with remainders[i], exactly. */
 AMP_API AMP_MUST_CHECK amp_status amp_join_list(const amp_span *dst, const amp_span *src, void *const *remainders,
                                                 size_t n);
+
+/*
+ * Moments in 8 bits, for Adam and AdamW without AMSGRAD, on CPUs: 2 1/32 bytes an element instead of 8. A block of 256
+ * elements has a scale for each moment:
+ *
+ *     m       = code * scale, code from -127 to 127 (int8_t)
+ *     sqrt(v) = code * scale, code from 0 to 255 (uint8_t); 0 only if v is 0
+ *
+ * The code is rounded up or down at random, with probabilities that keep its mean. To nearest, small changes would
+ * vanish; upward, v would grow without end. Random numbers are a function of the tensor's key, the number of steps
+ * before this one and the element, so every instruction set, number of threads and resumed run writes the same bytes,
+ * and a skipped step uses none. A block with an infinite or NaN moment gets NaN scales.
+ */
+#define AMP_STATE_BLOCK 256  /* elements of a block */
+#define AMP_STATE_LEAST 4096 /* smaller parameters of amp_fused and of Python's optimizers keep FP32 moments */
+
+/* Converts a moment between 8 bits and FP32. second: the values are v, else m. With keep_scales the scales are read,
+ * and the codes are the exact ones if the values come from these scales (a checkpoint). Otherwise scales are written,
+ * and values are rounded to nearest. codes: `size` bytes; scales: one for each block. */
+AMP_API AMP_MUST_CHECK amp_status amp_encode_moment(uint8_t *codes, float *scales, const float *values, uint64_t size,
+                                                    int32_t second, int32_t keep_scales);
+AMP_API AMP_MUST_CHECK amp_status amp_decode_moment(float *values, const uint8_t *codes, const float *scales,
+                                                    uint64_t size, int32_t second);
+
+/* Returns the key of a parameter's random numbers. Ranks that should write equal bytes use equal seeds and names. */
+AMP_API uint64_t amp_optim_key(uint64_t seed, const char *name);
 
 /* Checks gradients before a step, without writing them. *norm: the L2 norm of all src * scale * factor. norms[i]: that
  * of src[i]. *found_inf: set to 1.0f if a product is non-finite, and otherwise left alone. Each pointer may be NULL.
@@ -245,13 +276,22 @@ AMP_API AMP_MUST_CHECK amp_status amp_check_list(const amp_span *src, size_t n, 
  */
 typedef struct amp_fused {
     uint32_t struct_size;
-    uint32_t flags;          /* 0 */
+    uint32_t flags;          /* AMP_FUSED_* */
     const amp_optim *groups; /* rules, with the struct_size of element 0 as stride */
     size_t n_groups;         /* number of groups, at least 1 */
     const uint32_t *group_of; /* group of each parameter of amp_optimizer.params (NULL: group 0 for all) */
+    uint64_t seed;            /* seed of random numbers, with the names of the parameters */
 } amp_fused;
 
-#define AMP_FUSED_INIT { (uint32_t)sizeof(amp_fused), 0, NULL, 0, NULL }
+#define AMP_FUSED_INIT { (uint32_t)sizeof(amp_fused), 0, NULL, 0, NULL, 0 }
+
+/* Flags of amp_fused. */
+enum {
+    /* Adam, AdamW without AMSGRAD: moments of parameters with AMP_STATE_LEAST elements or more are 8 bits. Checkpoints
+     * have their values in FP32, and "<parameter>.<moment>.scale". A checkpoint of an optimizer with FP32 moments loads
+     * into one with 8 bits, and back. Parameters on a GPU are refused (AMP_ERR_UNSUPPORTED). */
+    AMP_FUSED_STATE_8BIT = 1u << 0
+};
 
 /* Steps the optimizer, or skips if the brackets decided so. *action (may be NULL): the action taken, AMP_STEP_ON_DEVICE
  * if only the device knows. Parameters without a gradient are not updated and their step counts stay. Thread rule of

@@ -27,7 +27,7 @@ amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from) {
         AMP_RETURN_IF(param->dtype != AMP_FLOAT32 && !amp__is_low(param->dtype), AMP_ERR_UNSUPPORTED,
                       "%s is %s: libamp's own optimizers update fp32 and 16-bit parameters; leave it to an optimizer "
                       "of the host's", param->name, amp__dtype_name(param->dtype));
-        AMP_TRY(amp__optim_attach(optimizer->optim, i, param->size, param->place));
+        AMP_TRY(amp__optim_attach(optimizer->optim, i, param->name, param->size, param->place));
     }
     return amp__fused_device_attach(optimizer);
 }
@@ -103,6 +103,9 @@ static amp_status find_tensor(const struct amp__optimizer *optimizer, size_t i, 
     *tensor = (struct amp__optim_tensor){ .steps = &state->steps };
     if (param->on_device) return AMP_OK; /* fused_device.c */
     memcpy(tensor->moments, state->moments, sizeof tensor->moments);
+    memcpy(tensor->codes, state->codes, sizeof tensor->codes);
+    memcpy(tensor->scales, state->scales, sizeof tensor->scales);
+    tensor->key = state->key;
     AMP_TRY(amp__grads_for_step(param, &grad));
     if (!grad.span.data) return AMP_OK;
     tensor->grad = grad.span;
@@ -130,7 +133,7 @@ static void share(struct amp__optim *optim) {
         if (!powers->step) *powers = amp__optim_powers(rule, *tensor->steps);
         tensor->powers = powers;
         if (tensor->low.data || tensor->remainder)
-            bytes += amp__optim_bytes(rule, tensor->grad.dtype, tensor->param.size);
+            bytes += amp__optim_bytes(rule, tensor->grad.dtype, tensor->param.size, tensor->codes[0]);
     }
     for (size_t i = 0; i < optim->n; i++) optim->work[i].stream = bytes > amp__cache_bytes();
 }

@@ -116,6 +116,14 @@
  *               decoupled: m = beta1 * m + rest1 * g;  u = (m / correction1) / denominator;  u = u + weight_decay * p
  *     all       p = p - lr * u;  param[i] = p, low[i] = p rounded as cast, or with rest split
  *
+ *     adam8     moments in 8 bits (bytes.h): codes[0] signed, of m; codes[1] unsigned, of sqrt(v); a scale for each
+ *               AMP__BYTES_BLOCK codes. begin is a multiple of it, and so is end, or it is the tensor's end
+ *               !decoupled: g = g + weight_decay * p;  m = beta1 * (codes[0][i] * scale) + rest1 * g
+ *               z = codes[1][i] * scale;  v = beta2 * (z * z) + (rest2 * g) * g;  z = sqrt(the lesser of v and FLT_MAX)
+ *               u = (m * (1 / correction1)) / (z * (1 / sqrt(correction2)) + eps);  decoupled: as adam
+ *               then the block's scales from its largest |m| and z, and codes by amp__bytes_code, with the random bits
+ *               of element before + i under `key`. A block with an infinite or NaN m or a NaN z: NaN scales, codes 0
+ *
  *     lamb_moments   g = g * ratio; m and v of adam, written; no p; squares[0] and [1]: the sums of squares of p and of
  *                    adam's u over at most AMP__SUM_BLOCK elements, in AMP__SUM_SQUARES's order
  *     lamb_apply     u again from m, v and p; then as `all`
@@ -127,6 +135,10 @@ struct amp__update {
     uint16_t *rest;    /* NULL: none; else low is bf16 and both are the parameter, with */
     uint32_t *ties;    /* these: see AMP__SPLIT */
     float *moments[3]; /* in the order of amp_optim.h */
+    uint8_t *codes[2]; /* adam8, in place of moments */
+    float *scales[2];
+    uint64_t key;      /* of the step's random numbers (random.h) */
+    uint64_t before;   /* elements of the whole parameter before this tensor */
     amp_dtype grad_type, low_type; /* fp32, fp16, bf16; fp16, bf16 */
     float inv_scale, factor;
     float lr, weight_decay, beta1, rest1, beta2, rest2, eps, correction1, correction2;
@@ -220,6 +232,7 @@ struct amp__tile {
 #define AMP__UPDATE_MAP(X, set)                                                                                        \
     X(set, amp__update_fn *, sgd, 0)                                                                                   \
     X(set, amp__update_fn *, adam, 0)                                                                                  \
+    X(set, amp__update_fn *, adam8, 0)                                                                                 \
     X(set, amp__update_fn *, adagrad, 0)                                                                               \
     X(set, amp__update_fn *, novograd, 0)                                                                              \
     X(set, amp__update_fn *, lamb_apply, 0)                                                                            \

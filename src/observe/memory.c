@@ -14,10 +14,7 @@ static void count_moments(const struct amp__optimizers *optimizers, amp_memory *
     for (size_t i = 0; i < optimizers->n; i++) {
         const struct amp__optim *optim = optimizers->list[i].optim;
         for (size_t j = 0; optim && j < optim->n; j++)
-            for (int k = 0; k < AMP__MOMENTS; k++)
-                if (optim->states[j].moments[k])
-                    out->moments += sizeof(float) * amp__optim_moment_size(amp__optim_rule(optim, j), k,
-                                                                           optim->states[j].size);
+            for (int k = 0; k < AMP__MOMENTS; k++) out->moments += amp__optim_moment_bytes(optim, j, k);
     }
 }
 

@@ -45,7 +45,7 @@ static void sgd(const amp_optim *rule, const struct amp__optim_tensor *tensor, s
 
 static void adam(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {
     (void)rule;
-    amp__optim_pass(amp__kernels_get()->adam, u, (size_t)tensor->param.size);
+    amp__optim_pass(u->codes[0] ? amp__kernels_get()->adam8 : amp__kernels_get()->adam, u, (size_t)tensor->param.size);
 }
 
 static void adagrad(const amp_optim *rule, const struct amp__optim_tensor *tensor, struct amp__update *u) {

@@ -44,18 +44,44 @@ static amp_status check_remainder(const amp_optim_tensors *t, size_t i) {
     return AMP_OK;
 }
 
+static const char *const moments[] = { "moments[0]", "moments[1]", "moments[2]" };
+
+static const float *scales_of(const amp_optim_tensors *t, int k, size_t i) {
+    return k < 2 && t->scales[k] ? t->scales[k][i] : NULL;
+}
+
+/* Moments in 8 bits. */
+static amp_status check_codes(const amp_optim *rule, const amp_optim_tensors *t, size_t i) {
+    AMP_RETURN_IF(!amp__optim_codes(rule), AMP_ERR_INVALID_ARGUMENT,
+                  "scales[0][%zu] is given, and moments in 8 bits are for Adam and AdamW without AMP_OPTIM_AMSGRAD", i);
+    for (int k = 0; k < 2; k++) {
+        const amp_span *span = t->moments[k] ? &t->moments[k][i] : NULL;
+        AMP_RETURN_IF(!scales_of(t, k, i), AMP_ERR_INVALID_ARGUMENT,
+                      "scales[%d][%zu] is NULL beside the scales of the other moment", k, i);
+        AMP_RETURN_IF(!span || (!span->data && span->size), AMP_ERR_INVALID_ARGUMENT,
+                      "%s has no codes of tensor %zu, and scales[%d] has its scales", moments[k], i, k);
+        AMP_RETURN_IF(span->dtype != AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
+                      "%s[%zu].dtype is %s beside scales: codes are AMP_DTYPE_OTHER", moments[k], i,
+                      amp__dtype_name(span->dtype));
+        AMP_RETURN_IF(span->size != t->param[i].size, AMP_ERR_INVALID_ARGUMENT,
+                      "%s[%zu] has %llu codes; it needs %llu", moments[k], i, (unsigned long long)span->size,
+                      (unsigned long long)t->param[i].size);
+    }
+    return AMP_OK;
+}
+
 static amp_status check_tensor(const amp_optim *rule, const amp_optim_tensors *t, size_t i) {
     const uint64_t size = t->param[i].size;
     AMP_TRY(check_span(&t->param[i], "param", i, size, false));
     AMP_TRY(check_span(&t->grad[i], "grad", i, size, false));
     AMP_TRY(check_low(t, i));
     AMP_TRY(check_remainder(t, i));
+    if (scales_of(t, 0, i) || scales_of(t, 1, i)) return check_codes(rule, t, i);
     for (int k = 0; k < AMP__MOMENTS; k++) {
-        static const char *const lists[] = { "moments[0]", "moments[1]", "moments[2]" };
         if (!amp__optim_moment(rule, k)) continue;
         AMP_RETURN_IF(!t->moments[k], AMP_ERR_INVALID_ARGUMENT, "%s is NULL, and the rule keeps %s there",
-                      lists[k], amp__optim_moment(rule, k));
-        AMP_TRY(check_span(&t->moments[k][i], lists[k], i, amp__optim_moment_size(rule, k, size), true));
+                      moments[k], amp__optim_moment(rule, k));
+        AMP_TRY(check_span(&t->moments[k][i], moments[k], i, amp__optim_moment_size(rule, k, size), true));
     }
     return AMP_OK;
 }
@@ -86,8 +112,13 @@ static void find_tensor(const amp_optim *rule, const amp_optim_tensors *t, size_
     tensor->factor = t->grad_factor == 0.0f ? 1.0f : t->grad_factor;
     tensor->grad_norm = t->grad_norms ? t->grad_norms[i] : 0.0f;
     tensor->has_norm = t->grad_norms != NULL;
-    for (int k = 0; k < AMP__MOMENTS; k++)
-        if (amp__optim_moment(rule, k)) tensor->moments[k] = t->moments[k][i].data;
+    tensor->key = t->keys ? t->keys[i] : i;
+    tensor->before = t->before ? t->before[i] : 0;
+    for (int k = 0; k < AMP__MOMENTS; k++) {
+        if (!amp__optim_moment(rule, k)) continue;
+        if (scales_of(t, k, i)) tensor->codes[k] = t->moments[k][i].data, tensor->scales[k] = t->scales[k][i];
+        else tensor->moments[k] = t->moments[k][i].data;
+    }
 }
 
 static float limit_of(const amp_optim *rule, const amp_optim_tensors *t) {
@@ -106,7 +137,8 @@ static float limit_of(const amp_optim *rule, const amp_optim_tensors *t) {
 static bool exceeds_caches(const amp_optim *rule, const amp_optim_tensors *t) {
     uint64_t bytes = 0;
     if (!t->low) return false;
-    for (size_t i = 0; i < t->n; i++) bytes += amp__optim_bytes(rule, t->grad[i].dtype, t->param[i].size);
+    for (size_t i = 0; i < t->n; i++)
+        bytes += amp__optim_bytes(rule, t->grad[i].dtype, t->param[i].size, scales_of(t, 0, i) != NULL);
     return bytes > amp__cache_bytes();
 }
 
@@ -170,6 +202,9 @@ AMP_API amp_status amp_device_optim(amp_device_list *list, void *stream, const a
     amp_optim rule;
     amp_optim_tensors t;
     AMP_TRY(check_call(given, tensors, "amp_device_optim", &rule, &t));
+    for (size_t i = 0; i < t.n; i++)
+        AMP_RETURN_IF(scales_of(&t, 0, i), AMP_ERR_UNSUPPORTED,
+                      "amp_device_optim: scales[0][%zu] is given, and moments in 8 bits have kernels for CPUs", i);
     for (int k = 0; k < AMP__MOMENTS; k++)
         if (!amp__optim_moment(&rule, k)) t.moments[k] = NULL;
     const struct amp__list_call call = {

@@ -41,6 +41,8 @@ amp_status amp__optim_check(const amp_optim *given, const char *what, amp_optim 
 const char *amp__optim_moment(const amp_optim *rule, int k);
 /* Its elements for a parameter of `size`: NovoGrad has one scalar a tensor. */
 uint64_t amp__optim_moment_size(const amp_optim *rule, int k, uint64_t size);
+/* The rule can have its moments in 8 bits. */
+bool amp__optim_codes(const amp_optim *rule);
 /* The rules need the same moments. */
 bool amp__optim_same_moments(const amp_optim *a, const amp_optim *b);
 /* Does the rule look at norms of gradients: of all, of each tensor? */
@@ -64,6 +66,10 @@ struct amp__optim_tensor {
     amp_span grad, param, low; /* low.data NULL: none. param 16-bit: has no master */
     void *remainder;           /* remainder that makes param (bf16) an FP32 master, see amp_optim.h (NULL: none) */
     float *moments[AMP__MOMENTS];
+    uint8_t *codes[2]; /* of moments in 8 bits, in place of moments (NULL: none) */
+    float *scales[2];
+    uint64_t key;      /* key of random numbers, before the step is added */
+    uint64_t before;   /* elements of the whole parameter before this tensor */
     uint64_t *steps;
     float inv_scale, factor; /* the gradient is grad * inv_scale * factor */
     double squares;          /* sum of squares of the gradient, if has_squares */
@@ -76,8 +82,8 @@ struct amp__optim_tensor {
 
 /* Returns the powers for a step with `steps` steps before it. */
 struct amp__powers amp__optim_powers(const amp_optim *rule, uint64_t steps);
-/* Returns the bytes that a step reads and writes for a tensor with a 16-bit copy. */
-uint64_t amp__optim_bytes(const amp_optim *rule, amp_dtype grad, uint64_t size);
+/* Returns the bytes that a step reads and writes for a tensor with a 16-bit copy. codes: moments are in 8 bits. */
+uint64_t amp__optim_bytes(const amp_optim *rule, amp_dtype grad, uint64_t size, bool codes);
 
 /* The sum of squares of a tensor's unscaled gradient. The functions of this section run in the default floating-point
  * environment (kernels/fpenv.h). */
@@ -104,11 +110,23 @@ void amp__optim_update_all(size_t n, amp__optim_size_fn *size, amp__optim_update
 /* base^n by multiplications alone, squaring: n from 0 on. */
 double amp__power(double base, uint64_t n);
 
+/* ---- codes.c: moments in 8 bits ---- */
+
+static inline size_t amp__optim_blocks(uint64_t size) {
+    return (size_t)(size / AMP_STATE_BLOCK + (size % AMP_STATE_BLOCK != 0));
+}
+/* As amp_encode_moment and amp_decode_moment, which check. In the default floating-point environment. */
+void amp__encode_moment(uint8_t *codes, float *scales, const float *values, size_t n, bool second, bool keep_scales);
+void amp__decode_moment(float *values, const uint8_t *codes, const float *scales, size_t n, bool second);
+
 /* ---- state.c ---- */
 
 /* The state of an optimizer for one parameter. */
 struct amp__optim_state {
     float *moments[AMP__MOMENTS];
+    uint8_t *codes[2]; /* of moments in 8 bits, in place of moments */
+    float *scales[2];  /* in the same blocks of memory */
+    uint64_t key;      /* key of random numbers */
     uint64_t size; /* elements of the parameter */
     uint64_t steps; /* where `place` is set, those of the last look at the device */
     uint32_t group;
@@ -129,6 +147,8 @@ struct amp__optim_on_device {
 };
 
 struct amp__optim {
+    bool codes; /* moments of parameters that are not small have 8 bits */
+    uint64_t seed;
     amp_optim *groups;
     struct amp__powers *powers; /* one a group: room for a step */
     size_t n_groups;
@@ -144,8 +164,11 @@ amp_status amp__optim_new(const amp_fused *given, size_t n_params, const char *w
 void amp__optim_destroy(struct amp__optim *optim);
 /* Makes room for `n` parameters. New ones join group 0 and have no moments yet. */
 amp_status amp__optim_grow(struct amp__optim *optim, size_t n);
-/* Zero moments for parameter i of `size` elements, in the memory of `place` or, NULL, here. */
-amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size, struct amp__place *place);
+/* Zero moments for parameter i, called `name`, of `size` elements, in the memory of `place` or, NULL, here. */
+amp_status amp__optim_attach(struct amp__optim *optim, size_t i, const char *name, uint64_t size,
+                             struct amp__place *place);
+/* Returns the bytes of moment k. 0: there is none. */
+uint64_t amp__optim_moment_bytes(const struct amp__optim *optim, size_t i, int k);
 /* Ends `n` of them, also those that were not finished, and their block. */
 void amp__optim_on_device_free(struct amp__optim_on_device *devices, size_t n, size_t n_groups);
 /* Forgets parameters from `n` on. */

@@ -90,6 +90,11 @@ uint64_t amp__optim_moment_size(const amp_optim *rule, int k, uint64_t size) {
     return rule->kind == AMP_OPTIM_NOVOGRAD && k == 1 ? 1 : size;
 }
 
+bool amp__optim_codes(const amp_optim *rule) {
+    const bool adam = rule->kind == AMP_OPTIM_ADAM || rule->kind == AMP_OPTIM_ADAMW;
+    return adam && !amp__optim_has(rule, AMP_OPTIM_AMSGRAD);
+}
+
 bool amp__optim_same_moments(const amp_optim *a, const amp_optim *b) {
     if (a->kind != b->kind) return false;
     for (int k = 0; k < AMP__MOMENTS; k++)

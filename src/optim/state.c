@@ -24,8 +24,18 @@ static amp_status copy_groups(struct amp__optim *optim, const amp_fused *given, 
     return AMP_OK;
 }
 
+static amp_status copy_state(struct amp__optim *optim, const amp_fused *given, const char *what) {
+    optim->codes = given->flags & AMP_FUSED_STATE_8BIT;
+    optim->seed = given->seed;
+    for (size_t i = 0; optim->codes && i < optim->n_groups; i++)
+        AMP_RETURN_IF(!amp__optim_codes(&optim->groups[i]), AMP_ERR_INVALID_ARGUMENT,
+                      "%s, group %zu: AMP_FUSED_STATE_8BIT is for Adam and AdamW without AMP_OPTIM_AMSGRAD", what, i);
+    return AMP_OK;
+}
+
 static amp_status fill_optim(struct amp__optim *optim, const amp_fused *given, size_t n_params, const char *what) {
     AMP_TRY(copy_groups(optim, given, what));
+    AMP_TRY(copy_state(optim, given, what));
     AMP_TRY(amp__optim_grow(optim, n_params));
     for (size_t i = 0; i < n_params; i++) {
         const uint32_t group = given->group_of ? given->group_of[i] : 0;
@@ -39,7 +49,8 @@ static amp_status fill_optim(struct amp__optim *optim, const amp_fused *given, s
 amp_status amp__optim_new(const amp_fused *given, size_t n_params, const char *what, struct amp__optim **out) {
     amp_fused fused;
     AMP_TRY(amp__copy_struct(&fused, sizeof fused, sizeof fused, given, given->struct_size, "amp_fused"));
-    AMP_RETURN_IF(fused.flags, AMP_ERR_INVALID_ARGUMENT, "%s: unknown flags 0x%x", what, (unsigned)fused.flags);
+    AMP_RETURN_IF(fused.flags & ~(uint32_t)AMP_FUSED_STATE_8BIT, AMP_ERR_INVALID_ARGUMENT, "%s: unknown flags 0x%x",
+                  what, (unsigned)fused.flags);
     AMP_RETURN_IF(!fused.groups || !fused.n_groups, AMP_ERR_INVALID_ARGUMENT, "%s has no groups: it needs one at least",
                   what);
     struct amp__optim *optim = amp__alloc(1, sizeof *optim);
@@ -78,17 +89,42 @@ static amp_status make_moment(struct amp__place *place, size_t bytes, float **ou
     return AMP_OK;
 }
 
-amp_status amp__optim_attach(struct amp__optim *optim, size_t i, uint64_t size, struct amp__place *place) {
+/* The codes, then the scales from the next cache line on. */
+static size_t scales_at(uint64_t size) { return ((size_t)size + 63) / 64 * 64; }
+
+static amp_status make_codes(struct amp__optim_state *state, const char *name, uint64_t size) {
+    AMP_RETURN_IF(state->place, AMP_ERR_UNSUPPORTED,
+                  "%s is on a GPU, and AMP_FUSED_STATE_8BIT has kernels for CPUs: leave the flag out", name);
+    for (int k = 0; k < 2; k++) {
+        float *block = NULL;
+        AMP_TRY(make_moment(NULL, scales_at(size) + amp__optim_blocks(size) * sizeof(float), &block));
+        state->codes[k] = (uint8_t *)(void *)block;
+        state->scales[k] = block + scales_at(size) / sizeof *block;
+    }
+    return AMP_OK;
+}
+
+amp_status amp__optim_attach(struct amp__optim *optim, size_t i, const char *name, uint64_t size,
+                             struct amp__place *place) {
     struct amp__optim_state *state = &optim->states[i];
     const amp_optim *rule = amp__optim_rule(optim, i);
+    const bool codes = optim->codes && size >= AMP_STATE_LEAST;
     state->place = place;
+    state->key = amp_optim_key(optim->seed, name);
+    if (codes) AMP_TRY(make_codes(state, name, size));
     for (int k = 0; k < AMP__MOMENTS; k++) {
-        if (!amp__optim_moment(rule, k)) continue;
+        if (codes || !amp__optim_moment(rule, k)) continue;
         const size_t bytes = (size_t)amp__optim_moment_size(rule, k, size) * sizeof(float);
         AMP_TRY(make_moment(place, bytes, &state->moments[k]));
     }
     state->size = size;
     return AMP_OK;
+}
+
+uint64_t amp__optim_moment_bytes(const struct amp__optim *optim, size_t i, int k) {
+    const struct amp__optim_state *state = &optim->states[i];
+    if (k < 2 && state->codes[k]) return state->size + sizeof(float) * amp__optim_blocks(state->size);
+    return state->moments[k] ? sizeof(float) * amp__optim_moment_size(amp__optim_rule(optim, i), k, state->size) : 0;
 }
 
 static void clear_on_device(struct amp__optim_on_device *part, size_t n_groups) {
@@ -109,6 +145,7 @@ void amp__optim_shrink(struct amp__optim *optim, size_t n) {
         for (int k = 0; k < AMP__MOMENTS; k++)
             if (state->place) amp__place_free(state->place, state->moments[k]);
             else amp__free(state->moments[k]);
+        for (int k = 0; k < 2; k++) amp__free(state->codes[k]);
         memset(state, 0, sizeof *state);
     }
 }

@@ -4,6 +4,7 @@
  * rounded once, the rest by the kernels. All in the default floating-point environment.
  */
 #include "kernels/kernels.h"
+#include "kernels/random.h"
 #include "kernels/walk.h"
 #include "optim/optim.h"
 
@@ -27,10 +28,10 @@ struct amp__powers amp__optim_powers_of(const amp_optim *rule, const struct amp_
     return known ? *tensor->powers : amp__optim_powers(rule, *tensor->steps);
 }
 
-uint64_t amp__optim_bytes(const amp_optim *rule, amp_dtype grad, uint64_t size) {
+uint64_t amp__optim_bytes(const amp_optim *rule, amp_dtype grad, uint64_t size, bool codes) {
     uint64_t width = amp__dtype_size(grad) + sizeof(float) + sizeof(uint16_t);
     for (int k = 0; k < AMP__MOMENTS; k++)
-        if (amp__optim_moment(rule, k)) width += sizeof(float);
+        if (amp__optim_moment(rule, k)) width += codes ? 1 : sizeof(float);
     return size * width;
 }
 
@@ -95,6 +96,12 @@ static void fill_update(struct amp__update *u, const amp_optim *rule, const stru
         u->ties = amp__ties_of(tensor->remainder, low->size);
     }
     memcpy(u->moments, tensor->moments, sizeof u->moments);
+    if (tensor->codes[0]) {
+        memcpy(u->codes, tensor->codes, sizeof u->codes);
+        memcpy(u->scales, tensor->scales, sizeof u->scales);
+        u->key = amp__random_key(tensor->key, *tensor->steps, AMP__RANDOM_MOMENTS);
+        u->before = tensor->before;
+    }
     if (amp__optim_has(rule, AMP_OPTIM_BIAS_CORRECTION)) {
         const struct amp__powers powers = amp__optim_powers_of(rule, tensor);
         u->correction1 = (float)(1.0 - powers.of_beta1);

@@ -43,8 +43,12 @@ amp_status amp__state_owns(const amp_context *context, struct amp__state_own **o
 void amp__state_owns_free(struct amp__state_own *owns, size_t n);
 /* "<name>.<moment>", ours to free. NULL: no memory. */
 char *amp__state_moment_name(const struct amp__state_own *own, int k);
+/* "<moment>.scale": the scales of a moment in 8 bits, ours to free. NULL: no memory. */
+char *amp__state_scale_name(const char *moment);
 /* Is this the name of a moment, of any rule's? */
 bool amp__state_is_moment(const char *name);
+/* Is this the name of a moment's scales? */
+bool amp__state_is_scale(const char *name);
 amp_status amp__state_put_steps(struct amp__header *header, const struct amp__state_own *own);
 amp_status amp__state_get_steps(const struct amp__header *header, const struct amp__state_own *own, uint64_t *steps);
 
@@ -57,9 +61,11 @@ struct amp__image {
     struct amp__image_tensor {
         const void *data;
         uint64_t size;
-        amp_dtype dtype; /* fp32, or 16 bits that are widened on the way */
+        amp_dtype dtype; /* fp32, or 16 bits that are widened on the way, or codes (AMP_DTYPE_OTHER) */
         const struct amp__place *place; /* place with the data (NULL: the CPU) */
         const void *rest;               /* remainder beside data of a split master, else NULL */
+        const float *scales;            /* scales of codes */
+        bool second;                    /* codes of sqrt(v) */
     } *tensors;
     size_t n_tensors;
     uint64_t bytes; /* all */

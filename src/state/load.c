@@ -231,12 +231,24 @@ static amp_status tell_devices(const struct load *load) {
     return AMP_OK;
 }
 
+/* Through a block of ours, as above. The scales of a file are in place. */
+static void encode_into(const struct target *target) {
+    float values[4 * AMP_STATE_BLOCK];
+    for (uint64_t at = 0; at < target->size; at += AMP_COUNT(values)) {
+        const uint64_t n = target->size - at < AMP_COUNT(values) ? target->size - at : AMP_COUNT(values);
+        memcpy(values, target->src + 4 * at, (size_t)n * sizeof *values);
+        const amp_status status = amp_encode_moment(target->codes + at, target->scales + at / AMP_STATE_BLOCK, values,
+                                                    n, target->second, target->scaled);
+        (void)status; /* it fails only without memory of ours */
+    }
+}
+
 static void set_parameter(const struct target *target) {
     const char *src = target->src;
     struct amp__param *param = target->param;
     const size_t bytes = (size_t)param->size * sizeof(float);
     if (target->moment) memcpy(target->moment, src, (size_t)target->size * sizeof(float));
-    if (target->moment || !bytes) return;
+    if (is_of_optimizer(target) || !bytes) return;
     if (amp__is_split(param)) {
         split_into(target, src);
     } else if (param->has_master) {
@@ -278,6 +290,8 @@ static amp_status apply_state(struct load *load) {
     AMP_TRY(copy_all_to_devices(load));
     for (size_t i = 0; i < load->n_targets; i++)
         if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i]);
+    for (size_t i = 0; i < load->n_targets; i++)
+        if (load->targets[i].tensor && load->targets[i].codes) encode_into(&load->targets[i]);
     for (size_t i = 0; i < load->n_owns; i++) load->owns[i].state->steps = load->steps[i];
     /* the elements changed and the host's versions did not */
     amp__cache_drop(amp__cache_of(load->context), false);
@@ -372,7 +386,7 @@ static void end_load(struct load *load) {
         amp__free(load->parts[i].owned_header);
     }
     for (size_t i = 0; i < load->n_targets; i++)
-        if (load->targets[i].moment) amp__free((void *)(uintptr_t)load->targets[i].name);
+        if (is_of_optimizer(&load->targets[i])) amp__free((void *)(uintptr_t)load->targets[i].name);
     amp__free(load->parts);
     amp__free(load->targets);
     amp__free(load->steps);

@@ -14,7 +14,12 @@ struct target {
     const struct amp__state_tensor *tensor; /* in the file (NULL: it is not there) */
     const char *src; /* its bytes */
     void *elements; /* the host's */
-    float *moment;  /* NULL: the parameter itself */
+    float *moment;  /* moment, or its scales (NULL: the parameter itself, or codes) */
+    uint8_t *codes; /* moment in 8 bits (NULL: none) */
+    float *scales;  /* its scales */
+    bool second;    /* codes of sqrt(v) */
+    bool optional;  /* scales, which a file of an FP32 moment lacks */
+    bool scaled;    /* the file has the scales of these codes */
     uint64_t size;  /* of the moment */
     struct amp__place *place; /* place with the data (NULL: the CPU) */
 };
@@ -44,6 +49,8 @@ struct load {
     uint64_t file_scalers;
     void *owned_data;
 };
+
+static inline bool is_of_optimizer(const struct target *target) { return target->moment || target->codes; }
 
 /* Adds the name of the part to an error message if there are several parts. */
 amp_status amp__load_of_part(const struct load *load, size_t i, amp_status status);

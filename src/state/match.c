@@ -43,19 +43,42 @@ static amp_status get_steps(const struct load *load, const struct amp__state_own
     return status;
 }
 
+static amp_status list_scales(struct load *load, const struct target *codes) {
+    char *name = amp__state_scale_name(codes->name);
+    if (!name) return amp__fail_memory();
+    load->targets[load->n_targets++] = (struct target){ .name = name, .param = codes->param, .moment = codes->scales,
+                                                        .size = amp__optim_blocks(codes->size), .optional = true };
+    return AMP_OK;
+}
+
 static amp_status list_moments(struct load *load, size_t i) {
     const struct amp__state_own *own = &load->owns[i];
     AMP_TRY(get_steps(load, own, &load->steps[i]));
     for (int k = 0; k < AMP__MOMENTS; k++) {
-        if (!own->state->moments[k]) continue;
+        struct target target = { .param = own->param, .moment = own->state->moments[k], .place = own->state->place,
+                                 .size = amp__optim_moment_size(own->rule, k, own->state->size) };
+        if (k < 2 && own->state->codes[k])
+            target.codes = own->state->codes[k], target.scales = own->state->scales[k], target.second = k == 1;
+        if (!is_of_optimizer(&target)) continue;
         char *name = amp__state_moment_name(own, k);
         if (!name) return amp__fail_memory();
-        load->targets[load->n_targets++] = (struct target){ .name = name,
-                                                            .param = own->param,
-                                                            .moment = own->state->moments[k],
-                                                            .size = amp__optim_moment_size(own->rule, k,
-                                                                                           own->state->size),
-                                                            .place = own->state->place };
+        target.name = name;
+        load->targets[load->n_targets++] = target;
+        if (target.codes) AMP_TRY(list_scales(load, &target));
+    }
+    return AMP_OK;
+}
+
+/* Finds for each moment in 8 bits whether the file has its scales. */
+static amp_status match_scales(struct load *load) {
+    for (size_t i = 0; i < load->n_targets; i++) {
+        struct target *target = &load->targets[i];
+        if (!target->codes) continue;
+        char *name = amp__state_scale_name(target->name);
+        if (!name) return amp__fail_memory();
+        const struct target *found = bsearch(name, load->targets, load->n_targets, sizeof *load->targets, compare_name);
+        target->scaled = found && found->tensor;
+        amp__free(name);
     }
     return AMP_OK;
 }
@@ -63,7 +86,7 @@ static amp_status list_moments(struct load *load, size_t i) {
 /* All that could have a value here, by name: the file may hold more than is trained now (an inference context). */
 static amp_status list_candidates(struct load *load) {
     AMP_TRY(amp__state_owns(load->context, &load->owns, &load->n_owns));
-    load->targets = amp__alloc(load->params->n + AMP__MOMENTS * load->n_owns, sizeof *load->targets);
+    load->targets = amp__alloc(load->params->n + 2 * AMP__MOMENTS * load->n_owns, sizeof *load->targets);
     load->steps = amp__alloc(load->n_owns, sizeof *load->steps);
     if (!load->targets || !load->steps) return amp__fail_memory();
     for (size_t i = 0; i < load->params->n; i++) {
@@ -86,7 +109,7 @@ static amp_status match_part(struct load *load, struct amp__header *header, stru
                                                          sizeof *load->targets, compare_name) : NULL;
         if (!found) {
             if (amp__state_is_moment(tensor->name)) load->n_foreign++;
-            else add_name(unknown, tensor->name);
+            else if (!amp__state_is_scale(tensor->name)) add_name(unknown, tensor->name);
             continue;
         }
         const bool twice = (found > load->targets && !by_name(found - 1, found)) ||
@@ -106,7 +129,7 @@ static amp_status match_tensors(struct load *load) {
     for (size_t i = 0; i < load->n_parts; i++)
         AMP_TRY(amp__load_of_part(load, i, match_part(load, &load->parts[i].header, &unknown)));
     for (size_t i = 0; i < load->n_targets; i++)
-        if (!load->targets[i].tensor && load->targets[i].param->in_optimizer)
+        if (!load->targets[i].tensor && !load->targets[i].optional && load->targets[i].param->in_optimizer)
             add_name(&missing, load->targets[i].name);
     AMP_RETURN_IF(unknown.n || missing.n, AMP_ERR_CONFLICT,
                   "the state is of another model: %zu parameters are in the file but not here (%s), %zu are trained "
@@ -117,7 +140,7 @@ static amp_status match_tensors(struct load *load) {
 static amp_status check_target(struct target *target) {
     struct amp__elements now;
     const struct amp__state_tensor *tensor = target->tensor;
-    if (target->moment) {
+    if (is_of_optimizer(target)) {
         AMP_RETURN_IF(tensor->end - tensor->begin != 4 * target->size, AMP_ERR_CONFLICT,
                       "%s has %llu elements in the file and %llu here: it is another optimizer's", target->name,
                       (unsigned long long)((tensor->end - tensor->begin) / 4), (unsigned long long)target->size);
@@ -141,6 +164,7 @@ static amp_status check_target(struct target *target) {
 amp_status amp__load_match(struct load *load) {
     AMP_TRY(list_candidates(load));
     AMP_TRY(match_tensors(load));
+    AMP_TRY(match_scales(load));
     for (size_t i = 0; i < load->n_targets; i++)
         if (load->targets[i].tensor) AMP_TRY(check_target(&load->targets[i]));
     return AMP_OK;

@@ -68,12 +68,25 @@ char *amp__state_moment_name(const struct amp__state_own *own, int k) {
     return name;
 }
 
-bool amp__state_is_moment(const char *name) {
+static const char scale_suffix[] = ".scale";
+
+char *amp__state_scale_name(const char *moment) { return join_text(moment, scale_suffix); }
+
+/* The first `length` bytes of the name. */
+static bool is_moment(const char *name, size_t length) {
     static const char *const moments[] = { "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "sum" };
-    const char *dot = strrchr(name, '.');
+    const char *dot = memrchr(name, '.', length);
+    const size_t n = dot ? length - (size_t)(dot + 1 - name) : 0;
     for (size_t i = 0; dot && i < AMP_COUNT(moments); i++)
-        if (!strcmp(dot + 1, moments[i])) return true;
+        if (strlen(moments[i]) == n && !memcmp(dot + 1, moments[i], n)) return true;
     return false;
+}
+
+bool amp__state_is_moment(const char *name) { return is_moment(name, strlen(name)); }
+
+bool amp__state_is_scale(const char *name) {
+    const size_t length = strlen(name), suffix = sizeof scale_suffix - 1;
+    return length > suffix && !strcmp(name + length - suffix, scale_suffix) && is_moment(name, length - suffix);
 }
 
 /* ---- steps ---- */

@@ -65,28 +65,48 @@ static amp_status add_tensor(struct amp__param *param, struct amp__header *heade
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
     const void *fp32 = param->has_master ? param->master.fp32.data : NULL;
     image->tensors[image->n_tensors++] =
-        fp32 ? (struct amp__image_tensor){ fp32, param->size, AMP_FLOAT32, param->place, NULL }
-             : (struct amp__image_tensor){ now.data, now.size, now.dtype, param->place, param->master.rest.data };
+        fp32 ? (struct amp__image_tensor){ fp32, param->size, AMP_FLOAT32, param->place, NULL, NULL, false }
+             : (struct amp__image_tensor){ now.data, now.size, now.dtype, param->place, param->master.rest.data, NULL,
+                                           false };
     return AMP_OK;
 }
 
 /* Moments have their parameter's shape, but a scalar a tensor. */
+static amp_status add_scales(const char *moment, const float *scales, uint64_t size, struct amp__header *header,
+                             struct amp__image *image) {
+    const int64_t blocks = (int64_t)amp__optim_blocks(size);
+    char *name = amp__state_scale_name(moment);
+    if (!name) return amp__fail_memory();
+    const amp_status status = amp__header_add(header, name, &blocks, 1, (uint64_t)blocks);
+    amp__free(name);
+    AMP_TRY(status);
+    image->tensors[image->n_tensors++] = (struct amp__image_tensor){ scales, (uint64_t)blocks, AMP_FLOAT32, NULL, NULL,
+                                                                      NULL, false };
+    return AMP_OK;
+}
+
 static amp_status add_moments(const struct amp__state_own *own, struct amp__header *header, struct amp__image *image) {
     struct amp__elements now;
+    const struct amp__optim_state *state = own->state;
     AMP_TRY(amp__state_put_steps(header, own));
     for (int k = 0; k < AMP__MOMENTS; k++) {
-        const uint64_t size = amp__optim_moment_size(own->rule, k, own->state->size);
+        const uint64_t size = amp__optim_moment_size(own->rule, k, state->size);
         const int64_t one = 1;
-        if (!own->state->moments[k]) continue;
+        const uint8_t *const codes = k < 2 ? state->codes[k] : NULL;
+        if (!state->moments[k] && !codes) continue;
         char *name = amp__state_moment_name(own, k);
         if (!name) return amp__fail_memory();
         amp_status status = amp__param_layout(own->param, own->param->tensor, own->param->name, &now);
         if (status == AMP_OK && size == now.size) status = amp__header_add(header, name, now.shape, now.ndim, size);
         else if (status == AMP_OK) status = amp__header_add(header, name, &one, 1, size);
+        if (status == AMP_OK)
+            image->tensors[image->n_tensors++] =
+                codes ? (struct amp__image_tensor){ codes, size, AMP_DTYPE_OTHER, NULL, NULL, state->scales[k], k == 1 }
+                      : (struct amp__image_tensor){ state->moments[k], size, AMP_FLOAT32, state->place, NULL, NULL,
+                                                    false };
+        if (status == AMP_OK && codes) status = add_scales(name, state->scales[k], size, header, image);
         amp__free(name);
         AMP_TRY(status);
-        image->tensors[image->n_tensors++] = (struct amp__image_tensor){ own->state->moments[k], size, AMP_FLOAT32,
-                                                                          own->state->place, NULL };
     }
     return AMP_OK;
 }
@@ -101,7 +121,7 @@ static amp_status add_tensors(amp_context *context, struct amp__header *header, 
     for (size_t i = 0; i < optimizers->n; i++)
         if (optimizers->list[i].optim) AMP_TRY(amp__fused_device_steps(&optimizers->list[i], false));
     AMP_TRY(amp__state_owns(context, &owns, &n));
-    image->tensors = amp__alloc(params->n + AMP__MOMENTS * n, sizeof *image->tensors);
+    image->tensors = amp__alloc(params->n + 2 * AMP__MOMENTS * n, sizeof *image->tensors); /* and scales */
     amp_status status = image->tensors ? AMP_OK : amp__fail_memory();
     for (size_t i = 0; i < params->n && status == AMP_OK; i++)
         if (is_saved(params->list[i])) status = add_tensor(params->list[i], header, image);
@@ -126,6 +146,19 @@ static amp_status write_widened(const struct amp__image_tensor *tensor, amp__wri
     return AMP_OK;
 }
 
+/* Writes the values of moments in 8 bits. */
+static amp_status write_decoded(const struct amp__image_tensor *tensor, amp__write_fn *write, void *to) {
+    enum { BLOCKS = 8 };
+    float values[BLOCKS * AMP_STATE_BLOCK];
+    for (uint64_t at = 0; at < tensor->size; at += AMP_COUNT(values)) {
+        const uint64_t n = tensor->size - at < AMP_COUNT(values) ? tensor->size - at : AMP_COUNT(values);
+        AMP_TRY(amp_decode_moment(values, (const uint8_t *)tensor->data + at, tensor->scales + at / AMP_STATE_BLOCK, n,
+                                  tensor->second));
+        AMP_TRY(write(to, values, (size_t)n * sizeof *values));
+    }
+    return AMP_OK;
+}
+
 /* Writes a tensor in device memory through a block of ours, piece by piece. */
 static amp_status write_from(const struct amp__image_tensor *tensor, amp__write_fn *write, void *to) {
     const size_t width = amp__dtype_size(tensor->dtype);
@@ -133,7 +166,7 @@ static amp_status write_from(const struct amp__image_tensor *tensor, amp__write_
     amp_status status = piece ? AMP_OK : amp__fail_memory();
     for (uint64_t at = 0; at < tensor->size && status == AMP_OK; at += PIECE) {
         const uint64_t n = tensor->size - at < PIECE ? tensor->size - at : PIECE;
-        const struct amp__image_tensor part = { piece, n, tensor->dtype, NULL, NULL };
+        const struct amp__image_tensor part = { piece, n, tensor->dtype, NULL, NULL, NULL, false };
         status = amp__place_out(tensor->place, piece, (const char *)tensor->data + at * width, n * width);
         if (status != AMP_OK) break;
         status = part.dtype == AMP_FLOAT32 ? write(to, piece, (size_t)n * width) : write_widened(&part, write, to);
@@ -182,6 +215,7 @@ static amp_status write_tensors(const struct amp__image *image, amp__write_fn *w
     for (size_t i = 0; i < image->n_tensors; i++) {
         const struct amp__image_tensor *tensor = &image->tensors[i];
         if (tensor->rest) AMP_TRY(write_joined(tensor, write, to));
+        else if (tensor->scales) AMP_TRY(write_decoded(tensor, write, to));
         else if (tensor->place) AMP_TRY(write_from(tensor, write, to));
         else if (tensor->dtype != AMP_FLOAT32) AMP_TRY(write_widened(tensor, write, to));
         else if (tensor->size) AMP_TRY(write(to, tensor->data, (size_t)tensor->size * sizeof(float)));

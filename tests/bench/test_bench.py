@@ -192,13 +192,14 @@ def test_torch(point, peers):
         return
     with point(what):
         asked = [line for i, work in enumerate(works, 1) for line in (f"make {work}", f"run {i} 2", f"drop {i}")]
-        asked += ["make nonsense", "run 1 1", "make cast fp8 fp32 5"]
+        asked = ["has torch", "has no_such_module", *asked, "make nonsense", "run 1 1", "make cast fp8 fp32 5"]
         answers = subprocess.run([sys.executable, peers], input="\n".join(asked) + "\n", capture_output=True, text=True,
                                  check=True).stdout.splitlines()
         expect(answers[0].startswith("ok torch ") and len(answers) == 1 + len(asked), answers)
         for question, said in zip(asked, answers[1:-3]):
             expect(said.split()[0] == "ok" and (not question.startswith("run") or float(said.split()[1]) > 0),
                    f"{question}: {said}")
+        expect(answers[1:3] == ["ok 1", "ok 0"], answers[1:3])
         expect(all(said.startswith("error ") for said in answers[-3:]), answers[-3:])
 
 

@@ -27,7 +27,7 @@ static float ones(int i) { return (void)i, 1.0f; }
 
 static void start(struct one *rig, amp_level level, unsigned options) {
     amp_optim rule = AMP_OPTIM_INIT;
-    const amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
+    const amp_fused fused = { sizeof fused, 0, &rule, 1, NULL, 0 };
     one_init(rig, options, shape, ones);
     ck_ok(amp_optim_defaults(AMP_OPTIM_SGD, &rule));
     if (options & OURS) rig->optimizer.fused = &fused;

@@ -27,13 +27,21 @@ static float bf16_above(float x) {
 
 static uint32_t bf16_bits(float x) { return (uint32_t)round_to_bits(AMP_BFLOAT16, (double)x); }
 
-static uint32_t hash_of(uint64_t seed, uint64_t group, uint32_t place) {
+uint64_t random_key(uint64_t seed, uint64_t group) {
     uint64_t z = seed + (group + 1) * UINT64_C(0x9e3779b97f4a7c15);
     z ^= z >> 30, z *= UINT64_C(0xbf58476d1ce4e5b9), z ^= z >> 27, z *= UINT64_C(0x94d049bb133111eb), z ^= z >> 31;
-    uint32_t x = (uint32_t)(z & UINT32_MAX) + place * UINT32_C(0x9e3779b9);
-    x ^= x >> 16, x *= UINT32_C(0x21f0aaad), x ^= x >> 15, x ^= (uint32_t)(z >> 32);
+    return z;
+}
+
+uint32_t random_word(uint64_t key, uint32_t place) {
+    uint32_t x = (uint32_t)(key & UINT32_MAX) + place * UINT32_C(0x9e3779b9);
+    x ^= x >> 16, x *= UINT32_C(0x21f0aaad), x ^= x >> 15, x ^= (uint32_t)(key >> 32);
     x *= UINT32_C(0x735a2d97), x ^= x >> 15;
     return x;
+}
+
+static uint32_t hash_of(uint64_t seed, uint64_t group, uint32_t place) {
+    return random_word(random_key(seed, group), place);
 }
 
 /* Rows of the lower halves of words and of the upper ones go through a lane's progression beside each other. */

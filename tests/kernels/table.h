@@ -15,7 +15,11 @@ size_t words_of(size_t n, int bits);
 uint32_t expect_packed(const float *x, size_t n, int bits, uint64_t seed, uint32_t *packed);
 uint64_t expect_value(const uint32_t *packed, size_t n, size_t e, int bits, amp_dtype type);
 
-/* ---- updates.c, splits.c: fused optimizers, split masters and the check before a step ---- */
+/* The generator, written again: the key of a group, and the bits of a place. */
+uint64_t random_key(uint64_t seed, uint64_t group);
+uint32_t random_word(uint64_t key, uint32_t place);
+
+/* ---- updates.c, moments.c, splits.c: fused optimizers, split masters and the check before a step ---- */
 
 typedef void update_check(amp_fn kernel, const amp_dtype *types, const char *isa);
 #define CHECK_OF_UPDATE(set, type, group, n_types) update_check check_##group;

@@ -93,7 +93,7 @@ TEST(outputs_are_those_of_an_iteration) {
 TEST(moments_of_libamps_own_are_counted) {
     amp_optim adam = AMP_OPTIM_INIT;
     ck_ok(amp_optim_defaults(AMP_OPTIM_ADAM, &adam));
-    const amp_fused fused = { sizeof fused, 0, &adam, 1, NULL };
+    const amp_fused fused = { sizeof fused, 0, &adam, 1, NULL, 0 };
     RIG_INIT(rig, 0);
     rig.net.optimizer.fused = &fused;
     rig.net.optimizer.n_steps = rig.net.optimizer.n_zero_grads = 0;

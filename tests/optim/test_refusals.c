@@ -5,7 +5,7 @@
 TEST(groups_have_rules_of_their_own) {
     amp_optim groups[2] = { optim_of(AMP_OPTIM_SGD, 0.5), optim_of(AMP_OPTIM_SGD, 0.25) };
     const uint32_t group_of[3] = { 1, 0, 1 };
-    amp_fused fused = { sizeof fused, 0, groups, 2, group_of };
+    amp_fused fused = { sizeof fused, 0, groups, 2, group_of, 0 };
     const amp_config config = config_of(AMP_O0);
     RIG_INIT(rig, 0);
     ck_ok(fused_config(&rig, groups[0], config));
@@ -80,7 +80,7 @@ TEST_TIMES(later_parameters_join_group_0, 2) {
 TEST(beside_an_optimizer_of_the_hosts) {
     const amp_config config = config_of(AMP_O2);
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
-    const amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
+    const amp_fused fused = { sizeof fused, 0, &rule, 1, NULL, 0 };
     amp_optimizer ours = AMP_OPTIMIZER_INIT;
     void *bias[1], *others[2];
     RIG_INIT(rig, 0);
@@ -126,7 +126,7 @@ TEST(wrong_descriptions_are_refused) {
     const amp_config config = config_of(AMP_O2);
     amp_optim rules[2] = { optim_of(AMP_OPTIM_ADAM, 0.125), optim_of(AMP_OPTIM_SGD, 0.125) };
     const uint32_t group_of[3] = { 0, 0, 7 };
-    amp_fused fused = { sizeof fused, 0, rules, 1, NULL };
+    amp_fused fused = { sizeof fused, 0, rules, 1, NULL, 0 };
     RIG_INIT(rig, 0);
     rig.net.optimizer.fused = &fused;
     ck_refused(AMP_ERR_CONFLICT, "steps of the host's", rig_config(&rig, &config));

@@ -108,7 +108,7 @@ TEST(shared_parameters) {
     size_t size = 0, size_again = 0;
     const amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0.125);
     const amp_config config = config_at(AMP_O2);
-    amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
+    amp_fused fused = { sizeof fused, 0, &rule, 1, NULL, 0 };
     amp_optimizer second = AMP_OPTIMIZER_INIT;
     void *weight[1];
     RIG_INIT(rig, 0);
@@ -141,7 +141,7 @@ TEST(a_save_forgets_nobody_who_shares) {
     size_t size = 0;
     const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.125);
     const amp_config config = config_at(AMP_O1);
-    amp_fused fused = { sizeof fused, 0, &rule, 1, NULL };
+    amp_fused fused = { sizeof fused, 0, &rule, 1, NULL, 0 };
     amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
     amp_optimizer ours = AMP_OPTIMIZER_INIT;
     void *weight[1];

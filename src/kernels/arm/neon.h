@@ -213,6 +213,13 @@ static inline vi vi_shl(vi x, int n) {
 static inline vi vi_shr(vi x, int n) { return vi_shl(x, -n); }
 static inline vi vi_load(const uint32_t *src) { return (vi){ vld1q_u32(src), vld1q_u32(src + 4) }; }
 static inline void vi_store(uint32_t *dst, vi x) { vst1q_u32(dst, x.low), vst1q_u32(dst + 4, x.high); }
+static inline vi vi_load_u8(const uint8_t *src) {
+    const uint16x8_t halves = vmovl_u8(vld1_u8(src));
+    return (vi){ vmovl_u16(vget_low_u16(halves)), vmovl_u16(vget_high_u16(halves)) };
+}
+static inline void vi_store_u8(uint8_t *dst, vi x) {
+    vst1_u8(dst, vmovn_u16(vcombine_u16(vmovn_u32(x.low), vmovn_u32(x.high))));
+}
 static inline vi vi_set1(uint32_t x) { return (vi){ vdupq_n_u32(x), vdupq_n_u32(x) }; }
 OF_WORDS(add, vaddq_u32)
 OF_WORDS(mul, vmulq_u32)
@@ -235,7 +242,9 @@ static inline vi vi_choose(vi mask, vi x, vi y) {
 static inline vi vi_where_positive(vi x, vf by) {
     return (vi){ vandq_u32(x.low, vcgtzq_f32(by.low)), vandq_u32(x.high, vcgtzq_f32(by.high)) };
 }
-static inline vf vf_of_vi(vi x) { return (vf){ vcvtq_f32_u32(x.low), vcvtq_f32_u32(x.high) }; }
+static inline vf vf_of_vi(vi x) {
+    return (vf){ vcvtq_f32_s32(vreinterpretq_s32_u32(x.low)), vcvtq_f32_s32(vreinterpretq_s32_u32(x.high)) };
+}
 static inline float32x4_t where_set(float32x4_t x, uint32x4_t by) {
     return as_floats(vandq_u32(as_words(x), vtstq_u32(by, by)));
 }

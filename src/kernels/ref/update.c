@@ -4,6 +4,7 @@
  * and stored. The last block is computed whole, behind its end on zeros or on the block before, and stored as far as it
  * goes.
  */
+#include "kernels/bytes.h"
 #include "kernels/ref/ref.h"
 #include "kernels/ref/split.h"
 
@@ -131,6 +132,63 @@ static void novograd_block(struct block *x, const struct amp__update *u) {
         }                                                                                                              \
     }                                                                                                                  \
     amp__update_fn *const amp__ref_##rule = rule;
+
+/* ---- moments in 8 bits ---- */
+
+_Static_assert((int)N == (int)AMP__BYTES_BLOCK, "a block has one scale");
+
+static void load_bytes(struct block *x, const struct amp__update *u, size_t at, size_t n) {
+    const float scale_m = u->scales[0][at / N], scale_v = u->scales[1][at / N];
+    for (size_t i = 0; i < n; i++) x->moments[0][i] = amp__bytes_m(u->codes[0][at + i], scale_m);
+    for (size_t i = 0; i < n; i++) x->moments[1][i] = amp__bytes_z(u->codes[1][at + i], scale_v);
+}
+
+/* moments[1] is sqrt(v) before and after. */
+static void adam8_block(struct block *x, const struct amp__update *u) {
+    float *m = x->moments[0], *z = x->moments[1];
+    const float by_m = 1.0f / u->correction1, by_z = 1.0f / sqrtf(u->correction2);
+    if (!u->decoupled) add_decay(x->g, x, u);
+    average(m, x->g, u->beta1, u->rest1);
+    for (size_t i = 0; i < N; i++) {
+        const float v = u->beta2 * (z[i] * z[i]) + u->rest2 * x->g[i] * x->g[i];
+        z[i] = sqrtf(v > AMP__BYTES_MOST_V ? AMP__BYTES_MOST_V : v);
+        x->u[i] = m[i] * by_m / (z[i] * by_z + u->eps);
+    }
+    if (u->decoupled) add_decay(x->u, x, u);
+}
+
+static void store_bytes(const struct block *x, const struct amp__update *u, size_t at, size_t n) {
+    const float *m = x->moments[0], *z = x->moments[1];
+    float largest_m = 0.0f, largest_z = 0.0f;
+    bool lost = false;
+    for (size_t i = 0; i < n; i++) {
+        lost = lost || !amp__pack_finite(m[i]) || !amp__pack_finite(z[i]);
+        largest_m = fabsf(m[i]) > largest_m ? fabsf(m[i]) : largest_m;
+        largest_z = z[i] > largest_z ? z[i] : largest_z;
+    }
+    const float scale_m = amp__bytes_scale_m(largest_m), scale_v = amp__bytes_scale_v(largest_z);
+    const float inverse_m = amp__bytes_inverse(scale_m), inverse_v = amp__bytes_inverse(scale_v);
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t random = amp__random_bits(u->key, u->before + at + i);
+        u->codes[0][at + i] = lost ? 0 : amp__bytes_code_m(m[i], inverse_m, random);
+        u->codes[1][at + i] = lost ? 0 : amp__bytes_code_v(z[i], inverse_v, random);
+    }
+    u->scales[0][at / N] = lost ? AMP__BYTES_LOST : scale_m;
+    u->scales[1][at / N] = lost ? AMP__BYTES_LOST : scale_v;
+}
+
+static AMP__UPDATE(adam8) {
+    struct block x = { .g = { 0 } };
+    FOR_BLOCKS(at, n) {
+        load_param(&x, u, at, n);
+        load_bytes(&x, u, at, n);
+        load_grad(&x, u, at, n);
+        adam8_block(&x, u);
+        store_bytes(&x, u, at, n);
+        step_and_store(&x, u, at, n);
+    }
+}
+amp__update_fn *const amp__ref_adam8 = adam8;
 
 UPDATE(sgd)
 UPDATE(adam)

@@ -4,29 +4,9 @@
  * of 16-bit types as the integers they are, and for their codes. Those of two rows, half a word apart, are made in the
  * halves of one.
  */
-#include "kernels/vector/vector.h"
+#include "kernels/vector/random.h"
 
-#include "kernels/pack.h"
-
-#define INLINE static inline __attribute__((always_inline))
 enum { GROUP = AMP__PACK_GROUP, ROW = AMP__PACK_LANES, BATCH = 4 };
-
-/* ---- random numbers ---- */
-
-/* The hashes' counters. */
-static const uint32_t counters[2 * ROW] = {
-#define COUNTER(i) (uint32_t)(i) * AMP__PACK_NEXT
-#define COUNTERS(i) COUNTER(i), COUNTER((i) + 1), COUNTER((i) + 2), COUNTER((i) + 3)
-    COUNTERS(0),  COUNTERS(4),  COUNTERS(8),  COUNTERS(12), COUNTERS(16), COUNTERS(20), COUNTERS(24), COUNTERS(28),
-};
-
-/* amp__pack_hash */
-INLINE vi hash(uint64_t key, size_t place) {
-    vi x = vi_add(vi_set1((uint32_t)key), vi_load(counters + place));
-    x = vi_mul(vi_xor(x, vi_shr(x, 16)), vi_set1(AMP__PACK_MIX_1));
-    x = vi_mul(vi_xor(vi_xor(x, vi_shr(x, 15)), vi_set1((uint32_t)(key >> 32))), vi_set1(AMP__PACK_MIX_2));
-    return vi_xor(x, vi_shr(x, 15));
-}
 
 /* ---- codes ---- */
 

@@ -238,6 +238,13 @@ typedef __m256i vi;
 #define vi_shr_halves(x, n) _mm256_srli_epi16(x, n)
 static inline vi vi_load(const uint32_t *src) { return _mm256_loadu_si256((const __m256i *)(const void *)src); }
 static inline void vi_store(uint32_t *dst, vi x) { _mm256_storeu_si256((__m256i *)(void *)dst, x); }
+static inline vi vi_load_u8(const uint8_t *src) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)src));
+}
+static inline void vi_store_u8(uint8_t *dst, vi x) {
+    const __m128i halves = _mm_packus_epi32(low_half(x), high_half(x));
+    _mm_storel_epi64((__m128i *)(void *)dst, _mm_packus_epi16(halves, halves));
+}
 static inline vi vi_set1(uint32_t x) { return _mm256_set1_epi32((int32_t)x); }
 static inline vi vi_add(vi x, vi y) { return _mm256_add_epi32(x, y); }
 static inline vi vi_mul(vi x, vi y) { return _mm256_mullo_epi32(x, y); }

@@ -234,6 +234,12 @@ typedef __m512i vi;
 #define vi_shr_halves(x, n) _mm512_srlv_epi16(x, _mm512_set1_epi16((int16_t)(n)))
 static inline vi vi_load(const uint32_t *src) { return _mm512_loadu_si512(src); }
 static inline void vi_store(uint32_t *dst, vi x) { _mm512_storeu_si512(dst, x); }
+static inline vi vi_load_u8(const uint8_t *src) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)src));
+}
+static inline void vi_store_u8(uint8_t *dst, vi x) {
+    _mm_storeu_si128((__m128i *)(void *)dst, _mm512_cvtepi32_epi8(x));
+}
 static inline vi vi_set1(uint32_t x) { return _mm512_set1_epi32((int32_t)x); }
 static inline vi vi_add(vi x, vi y) { return _mm512_add_epi32(x, y); }
 static inline vi vi_mul(vi x, vi y) { return _mm512_mullo_epi32(x, y); }

@@ -270,6 +270,15 @@ static inline vi vi_load(const uint32_t *src) { return (vi){ vw_load(src), vw_lo
 static inline void vi_store(uint32_t *dst, vi x) {
     _mm_storeu_si128((__m128i *)(void *)dst, x.low), _mm_storeu_si128((__m128i *)(void *)(dst + 4), x.high);
 }
+static inline vi vi_load_u8(const uint8_t *src) {
+    const __m128i zero = _mm_setzero_si128();
+    const __m128i halves = _mm_unpacklo_epi8(_mm_loadl_epi64((const __m128i *)(const void *)src), zero);
+    return (vi){ _mm_unpacklo_epi16(halves, zero), _mm_unpackhi_epi16(halves, zero) };
+}
+static inline void vi_store_u8(uint8_t *dst, vi x) {
+    const __m128i halves = _mm_packs_epi32(x.low, x.high); /* below 256: no sign */
+    _mm_storel_epi64((__m128i *)(void *)dst, _mm_packus_epi16(halves, halves));
+}
 static inline vi vi_set1(uint32_t x) { return (vi){ _mm_set1_epi32((int32_t)x), _mm_set1_epi32((int32_t)x) }; }
 OF_WORDS(add, _mm_add_epi32)
 OF_WORDS(mul, times)
