@@ -92,6 +92,8 @@ class ScaledLoss:
             return self._loss
         indices = [optimizer._amp_stash.index for optimizer in self._optimizers]
         loss_id, delay_unscale, delay_check = self._arguments
+        delay_unscale = delay_unscale or sharding.keeps_gradients(self._session)
+        self._arguments = loss_id, delay_unscale, delay_check
         mistakes = self._session.mistakes
         if self._session.observer is not None:
             self._session.observer.leave()
