@@ -68,7 +68,7 @@ class ScaledLoss:
         if not self._optimizers:
             none = "None" if optimizers is None else "an empty list"
             raise TypeError(
-                f"scale_loss: optimizers is {none}, and somebody has to unscale the gradients: name the optimizer"
+                f"scale_loss: optimizers is {none}, and an optimizer must unscale the gradients: name it"
             )
         session = self._session = _session_of(self._optimizers)
         try:
@@ -85,7 +85,7 @@ class ScaledLoss:
     def __enter__(self) -> Any:
         if self._entered:
             raise RuntimeError(
-                "scale_loss: this block has been entered before: call amp.scale_loss anew for each backward"
+                "scale_loss: this block was entered before: call amp.scale_loss again for each backward"
             )
         self._entered = True
         if self._session is None:
