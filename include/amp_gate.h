@@ -71,8 +71,7 @@ extern "C" {
 typedef struct amp_gate_row {
     uint32_t struct_size;
     amp_dtype dtype;  /* AMP_FLOAT16 or AMP_BFLOAT16 */
-    const char *who;  /* code that multiplies: "onednn" or "built-in" (amp_matmul), "torch" (PyTorch on CPUs), or
-                         "amp_matmul beside torch", which is compared with FP32 by PyTorch */
+    const char *who;  /* code that multiplies: "onednn" or "built-in" (amp_matmul), or "torch" (PyTorch on CPUs) */
     const char *kind; /* "matmul", "conv" or "attention" */
     const char *unit; /* instructions, as oneDNN or libamp names them ("": conversion to FP32) */
     uint64_t least;   /* edge from which 16 bits are faster, AMP_GATE_ALWAYS or AMP_GATE_NEVER */

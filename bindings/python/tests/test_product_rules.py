@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate of products on CPUs: routes by the table, under masks of instruction sets. Nothing here reads a clock."""
 
+import datetime
 import json
 import os
 import platform
@@ -12,18 +13,20 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from libamp import _core  # noqa: E402
+from libamp.torch import amp  # noqa: E402
+from libamp.torch.amp import product_gate  # noqa: E402
 from libamp.torch.amp import product_rules as rules  # noqa: E402
-from libamp.torch.amp.product_rules import FP32, LIBAMP, TORCH  # noqa: E402
+from libamp.torch.amp.product_rules import FP32, TORCH  # noqa: E402
+from ranks import on_ranks  # noqa: E402
 
 BF16, FP16 = torch.bfloat16, torch.float16
 NEVER = 2**64 - 1
-CACHED = rules.least_edge, rules._libamp_edge, rules.route
+CACHED = rules.least_edge, rules._decided
 MASKS = [
     {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
-    {"DNNL_MAX_CPU_ISA": "avx512_core_bf16"},
     {"AMP_CPU_MASK": "sse2,avx2"},
 ]
-SWITCHES = {name for mask in MASKS for name in mask}
+SWITCHES = {name for mask in MASKS for name in mask} | {"DNNL_MAX_CPU_ISA"}
 if platform.machine() != "x86_64":
     MASKS = [{"AMP_CPU_MASK": "none"}]
 ASK = """
@@ -35,15 +38,22 @@ print(json.dumps([[str(dtype), rules.unit(dtype), {kind: rules.route(kind, dtype
 """
 
 
+@pytest.fixture(autouse=True)
+def _ends(monkeypatch):
+    monkeypatch.setattr(rules, "_measured", {})
+    yield
+    amp.shutdown()
+    rules._decided.cache_clear()
+
+
 @pytest.fixture
 def units(monkeypatch):
-    """Returns a function that gives the CPU units, in oneDNN's words, and libamp one of its own."""
+    """Returns a function that gives the CPU units, in oneDNN's words."""
 
-    def give(libamp="", **named):
+    def give(**named):
         for cached in CACHED:
             cached.cache_clear()
         monkeypatch.setattr(rules, "unit", lambda dtype: named[str(dtype).removeprefix("torch.")])
-        monkeypatch.setattr(rules, "_libamp_unit", lambda: libamp)
 
     yield give
     for cached in CACHED:
@@ -66,11 +76,11 @@ def test_the_rows_are_c_s(units):
     for kind in ("matmul", "conv", "attention"):
         assert rules.least_edge(kind, BF16) == _row("torch", kind, "avx512_core_amx", BF16) is not None
         assert rules.least_edge(kind, FP16) == _row("torch", kind, "avx512_core_fp16", FP16) is not None
-    least = rules.least_edge("matmul", BF16)
+    least = rules.least_edge("attention", BF16)
     assert 0 < least < 1024
-    assert _square("matmul", BF16, least) is TORCH
-    assert _square("matmul", BF16, least - 1) is FP32
-    assert rules.route("matmul", BF16, (0, 8, 8)) is FP32  # an empty one
+    assert _square("attention", BF16, least) is TORCH
+    assert _square("attention", BF16, least - 1) is FP32
+    assert rules.route("attention", BF16, (0, 8, 8)) is FP32  # an empty one
     assert rules.slow_types() == (FP16, BF16)
 
 
@@ -90,26 +100,13 @@ def test_onednn_s_rows_stand_in(units):
     assert _square("matmul", FP16, 4) is TORCH  # of unknown speed: as the level says
 
 
-def test_libamp_multiplies_with_as_many_threads(units, monkeypatch):
-    units(libamp="avx2", bfloat16="", float16="")
-    monkeypatch.setattr(torch, "get_num_threads", lambda: rules.kernels.get_num_threads())
-    assert _square("matmul", FP16, 64) is LIBAMP
-    assert _square("conv", FP16, 64) is FP32
-    rules.route.cache_clear()
-    monkeypatch.setattr(torch, "get_num_threads", lambda: rules.kernels.get_num_threads() + 1)
-    assert _square("matmul", FP16, 64) is FP32
-
-
 @pytest.mark.parametrize("mask", MASKS, ids=lambda mask: ",".join(mask.values()))
 def test_masks(mask):
-    """A masked CPU has no unit that is faster than its FP32, and so no product in torch's 16-bit kernels, by any of the
-    three switches. A Zen 4 has one below AVX512_CORE_BF16."""
+    """A CPU masked to AVX2 has no 16-bit units, and so no product in torch's 16-bit kernels, by either switch."""
     plain = {name: value for name, value in os.environ.items() if name not in SWITCHES}
     run = subprocess.run([sys.executable, "-c", ASK], env=plain | mask, check=True, capture_output=True)
     for dtype, unit, routes in json.loads(run.stdout):
-        if unit == "avx512_core_bf16":
-            continue
-        assert unit == ("avx512_core_bf16, amx off" if unit else ""), dtype
+        assert unit == "", dtype
         assert "TORCH" not in routes.values()
 
 
@@ -128,7 +125,7 @@ def test_limits_are_read_as_onednn_does(monkeypatch):
 def test_sizes_are_c_s():
     """Those of tests/levels/test_gate.c, products_have_an_edge."""
     assert [rules.edge(shape) for shape in ((64, 64, 64), (2048, 16, 144), (8, 32, 16), (0, 4, 4))] == [64, 42, 13, 0]
-    with pytest.raises(ValueError, match="kind is 'linear'.*matmul, conv, attention"):
+    with pytest.raises(ValueError, match="must be one of matmul, conv, attention"):
         rules.route("linear", BF16, (4, 4, 4))
 
 
@@ -152,3 +149,210 @@ def test_a_cpu_s_best_unit(monkeypatch):
     assert rules._x86_unit(BF16) == "avx512_core_bf16"
     monkeypatch.setattr(rules.kernels, "cpu_flags", lambda: 5)
     assert rules._x86_unit(BF16) == ""
+
+
+# ---- the setting ----
+
+
+def _start(level="O4", gate=None, verbosity=0, **settings):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return amp.initialize(model, optimizer, opt_level=level, verbosity=verbosity, gate=gate, **settings)
+
+
+@pytest.mark.parametrize("value", ["", "ON", "measured", 1, 0.5, []])
+def test_bad_values(value):
+    with pytest.raises(ValueError, match='must be "default", "on", "off" or "measure"'):
+        _start(gate=value)
+    assert not rules._sessions
+
+
+def test_modes(units, monkeypatch):
+    units(bfloat16="", float16="no row")
+    assert [rules.read(value) for value in (None, True, False, "measure")] == [None, "on", "off", "measure"]
+    known = {"default": FP32, "on": FP32, "off": TORCH}
+    unknown = {"default": TORCH, "on": FP32, "off": TORCH}
+    for mode in known:
+        model, _ = _start(gate=mode)
+        assert _square("matmul", BF16, 64) is known[mode]
+        assert _square("matmul", FP16, 64) is unknown[mode]
+        low = [dtype for dtype, routes in ((FP16, unknown), (BF16, known)) if routes[mode] is FP32]
+        assert rules.slow_types(mode) == tuple(low)
+        amp.shutdown(model)
+        assert rules.mode_now() == "default"
+
+
+def test_each_session_has_its_mode(units):
+    units(bfloat16="", float16="")
+    seen = []
+
+    class Look(torch.nn.Module):
+        def forward(self, x):
+            seen.append(_square("matmul", BF16, 64))
+            return x
+
+    models = [torch.nn.Sequential(torch.nn.Linear(2, 2), Look()) for _ in range(3)]
+    for model, gate in zip(models, ("off", None, "on"), strict=True):
+        amp.initialize(model, opt_level="O4", verbosity=0, gate=gate)
+    for model in models:
+        model(torch.ones(1, 2))
+    assert seen == [TORCH, FP32, FP32]
+    amp.shutdown(models[2])
+    assert rules.mode_now() == "off"  # outside of any scope: the last that asked
+    del model, models
+    seen.clear()
+
+
+def test_the_rule_is_named(units, capsys):
+    units(bfloat16="", float16="avx512_core_fp16")
+    for level, gate, said in (
+        ("O4", None, "Products: FP32 on this CPU, which has no bf16 units"),
+        ("O5", None, "Products: FP32 on this CPU, which has no bf16 units"),
+        ("O4", "off", 'Products on the CPU: bf16 by torch, at any speed (gate="off").'),
+        ("O1", None, "matmul fp16; conv FP32; attention FP32. Results are fp16."),
+    ):
+        model, _ = _start(level, gate, verbosity=1)
+        assert said in capsys.readouterr().out
+        assert said in amp.explain(model)
+        assert said in amp.health(model)
+        assert amp.health(model).rstrip().endswith(("sound", "finding", "findings"))
+        amp.shutdown()
+    _start("O0", verbosity=1)
+    assert "Products" not in capsys.readouterr().out
+    units(bfloat16="bf16", float16="fp16")
+    _start("O4", verbosity=1)
+    assert 'is unknown here: gate="measure" times it' in capsys.readouterr().out
+
+
+# ---- gate="measure" ----
+
+
+def _fast_from(edge, timed):
+    """Returns a stand-in for the timing of a class: 16 bits win from this edge on."""
+
+    def ratio(kind, size, low, clock):
+        timed.append((kind, size, low))
+        return 2.0 if size >= edge else 0.8
+
+    return ratio
+
+
+def test_each_class_is_timed_once(units, monkeypatch):
+    units(bfloat16="", float16="")
+    timed = []
+    monkeypatch.setattr(product_gate, "_ratio", _fast_from(128, timed))
+    for _ in range(2):
+        model, _ = _start(gate="measure")
+    assert sorted(timed) == sorted((kind, size, BF16) for kind, sizes in rules.CLASSES.items() for size in sizes)
+    assert [_square("matmul", BF16, edge) for edge in (1, 127, 128, 5000)] == [FP32, FP32, TORCH, TORCH]
+    assert _square("matmul", FP16, 4096) is FP32  # not measured: the table's
+    assert "as this process measured: matmul FP32, bf16 from size 128" in amp.explain(model)
+    _start("O1", gate="measure")
+    assert timed[-1][2] is FP16
+
+
+def test_hopeless_classes_are_not_timed(monkeypatch):
+    timed = []
+
+    def ratio(kind, size, low, clock):
+        timed.append(size)
+        return 0.1
+
+    monkeypatch.setattr(product_gate, "_ratio", ratio)
+    answers = product_gate.measure(FP16)
+    assert timed == [16, 32] * 3
+    assert set(answers) == {f"{kind} float16 {size}" for kind, sizes in rules.CLASSES.items() for size in sizes}
+    assert not any(answers.values())
+
+
+@pytest.mark.parametrize("kind", ["matmul", "conv", "attention"])
+def test_a_timing(kind, monkeypatch):
+    """The clock is the test's: a call of torch's kernels takes 10, any other 30. The ratio is theirs."""
+    pieces, ticks, calls = product_gate._pieces, [0], []
+
+    def timed(*which):
+        def piece(name, run, cost):
+            def call():
+                calls.append(name)
+                ticks[0] += cost
+                return run()
+
+            return call
+
+        low, wide = pieces(*which)
+        return piece("low", low, 10**7), piece("fp32", wide, 3 * 10**7)
+
+    monkeypatch.setattr(product_gate, "_pieces", timed)
+    state = torch.random.get_rng_state()
+    with rules.forced(FP32):
+        assert product_gate._ratio(kind, 64, BF16, lambda: ticks[0]) == 3.0
+        low, wide = (run() for run in pieces(kind, 64, BF16))
+    assert calls.count("low") == calls.count("fp32") == 2 + product_gate._ROUNDS
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert [each.dtype for each in low] == [each.dtype for each in wide]  # the gradients' types too
+    assert [each.shape for each in low] == [each.shape for each in wide]
+
+
+def test_checkpoints_keep_the_answers(units, monkeypatch, capsys):
+    units(bfloat16="", float16="")
+    monkeypatch.setattr(product_gate, "_ratio", _fast_from(64, []))
+    _start(gate="measure")
+    saved = amp.state_dict()
+    assert saved["gate"]["matmul bfloat16 64"] is True
+    assert saved["gate"]["matmul bfloat16 32"] is False
+    amp.shutdown()
+    monkeypatch.setattr(rules, "_measured", {})
+    rules._decided.cache_clear()
+    monkeypatch.setattr(product_gate, "_ratio", _fast_from(1024, []))  # another machine
+    model, _ = _start(gate="measure")
+    assert _square("matmul", BF16, 64) is FP32
+    amp.load_state_dict(saved)
+    assert _square("matmul", BF16, 64) is TORCH
+    assert amp.state_dict() == saved
+    assert "as the checkpoint's run measured" in amp.explain(model)
+    for bad in (3, {"matmul bfloat16 64": 1}):
+        with pytest.raises(ValueError, match=r"gate is .* a dict of bools"):
+            amp.load_state_dict({**saved, "gate": bad})
+    amp.shutdown()
+    _start(verbosity=1)
+    assert "gate" not in amp.state_dict()
+    amp.load_state_dict(saved)  # the table decides, and the script is told
+    assert _square("matmul", BF16, 64) is FP32
+    assert 'gate="measure"' in capsys.readouterr().out
+
+
+def _measured_on(rank, world):
+    timed = []
+    product_gate._ratio = _fast_from(64 if rank == 0 else 1024, timed)
+    if rank == 0:  # the others ask first
+        torch.distributed.distributed_c10d._get_default_store().wait(["libamp test asks"])
+    else:
+        torch.distributed.distributed_c10d._get_default_store().set("libamp test asks", "now")
+    model, _ = _start(gate="measure")
+    agreed = amp.state_dict()["gate"]
+    explained = amp.explain(model)
+    amp.shutdown()
+    rules._measured.clear()
+    _start(gate="measure", process_group=False)
+    return agreed, bool(timed), "as rank 0 measured" in explained, amp.state_dict()["gate"]["matmul bfloat16 64"]
+
+
+def test_rank_0_decides():
+    (first, *one), (second, *other) = on_ranks(_measured_on)
+    assert first == second
+    assert first["matmul bfloat16 64"] is True
+    assert one == [True, True, True]
+    assert other == [True, True, False]  # its own, without a group
+
+
+def _waits(rank, world):
+    product_gate.WAIT = datetime.timedelta(milliseconds=200)
+    if rank == 1:
+        with pytest.raises(RuntimeError, match=r"rank 0 has measured nothing.*Every rank calls"):
+            _start(gate="measure")
+    return rules._sessions == []
+
+
+def test_a_rank_that_never_measures_is_no_hang():
+    assert on_ranks(_waits) == [True, True]

@@ -30,6 +30,7 @@ from . import (
     observing,
     optimizer_wiring,
     outer_optimizers,
+    product_gate,
     product_rules,
     restoring,
     retype,
@@ -157,9 +158,15 @@ def _make_context(
 
 
 def _build(
-    current: Session, level: str, settings: dict[str, Any], models: list[nn.Module], optimizers: list[Any]
+    current: Session,
+    level: str,
+    settings: dict[str, Any],
+    models: list[nn.Module],
+    optimizers: list[Any],
+    gate: str | None,
 ) -> None:
     try:
+        product_gate.begin(current, models, gate)
         _prepare_models(current, models)
         if current.split is not None:
             current.split.before(_trained(models, optimizers))
@@ -198,11 +205,8 @@ def _serve_products(current: Session, models: list[nn.Module]) -> None:
     """Replaces products on the CPU in a 16-bit type in which torch has only slow ones."""
     from . import patching
 
-    low = getattr(torch, current.low_type)
-    casts = current.resolved["patch_ops"] or torch_type(current.resolved["cast_model_type"]) is low
-    params = [param for model in models for param in model.parameters()]
-    on_cpu = not params or any(param.device.type == "cpu" for param in params)
-    if casts and on_cpu and low in product_rules.slow_types():
+    low = current.products
+    if low is not None and low in product_rules.slow_types(current.gate):
         patching.install_products(current.context, (low,), models)
         current.patch(patching.uninstall, casts=False)
 
@@ -268,7 +272,9 @@ def initialize(
     patterns of named_buffers ("*.inv_freq"). False casts them to 16 bits, as Apex does.
 
     settings: members of amp_config (amp.h) by name: scaler ("apex", "torch", "megatron", ...), lists ("apex", "torch"),
-    window, hysteresis, max_skips, init_scale, growth, backoff, cache, gate.
+    window, hysteresis, max_skips, init_scale, growth, backoff, cache. gate: whether torch's 16-bit kernels compute
+    products on CPUs, or FP32 kernels and a rounding. "default": by a table (docs/guide/gate.md). "on": also FP32 where
+    the table has no row. "off": torch's. "measure": by timing each shape class once, on rank 0.
 
     Raises TypeError or ValueError for an argument of a wrong type or value, or a name of no buffer. Raises RuntimeError
     for an unknown level, a model or optimizer that cannot be prepared, or an override that the level does not allow.
@@ -276,6 +282,7 @@ def initialize(
     for name in settings:
         if name not in _SETTINGS:
             raise TypeError(f"initialize() got an unexpected keyword argument '{name}'")
+    gate = product_rules.read(settings.get("gate"))
     arguments.check_verbosity(verbosity)
     if isinstance(enabled, str):
         raise TypeError(f"enabled must be a boolean, not {enabled!r}")
@@ -302,6 +309,7 @@ def initialize(
     banner.part("Overrides are applied.\nThe properties in use:", properties)
     banner.end()
     settings.update(overrides)
+    settings["gate"] = gate
     return start(models, optimizers, level, settings, num_losses, cast_model_outputs, process_group, keep_buffers_fp32)
 
 
@@ -323,6 +331,7 @@ def start(
         min_scale=_amp_state.min_loss_scale or None,
         max_scale=_amp_state.max_loss_scale,
     )
+    gate = settings.pop("gate", None)
     resolved = _core.resolve(level, settings)
     read_switch()
     splits = resolved["master_weights"] == "split"
@@ -345,13 +354,15 @@ def start(
     chosen = kept_buffers.choose(keep_buffers_fp32, model_list, keeps or not is_low)
     current.kept_buffers = chosen if is_low else []
     damaged = buffer_rounding.damaged(model_list, low, keeps, current.kept_buffers)
-    _build(current, level, settings, model_list, optimizer_list)
+    _build(current, level, settings, model_list, optimizer_list, gate)
     if current.verbosity > 0:
         for line in described(param for item in model_list for param in item.parameters()):
             maybe_print(line, True)
         if current.kept_buffers:
             names = kept_buffers.listed(buffer.name for buffer in current.kept_buffers)
             maybe_print(f"Buffers that stay FP32: {names}", True)
+        if current.products is not None:
+            maybe_print(product_rules.sentence(current.gate, current.products), True)
     buffer_rounding.report(current.record, damaged)
     mistakes.watch(current)
     averages.watch(current)
@@ -394,6 +405,8 @@ def init(
     settings = {"cache": enable_caching, "loss_scale": loss_scale_of(loss_scale)}
     current = Session(_core.resolve(level, settings), 1)
     current.verbosity = 2 if verbose else _amp_state.verbosity
+    current.low_type = _core.levels()[level][0]
+    product_gate.begin(current, [], None)
     current.adopt(_make_context(current, level, settings, [], []))
     _patch(current, [], "apex", allow_banned)
     _serve_products(current, [])

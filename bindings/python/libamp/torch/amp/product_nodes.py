@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products in 16 bits with sums in FP32 as nodes of autograd: the 16-bit arguments are saved for backward, not their
-FP32 copies, which are made again there. Backward is made of torch's operations, so that it can be derived again.
+"""Products with a 16-bit result and sums in FP32 as nodes of autograd. The arguments are saved for backward as they
+came, not their FP32 copies, which are made again there. Backward is made of torch's operations where it may be derived
+again.
 
-A gradient has the type of its argument and is rounded once. That of an FP32 weight, which the node itself rounds, stays
-in FP32.
+FP32 arguments are not rounded. A gradient has the type of its argument and is rounded once.
 """
 from __future__ import annotations
 
@@ -24,51 +24,14 @@ def no_autocast() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(_AUTOCAST)
 
 
-def operand(tensor: Any, low: torch.dtype) -> Any:
-    """Returns an argument of a recorded product. An FP32 weight is rounded inside of the node, which can return its
-    gradient in FP32. Other FP32 arguments are cast by autograd."""
-    if tensor is None or tensor.dtype is low:
-        return tensor
-    base = tensor if tensor._base is None else tensor._base
-    return tensor if base.requires_grad and base.is_leaf else tensor.to(low)
-
-
-class _Saved:
-    """The 16-bit operands of a recorded product."""
-
-    def __init__(self, ctx: Any, low: torch.dtype, operands: tuple[Any, ...], needed: tuple[bool, ...]) -> None:
-        self.low = low
-        self.rounded = [None if each is None else each.to(low) for each in operands]
-        ctx.save_for_backward(*(each if wanted else None for each, wanted in zip(self.rounded, needed, strict=True)))
-        # FP32 weights behind rounded copies, for derivatives of the gradient
-        self.weights = [
-            (each, each._version) if wanted and each is not copy else None
-            for each, copy, wanted in zip(operands, self.rounded, needed, strict=True)
-        ]
-
-    def again(self, ctx: Any) -> list[Any]:
-        """Returns the operands in backward, None for those that were not needed."""
-        saved = list(ctx.saved_tensors)
-        for i, weight in enumerate(self.weights if torch.is_grad_enabled() else ()):
-            if weight is not None:
-                tensor, version = weight
-                if tensor._version != version:
-                    raise RuntimeError(
-                        f"a weight of shape {tuple(tensor.shape)} was modified by an inplace operation between forward "
-                        "and a backward with create_graph=True, which needs its value"
-                    )
-                saved[i] = tensor.to(self.low)
-        return saved
-
-
 def _rows(b: torch.Tensor) -> torch.Tensor:
     """Returns the matrix with contiguous rows: b, or b transposed."""
     return b.t() if b.stride(0) == 1 and b.stride(1) > 1 else b
 
 
 def _multiply(a: Any, b: Any, c: Any = None, alpha: float = 1, beta: float = 1) -> torch.Tensor:
-    """Returns alpha * (a @ b) + beta * c in FP32. a, c: FP32. b: 16-bit."""
-    if b.dim() == 2 and not torch.is_grad_enabled():
+    """Returns alpha * (a @ b) + beta * c in FP32. a, c: FP32."""
+    if b.dim() == 2 and b.dtype is not torch.float32 and not torch.is_grad_enabled():
         r = _rows(b)
         if widening.is_worth_it(r, a.shape[0]):
             return (widening.by_columns if r is b else widening.by_rows)(a, r, c, alpha, beta)
@@ -106,23 +69,21 @@ class MatrixProduct(torch.autograd.Function):
     def forward(ctx: Any, low: torch.dtype, alpha: float, beta: float, c: Any, a: Any, b: Any) -> Any:
         with no_autocast():
             wants_a, wants_b = ctx.needs_input_grad[4:]
-            ctx.saved = _Saved(ctx, low, (a, b), (wants_b, wants_a))
+            ctx.save_for_backward(a if wants_b else None, b if wants_a else None)
             ctx.alpha, ctx.beta = alpha, beta
             ctx.c = None if c is None else (c.shape, c.dtype)
             ctx.types = a.dtype, b.dtype
             ctx.by_columns = b.stride(-2) == 1 and b.stride(-1) > 1
             ctx.shapes = a.shape, b.shape
             ctx.stack = stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-            low_a, low_b = (_stacked(each, stack) for each in ctx.saved.rounded)
-            ctx.saved.rounded = None
-            wide_c = None if c is None else c.to(low).float()
-            out = _multiply(low_a.float(), low_b, wide_c, alpha, beta).to(low)
+            wide_c = None if c is None else c.float()
+            out = _multiply(_stacked(a, stack).float(), _stacked(b, stack), wide_c, alpha, beta).to(low)
             return out if len(stack) < 2 else out.view(*stack, a.shape[-2], b.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         with no_autocast():
-            a, b = ctx.saved.again(ctx)
+            a, b = ctx.saved_tensors
             wide, stack = grad.float(), ctx.stack
             scaled = _stacked(wide if ctx.alpha == 1 else wide * ctx.alpha, stack)
             grad_a = grad_b = grad_c = None
@@ -149,18 +110,16 @@ class Convolution(torch.autograd.Function):
             wants_x, wants_weight, wants_bias = ctx.needs_input_grad[2:]
             # The kernel of the gradients takes both in any case.
             both = wants_x or wants_weight or wants_bias
-            ctx.saved = _Saved(ctx, low, (x, weight), (both, both))
+            ctx.save_for_backward(*((x, weight) if both else (None, None)))
             ctx.settings, ctx.types = settings, (x.dtype, weight.dtype)
             ctx.bias = None if bias is None else (bias.shape, bias.dtype)
-            wide_x, wide_weight = (each.float() for each in ctx.saved.rounded)
-            ctx.saved.rounded = None
-            wide_bias = None if bias is None else bias.to(low).float()
-            return _convolution(wide_x, wide_weight, wide_bias, *settings).to(low)
+            wide_bias = None if bias is None else bias.float()
+            return _convolution(x.float(), weight.float(), wide_bias, *settings).to(low)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         with no_autocast():
-            x, weight = ctx.saved.again(ctx)
+            x, weight = ctx.saved_tensors
             shape, dtype = ctx.bias or (None, None)
             wide = grad.float(), x.float(), weight.float()
             grads = _convolution_backward(*wide, shape, *ctx.settings, ctx.needs_input_grad[2:])

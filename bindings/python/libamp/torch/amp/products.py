@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .product_nodes import Convolution, MatrixProduct, no_autocast, operand
-from .product_rules import TORCH, route, slow_types, unit
+from .product_nodes import Convolution, MatrixProduct, no_autocast
+from .product_rules import TORCH, route, slow_types
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NO_FUNCTION: Any = torch._C._disabled_torch_function_impl
@@ -31,9 +31,9 @@ _functorch: Any = getattr(torch._C, "_functorch", None)
 _in_transform: Callable[[], Any] = getattr(_functorch, "peek_interpreter_stack", lambda: None)
 
 
-# Multiplications from which a product in FP32 makes up for the Python around it (60 to 100 us, forward and backward),
-# without a unit of the CPU for the 16-bit type, and with one.
-_LEAST = {False: 1 << 17, True: 1 << 24}
+# Multiplications from which memory matters more than the Python in a node's backward (60 us): a node saves 16-bit
+# arguments. Smaller products are compositions of casts and the FP32 op.
+_NODE = 1 << 20
 
 
 class Plan(NamedTuple):
@@ -50,7 +50,7 @@ class Plan(NamedTuple):
 
 
 def _matrices(low: torch.dtype, c: Any, a: Any, b: Any, alpha: float = 1, beta: float = 1) -> Any:
-    return MatrixProduct.apply(low, alpha, beta, operand(c, low), operand(a, low), operand(b, low))
+    return MatrixProduct.apply(low, alpha, beta, c, a, b)
 
 
 def _linear(low: torch.dtype, input: Any, weight: Any, bias: Any = None) -> Plan | None:  # torch's names
@@ -125,7 +125,7 @@ def _convolve(dims: int, transposed: bool) -> Callable[..., Plan | None]:
         settings = stride, tupled(padding), tupled(dilation), transposed, tupled(output_padding), groups
 
         def node() -> Any:
-            return Convolution.apply(low, settings, *(operand(each, low) for each in (x, weight, bias)))
+            return Convolution.apply(low, settings, x, weight, bias)
 
         return Plan("conv", shape, groups, node)
 
@@ -247,7 +247,7 @@ def _map(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 def _composed(original: Any, low: torch.dtype, args: Any, kwargs: Any) -> Any:
     def widen(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(low).float() if tensor.is_floating_point() else tensor
+        return tensor.float() if tensor.is_floating_point() else tensor
 
     def narrow(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(low) if tensor.dtype is torch.float32 else tensor
@@ -274,11 +274,6 @@ def _plan(op: str, tensors: list[torch.Tensor], low: torch.dtype, args: Any, kwa
     return plan
 
 
-def _stays(plan: Plan, low: torch.dtype) -> bool:
-    """Returns True if torch's own kernel serves the product."""
-    return plan.number * math.prod(plan.shape) < _LEAST[bool(unit(low))] or route(plan.kind, low, plan.shape) is TORCH
-
-
 def replacement(op: str, original: Callable[..., Any]) -> Callable[..., Any] | None:
     """Returns the function for products of this op in 16 bits on the CPU, None for an op that is no product."""
     name = op.removesuffix("_") if op in _OUT_OF_PLACE else op
@@ -293,9 +288,9 @@ def replacement(op: str, original: Callable[..., Any]) -> Callable[..., Any] | N
         if not tensors or not all(_is_served(tensor, low, lowers) for tensor in tensors):
             return NotImplemented
         plan = _plan(name, tensors, low, args, kwargs)
-        if _stays(plan, low):
+        if route(plan.kind, low, plan.shape) is TORCH:
             return NotImplemented
-        node = plan.node if _is_eager(tensors) else None
+        node = plan.node if plan.number * math.prod(plan.shape) >= _NODE and _is_eager(tensors) else None
         result = _composed(compute, low, args, kwargs) if node is None else node()
         if out is None:
             return result

@@ -10,7 +10,7 @@ import torch
 
 from ... import _core, _findings, _html
 from .. import _tested_versions
-from . import patching
+from . import patching, product_rules
 from .patching import LISTS, TORCH_PROMOTES
 from .session import Session, live
 
@@ -60,10 +60,19 @@ def health(what: Any = None) -> str:
     what: a model or an optimizer selects its initialize call, None all in force. Raises RuntimeError if it belongs to
     none.
     """
-    reports = [_findings.report(session.context, session.record) for session in _sessions_of(what, "health")]
+    reports = [_health_of(session) for session in _sessions_of(what, "health")]
     if reports and (untried := _tested_versions.outside(torch.__version__)):
         reports[0] = f"{untried}\n{reports[0]}"
     return _html.Text("\n".join(reports), "".join(map(_verdict_first, reports)))
+
+
+def _health_of(session: Session) -> str:
+    *lines, verdict = _findings.report(session.context, session.record).rstrip("\n").split("\n")
+    return "\n".join([*lines, *_rule(session), verdict]) + "\n"
+
+
+def _rule(session: Session) -> list[str]:
+    return [] if session.products is None else [product_rules.sentence(session.gate, session.products)]
 
 
 def _verdict_first(report: str) -> str:
@@ -87,7 +96,7 @@ def _explained(session: Session, op: str | None) -> tuple[str, str]:
     if op is not None:
         said = "\n".join(_op_lines(session, op))
         return said + "\n", _html.lines(said)
-    said = session.context.explain().rstrip("\n")
+    said = "\n".join([session.context.explain().rstrip("\n"), *_rule(session)])
     head = ("parameters", "of type", "elements", "masters")
     rows = [
         (n, dtype, elements, "float32" if mastered else "")

@@ -35,6 +35,8 @@ class Session:
         self.level = "O1"
         self.low_type = "float16"  # "bfloat16" at O4 and O5
         self.shards: frozenset[int] = frozenset()  # ids of FP32 parameters in a 16-bit model, of fully_shard
+        self.gate = "default"  # of products on the CPU, as initialize takes it
+        self.products: torch.dtype | None = None  # the 16-bit type of products on the CPU, where the level has some
         self.undo: list[Callable[[], None]] = []
         self.optimizers: list[weakref.ref[Any]] = []
         self.models: list[weakref.ref[torch.nn.Module]] = []
