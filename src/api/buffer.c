@@ -75,9 +75,9 @@ AMP_API amp_status amp_weights_release(amp_context *context, uint64_t *bytes) {
                   "amp_weights_release: optimizer 0 may update FP32 blocks: it is for inference, in a context "
                   "without optimizers");
     AMP_RETURN_IF(!policy->keeps_blocks, AMP_ERR_WRONG_STATE,
-                  "amp_weights_release: level %s makes no 16-bit copies "
-                  "that could stand for the host's FP32 blocks: it takes O2, O3 or O5, without emulate, and a host "
-                  "without the hook swap_data", amp__level_name(policy->properties.level));
+                  "amp_weights_release: level %s makes no 16-bit copies that could replace the host's FP32 blocks: use "
+                  "O2, O3 or O5, without emulate, and a host without the hook "
+                  "swap_data", amp__level_name(policy->properties.level));
     *given = 0;
     return amp__weights_release(context, given);
 }

@@ -155,7 +155,7 @@ amp_status amp__verify_judge(const struct amp__verification *v) {
     AMP_RETURN_IF(!isfinite(v->losses[AMP__PLAIN]), AMP_ERR_WRONG_STATE,
                   "amp_verify_step: the loss is %g as it is: there is nothing to compare with", v->losses[AMP__PLAIN]);
     AMP_RETURN_IF(v->n_optimizers && largest == 0.0, AMP_ERR_WRONG_STATE,
-                  "amp_verify_step: run as it is left no gradient in any parameter: run backward in it");
+                  "amp_verify_step: run left no gradient in any parameter: call backward in it");
     AMP_RETURN_IF(differs_from_plain(v, AMP__AGAIN, fmax(bound / 4.0, order)), AMP_ERR_WRONG_STATE,
                   "amp_verify_step: two runs without the wiring have different results: give run the same batch, seed "
                   "its random numbers (dropout) at its beginning, and remove its own loss scaling");

@@ -86,7 +86,7 @@ const struct amp__param *amp__optimizer_scaled_elsewhere(const struct amp__optim
 
 amp_status amp__step_check(const struct amp__optimizer *optimizer) {
     AMP_RETURN_IF(amp__progress_of(optimizer->context)->verifying, AMP_ERR_WRONG_STATE,
-                  "step inside amp_verify_step: its run is forward and backward alone");
+                  "step inside amp_verify_step: its run is forward and backward only");
     AMP_RETURN_IF(amp__step_in_bracket(optimizer), AMP_ERR_WRONG_STATE,
                   "step inside the bracket: call amp_scale_loss_end before the optimizer's step");
     AMP_RETURN_IF(amp__step_is_delayed(optimizer), AMP_ERR_WRONG_STATE,

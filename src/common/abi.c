@@ -19,7 +19,7 @@ amp_status amp__check_struct(uint32_t given, size_t oldest, const char *what) {
                   "%s.struct_size is %u, less than the %zu bytes of the first release: set it with the _INIT macro",
                   what, (unsigned)given, oldest);
     AMP_RETURN_IF(given > 65536, AMP_ERR_ABI_MISMATCH,
-                  "%s.struct_size is %u, which cannot be: set it with the _INIT macro", what, (unsigned)given);
+                  "%s.struct_size is %u, which is no valid size: set it with the _INIT macro", what, (unsigned)given);
     return AMP_OK;
 }
 

@@ -44,7 +44,7 @@ static amp_status inspect(amp_context *context, struct amp__param *param, bool i
     const struct amp__properties *properties = &context->policy.properties;
     AMP_RETURN_IF(amp__is_low(now.dtype) && properties->enabled && !properties->low_params,
                   AMP_ERR_INVALID_ARGUMENT,
-                  "%s is %s already: hand libamp FP32 parameters, it makes the 16-bit ones itself, or set the flag "
+                  "%s is %s already: give libamp FP32 parameters, it makes the 16-bit ones itself, or set the flag "
                   "AMP_MODEL_LOW_PARAMS in amp_model.flags, and 16-bit parameters stay as they are", param->name,
                   amp__dtype_name(now.dtype));
     param->size = now.size;

@@ -151,7 +151,7 @@ static amp_status open_file(const char *wanted, struct file **out) {
         char buffer[128] = "";
         amp__free(file);
         return amp__fail(AMP_ERR_IO, "the trace %.200s cannot be written: %s (amp_config.trace, or AMP_TRACE in the "
-                         "environment)", wanted, error == ENXIO ? "it is a FIFO that nobody reads"
+                         "environment)", wanted, error == ENXIO ? "it is a FIFO without a reader"
                                                                  : amp__system_text(error, buffer, sizeof buffer));
     }
     file->next = traces.first;

@@ -246,10 +246,10 @@ static amp_status report_unrestored(const struct unrestored *taken, const struct
         snprintf(text, sizeof text, "the memory of %zu wrapped slot%s is gone or became read-only: %s%s (make it "
                  "writable before the end)", sealed->n, sealed->n == 1 ? "" : "s", sealed->list,
                  sealed->text.length >= sizeof sealed->list ? "..." : "");
-    AMP_RETURN_IF(!taken->n, AMP_ERR_READ_ONLY, "%s; left as now: calls that still reach libamp run as they come",
+    AMP_RETURN_IF(!taken->n, AMP_ERR_READ_ONLY, "%s; left as it is: calls that still reach libamp run unchanged",
                   text);
     return amp__fail(AMP_ERR_SLOT_TAKEN, "another library overwrote %zu wrapped slot%s, left as they are: %s%s; calls "
-                     "that still reach libamp run as they come%s%s", taken->n, taken->n == 1 ? "" : "s", taken->list,
+                     "that still reach libamp run unchanged%s%s", taken->n, taken->n == 1 ? "" : "s", taken->list,
                      taken->text.length >= sizeof taken->list ? "..." : "", sealed->n ? "; " : "", text);
 }
 

@@ -140,7 +140,7 @@ static amp_status check_factors(const amp_config *config, const struct amp__scal
                   "amp_config.backoff is %.17g: a scale backs off by a factor below 1%s", config->backoff,
                   config->backoff < 1.0 ? ", and this mode's is the nearest float, which is 1" : "");
     AMP_RETURN_IF(config->backoff != 0.0 && config->backoff < 0x1p-149, AMP_ERR_INVALID_ARGUMENT,
-                  "amp_config.backoff is %g, below 2^-149: no scale is left by it", config->backoff);
+                  "amp_config.backoff is %g, below 2^-149: no scale remains", config->backoff);
     return AMP_OK;
 }
 

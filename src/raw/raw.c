@@ -219,8 +219,8 @@ static amp_status new_buffer(struct amp__raw *raw, float *host, struct amp__raw_
     amp_device where;
     AMP_TRY(amp__places_where(&raw->casting->context->devices, host, &where));
     AMP_RETURN_IF(where.type == AMP__DEVICE_CUDA, AMP_ERR_UNSUPPORTED,
-                  "it is in the memory of CUDA device %d, and libamp converts raw buffers in the CPU's alone: give the "
-                  "op Tensor arguments (hooks view and cast), or the class AMP_LEAVE", (int)where.id);
+                  "it is in the memory of CUDA device %d, and libamp converts raw buffers in the CPU's memory only: "
+                  "give the op Tensor arguments (hooks view and cast), or the class AMP_LEAVE", (int)where.id);
     if (raw->n == raw->capacity) {
         const size_t capacity = raw->capacity ? 2 * raw->capacity : 16;
         struct amp__raw_buffer *grown = amp__casting_memory(raw->casting, capacity * sizeof *grown);

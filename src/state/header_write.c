@@ -56,7 +56,7 @@ static bool is_utf8(const char *text) {
 amp_status amp__header_add(struct amp__header *header, const char *name, const int64_t *shape, int32_t ndim,
                            uint64_t size) {
     AMP_RETURN_IF(!is_utf8(name) || !strcmp(name, "__metadata__"), AMP_ERR_INVALID_ARGUMENT,
-                  "a parameter's name cannot stand in a state: %s",
+                  "a parameter's name cannot be stored in a state: %s",
                   is_utf8(name) ? "__metadata__ is reserved" : "not UTF-8");
     AMP_RETURN_IF(json_object_get(header->json, name), AMP_ERR_CONFLICT,
                   "two tensors of the state would be named %.200s", name);

@@ -183,7 +183,7 @@ static const struct mistake {
     { same_slot, AMP_ERR_CONFLICT, "entries 2 (add) and 3 (mul) are the same slot" },
     { typing_error, AMP_ERR_SCHEMA, "did you mean Tensor?" },
     { listed_twice, AMP_ERR_INVALID_ARGUMENT, "optimizer 0: weight is listed twice" },
-    { half_parameter, AMP_ERR_INVALID_ARGUMENT, "weight is fp16 already: hand libamp FP32 parameters" },
+    { half_parameter, AMP_ERR_INVALID_ARGUMENT, "weight is fp16 already: give libamp FP32 parameters" },
     { overlap, AMP_ERR_CONFLICT, "weight and bias overlap in memory without being the same" },
     { strided, AMP_ERR_UNSUPPORTED, "weight is not one compact block" },
     { expanded, AMP_ERR_UNSUPPORTED, "weight has elements that overlap in memory" },

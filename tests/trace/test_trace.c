@@ -320,7 +320,7 @@ TEST(a_fifo_without_a_reader_is_refused) {
     {
         RIG_INIT(rig, 0);
         ck_fails(AMP_ERR_IO, rig_config(&rig, &CONFIG(AMP_O1, .trace = name)));
-        ck_says("a FIFO that nobody reads");
+        ck_says("a FIFO without a reader");
     }
     const int reader = open(name, O_RDONLY | O_NONBLOCK);
     ck_assert_int_ge(reader, 0);

@@ -140,7 +140,7 @@ class Amp:
         """Runs accelerate's backward inside amp.scale_loss. Raises RuntimeError if no optimizer is prepared."""
         if not self._optimizers and self._amp_settings.get("enabled", True):
             raise RuntimeError(
-                "nobody takes the gradients: give accelerator.prepare the model and its optimizer in one call"
+                "no optimizer uses the gradients: pass the model and its optimizer to one call of accelerator.prepare"
             )
         with amp.scale_loss(loss, [_bare(each) for each in self._optimizers]) as scaled:
             super().backward(scaled, **kwargs)  # type: ignore[misc]

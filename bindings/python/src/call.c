@@ -64,7 +64,7 @@ static int place_results(amp_py_call *call) {
 int amp_py_call_run(amp_py_call *call, amp_py_kernel cpu, amp_py_kernel cuda) {
     bool on_cuda = call->device.type != AMP_PY_CPU;
     if (on_cuda && !cuda) {
-        PyErr_Format(amp_py_argument_error(), "%s works on the CPU alone, and these tensors are on device %d",
+        PyErr_Format(amp_py_argument_error(), "%s works on the CPU only, and these tensors are on device %d",
                      call->function, (int)call->device.id);
         return -1;
     }

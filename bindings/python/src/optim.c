@@ -245,7 +245,7 @@ static int describe_cuda(step_call *step) {
     bool norm_there = call->norm.tensor && call->norm.device.type != AMP_PY_CPU;
     if (step->counts && found_there)
         return amp_py_refuse((amp_py_where){ "steps", -1 }, "must be a number or a tensor of int64 on the GPU, as "
-                             "found_inf is there: nobody here knows whether the step happens");
+                             "found_inf is there: the CPU does not know whether the step happens");
     tensors->found_inf = found_there ? call->found_inf.pointer : NULL;
     tensors->inv_scale = scale_there ? call->a.pointer : NULL;
     tensors->grad_norm = norm_there ? call->norm.pointer : NULL;

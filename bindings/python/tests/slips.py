@@ -43,7 +43,7 @@ LAYER = "model.append(nn.Linear(4, 4).to(model[0].weight))"
 FIRST, TEN, AT_INITIALIZE = "first bracket", "10 steps", "initialize"
 
 
-OF_C = re.compile(r"\bamp_\w|\bAMP_(?!OBSERVE)|\bslot|\bhook")  # words of the C API
+OF_C = re.compile(r"\bamp_\w|\bAMP_(?!OBSERVE|NUM_THREADS)|\bslot|\bhook")  # words of the C API, no variables
 
 
 def run(old, new, level):

@@ -100,7 +100,7 @@ def test_a_gpu_that_is_not_there_is_said_in_words():
     x = sample(3)
     with pytest.raises(libamp.Error, match=r"cuda|CUDA"):
         kernels.zero(Producer(x, device=(2, 99)))
-    with pytest.raises(libamp.ArgumentError, match="first_nonfinite works on the CPU alone"):
+    with pytest.raises(libamp.ArgumentError, match="first_nonfinite works on the CPU only"):
         kernels.first_nonfinite(Producer(x, device=(2, 0)))
     assert x.all()
 

@@ -142,7 +142,7 @@ class Session:
             raise ArgumentError("amp.value_and_grad: this model was given to amp.initialize without an optimizer")
         if not 0 <= loss_id < self.settings["num_losses"]:
             told = self.settings["num_losses"]
-            raise ArgumentError(f"loss_id is {loss_id}, and amp.initialize was told of {told} losses: num_losses=...")
+            raise ArgumentError(f"loss_id is {loss_id}, and amp.initialize got {told} losses: num_losses=...")
         bracket = self._plain(fn) if self.scaler.idle else self._scaled(fn, loss_id)
 
         @functools.wraps(fn)
@@ -199,8 +199,8 @@ class Session:
             )
         if not self.counted and not self.scaler.idle:
             raise Error(
-                "the optimizer got gradients before any amp.value_and_grad of its model was called: they carried no"
-                " scale. Use amp.value_and_grad(model, fn) in the place of nn.value_and_grad"
+                "the optimizer got gradients before any amp.value_and_grad of its model was called: they had no scale. "
+                "Use amp.value_and_grad(model, fn) instead of nn.value_and_grad"
             )
 
     # ---- queries that evaluate ----

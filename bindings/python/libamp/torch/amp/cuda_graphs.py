@@ -162,10 +162,10 @@ def explained(optimizers: list[Any]) -> Iterator[None]:
             raise
         names = ", ".join(dict.fromkeys(type(optimizer).__name__ for optimizer in optimizers))
         raise RuntimeError(
-            f"scale_loss with {names} cannot be captured in a CUDA graph, which asks nobody whether to step. It takes "
-            "optimizers that skip by themselves (torch's with fused=True, libamp's FusedAdam(capturable=True) and "
-            "FusedMixedPrecisionLamb), all parameters on one GPU, and no ranks to agree with. Otherwise capture the "
-            "model alone: torch.cuda.make_graphed_callables"
+            f"scale_loss with {names} cannot be captured in a CUDA graph, because nothing decides there whether to "
+            "step. Use optimizers that skip by themselves (torch's with fused=True, libamp's "
+            "FusedAdam(capturable=True) and FusedMixedPrecisionLamb), all parameters on one GPU, and no ranks to agree "
+            "with. Otherwise capture the model alone: torch.cuda.make_graphed_callables"
         ) from error
 
 

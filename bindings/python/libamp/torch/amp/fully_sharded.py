@@ -38,9 +38,10 @@ def _is_kept_alone(module: nn.Module) -> bool:
     return retype.is_kept(module) and is_fsdp(module)
 
 
-def _norms_of(module: nn.Module) -> dict[str, nn.Module]:
-    """Returns the batch norms by name that a policy for this module is for."""
-    return {name: each for name, each in module.named_modules() if retype.is_kept(each) and not _is_kept_alone(each)}
+def _norms_of(modules: list[nn.Module]) -> dict[str, nn.Module]:
+    """Returns the batch norms by name that a policy for these modules is for."""
+    named = (entry for module in modules for entry in module.named_modules())
+    return {name: each for name, each in named if retype.is_kept(each) and not _is_kept_alone(each)}
 
 
 class _KeepNorms:
@@ -56,7 +57,7 @@ class _KeepNorms:
         return param.dtype if param in self._kept else None
 
 
-def fsdp_policy(level: str, module: nn.Module | None = None) -> Any:
+def fsdp_policy(level: str, module: nn.Module | list[nn.Module] | None = None) -> Any:
     """Returns a level's MixedPrecisionPolicy for torch's fully_shard: fully_shard(module, mp_policy=amp.fsdp_policy(
     "O2")).
 
@@ -64,8 +65,8 @@ def fsdp_policy(level: str, module: nn.Module | None = None) -> Any:
     reduced in FP32. Inputs and outputs are not cast at each module: initialize casts those of the whole model, as it
     does without shards, so that tables of positions which pass between modules stay FP32.
 
-    level: an opt level with FP32 weights or masters, which O3 is not. module: a module with batch norms, which then
-    stay FP32 (leave it out with keep_batchnorm_fp32=False).
+    level: an opt level with FP32 weights or masters, which O3 is not. module: the first argument of fully_shard, whose
+    batch norms then stay FP32. Leave it out without batch norms, and with keep_batchnorm_fp32=False.
 
     Raises RuntimeError for another level, for a torch without fully_shard, and for a module around batch norms if this
     torch gives all parameters of a call one type.
@@ -80,10 +81,11 @@ def fsdp_policy(level: str, module: nn.Module | None = None) -> Any:
         raise RuntimeError(f"fsdp_policy: {_NO_MASTERS.format(level=level)}")
     low = low if low in _LOW else None
     settings: dict[str, Any] = {"reduce_dtype": torch.float32, "cast_forward_inputs": False}
-    norms = {} if module is None or low is None else _norms_of(module)
+    modules = [] if module is None or low is None else module if isinstance(module, list) else [module]
+    norms = _norms_of(modules)
     if not norms:
         return kind(param_dtype=low, **settings)
-    if list(norms.values()) == [module]:
+    if list(norms.values()) == modules:
         return kind(**settings)
     if "param_dtype_override_fn" not in {field.name for field in dataclasses.fields(kind)}:
         raise RuntimeError(

@@ -68,7 +68,7 @@ class ScaledLoss:
         if not self._optimizers:
             none = "None" if optimizers is None else "an empty list"
             raise TypeError(
-                f"scale_loss: optimizers is {none}, and somebody has to unscale the gradients: name the optimizer"
+                f"scale_loss: optimizers is {none}, and an optimizer must unscale the gradients: name it"
             )
         session = self._session = _session_of(self._optimizers)
         try:
@@ -85,13 +85,15 @@ class ScaledLoss:
     def __enter__(self) -> Any:
         if self._entered:
             raise RuntimeError(
-                "scale_loss: this block has been entered before: call amp.scale_loss anew for each backward"
+                "scale_loss: this block was entered before: call amp.scale_loss again for each backward"
             )
         self._entered = True
         if self._session is None:
             return self._loss
         indices = [optimizer._amp_stash.index for optimizer in self._optimizers]
         loss_id, delay_unscale, delay_check = self._arguments
+        delay_unscale = delay_unscale or sharding.keeps_gradients(self._session)
+        self._arguments = loss_id, delay_unscale, delay_check
         mistakes = self._session.mistakes
         if self._session.observer is not None:
             self._session.observer.leave()

@@ -41,7 +41,7 @@ class OptimWrapper:
             yield loss
             return
         if self._loss_idx >= self._num_loss:
-            raise RuntimeError(f"wrap_optimizer was told of {self._num_loss} losses a step (num_loss)")
+            raise RuntimeError(f"wrap_optimizer got {self._num_loss} losses a step (num_loss)")
         bracket = self._context.begin([0], self._loss_idx, False, False)
         self._loss_idx += 1
         try:

@@ -130,13 +130,14 @@ class Ranks:
         self.groups, self._device = groups, device
 
     def __call__(self, reduction: int, values: list[float]) -> list[float]:
+        tensor = torch.tensor(values, dtype=torch.float64)
         for group in self.groups:
             device = wire_device(dist.get_backend(group), self._device)
             _tested_versions.several_gpus("ranks that decide together", device, dist.get_world_size(group))
-            tensor = torch.tensor(values, dtype=torch.float64, device=device)
+            tensor = tensor.to(device)
             dist.all_reduce(tensor, op=self._OPS[reduction], group=group)
-            values = tensor.tolist()
-        return values
+        result: list[float] = tensor.tolist()  # the only wait for a GPU, however many groups there are
+        return result
 
 
 # ---- unsupported combinations ----
@@ -229,6 +230,13 @@ def begin(
     return begin() if session.sparse is None else session.sparse.begin(session, indices, delay_unscale, begin)
 
 
+def keeps_gradients(session: Session) -> bool:
+    """Returns True if fully_shard will keep the gradients of this backward, scaled, and add them in a later one: the
+    bracket is delayed, as with delay_unscale."""
+    know_ranks(session)
+    return fully_sharded.keep_gradients(session.groups)
+
+
 def end(session: Session, bracket: Any, delay_unscale: bool = False) -> int:
     """Ends a bracket, once the gradients of DTensors are those of this step."""
     if session.dtensors and not delay_unscale:
@@ -241,11 +249,10 @@ def end(session: Session, bracket: Any, delay_unscale: bool = False) -> int:
 
 
 def _complete_gradients(session: Session) -> None:
-    if session.dynamic and fully_sharded.keep_gradients(session.groups):
+    if fully_sharded.keep_gradients(session.groups):
         raise RuntimeError(
-            "fully_shard has kept the gradients of this backward (set_requires_gradient_sync(False) or "
-            "set_requires_all_reduce(False)), at a loss scale that the end of this block may change: write "
-            "amp.scale_loss(loss, optimizer, delay_unscale=True) for each micro-batch but the last"
+            "fully_shard has kept the gradients of this backward, which was unknown when the block began: "
+            "call set_requires_gradient_sync or set_requires_all_reduce before the block"
         )
     for param in session.dtensors:
         whole = complete(param.grad, param)

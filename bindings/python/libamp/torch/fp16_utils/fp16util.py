@@ -88,7 +88,7 @@ def prep_param_lists(
     if flat_master:
         if len({param.dtype for param in model_params}) > 1:
             raise RuntimeError(
-                "prep_param_lists: the parameters have several types, which one flat master cannot stand for; use "
+                "prep_param_lists: the parameters have several types, which one flat master cannot hold; use "
                 "flat_master=False, or FP16_Optimizer"
             )
         master = nn.Parameter(flatten([param.detach() for param in model_params]).float())

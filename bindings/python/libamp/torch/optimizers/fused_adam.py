@@ -92,7 +92,8 @@ class FusedAdam(FusedOptimizer):
         old = apexs_arguments("step", ("grads", "output_params", "scale", "grad_norms", "grad_scaler"), apexs, named)
         grad_scaler = old.pop("grad_scaler")
         if any(value is not None for value in old.values()):
-            raise RuntimeError("FusedAdam.step takes a closure and grad_scaler alone: gradients are the parameters'")
+            raise RuntimeError("FusedAdam.step takes only a closure and grad_scaler: it reads the gradients of its "
+                               "parameters")
         loss = loss_of(closure)
         scaling = Scaling(self, grad_scaler) if self.capturable else None
         for group in self.param_groups:
