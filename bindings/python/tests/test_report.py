@@ -324,7 +324,7 @@ def test_a_cut_trace_says_where_it_ends(make, tmp_path, capsys):
     err = capsys.readouterr().err
     count = len(path.read_text().splitlines())
     assert f"line {count}: not JSON" in err and "the file ends in it" in err
-    assert f"line {count}: the end of context 1 is missing" in err
+    assert f"line {count}: the end of context 1 is missing: that training did not reach amp.shutdown" in err
 
 
 def test_another_version_is_refused(tmp_path, capsys):

@@ -107,9 +107,10 @@ def read(path: str) -> Trace:
         raise Unreadable(f"{path}: " + ("it is empty" if not number else f"not a libamp trace: {problems[0]}"))
     for training in kept:
         if training.end is None:
+            end = "amp.shutdown" if (training.wired or {}).get("language") == "python" else "amp_shutdown"
             problems.append(
-                f"line {number}: the end of context {training.context} is missing: that training did not reach "
-                "amp_shutdown, or its trace was full"
+                f"line {number}: the end of context {training.context} is missing: that training did not reach {end}, "
+                "or its trace was full"
             )
     return Trace(path, kept or list(trainings.values())[-1:], problems)
 
