@@ -38,10 +38,12 @@ class Block(nn.Module):
 class Net(nn.Module):
     """Its last bias has one element, so that a rank has none of it."""
 
-    def __init__(self, norm=False, recompute=False):
+    def __init__(self, norm=False, recompute=False, frozen=False):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.blocks, self.last = nn.Linear(8, 16), nn.ModuleList([Block(), Block()]), nn.Linear(16, 1)
+        if frozen:
+            self.blocks.bfloat16().requires_grad_(False)
         self.norm = nn.BatchNorm1d(16) if norm else None
         self.recompute = recompute
 
@@ -69,7 +71,8 @@ def start(level, sharded=True, model=None, optimizer=ADAM, **settings):
     if sharded:
         model = shard(model, functools.partial(amp.fsdp_policy, level))
     settings = {"loss_scale": "dynamic", "init_scale": 2.0**10, "verbosity": 0} | settings
-    return amp.initialize(model, optimizer(model.parameters()), opt_level=level, **settings)
+    trained = [param for param in model.parameters() if param.requires_grad]
+    return amp.initialize(model, optimizer(trained), opt_level=level, **settings)
 
 
 def batch(step, rank=0, world=1):
@@ -129,7 +132,8 @@ def same_batch(rank, world):
                 train(*start(level, sharded, Net(**net), optimizer), range(6)) for sharded in (False, True)
             )
             equal[level, name] = whole == parts and len(set(whole)) == 6
-    return equal
+    whole, parts = (train(*start("O5", sharded, Net(frozen=True)), range(3)) for sharded in (False, True))
+    return equal | {"frozen bf16 weights": whole == parts}
 
 
 def other_batches(rank, world):
@@ -163,9 +167,13 @@ def types(rank, world):
         _watch(model.blocks[0].first, "block", seen)
         out = model(batch(0)[0])
         amp.shutdown()  # the forward has left whole FP16 weights in the model, and another initialize takes the shards
-        model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+        model, optimizer = amp.initialize(model, optimizer, opt_level=level, loss_scale=2.0**10, verbosity=0)
+        optimizer.register_step_pre_hook(lambda one, *_, seen=seen: seen.update(fused=one.param_groups[0]["fused"]))
+        train(model, optimizer, [0])
+        fused = seen.pop("fused") is (True if level == "O5" else None)  # torch's own choice is three times slower
+        model.reshard()
         low = (dtype,) * 3
-        told[level] = (
+        told[level] = fused and (
             seen == {"first": low, "block": low, "norm": (torch.float32, dtype, dtype)}
             and out.dtype is torch.float32
             and {param.dtype for param in model.parameters()} == {torch.float32}

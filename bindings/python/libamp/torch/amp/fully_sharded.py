@@ -187,34 +187,37 @@ def _reduced_in(policy: Any, wanted: torch.dtype) -> torch.dtype:
 
 
 def _problem_of(shard: Shard, resolved: dict[str, Any], level: str) -> str:
-    """Returns the first problem of a shard in words with a place for names, or an empty string."""
-    low = _low(resolved)
-    made = shard.policy.param_dtype or torch.float32
+    """Returns the first problem of a shard in words, or an empty string."""
+    low, dtype = _low(resolved), shard.param.dtype
+    made = shard.policy.param_dtype or dtype
     write = f'write fully_shard(module, mp_policy=amp.fsdp_policy("{level}"))'
-    if shard.param.dtype is not torch.float32 and resolved["cast_model_type"] != "unchanged":
+    if not dtype.is_floating_point:
+        return ""
+    is_weight = dtype is torch.float32 or (dtype is low and not shard.param.requires_grad)
+    if resolved["cast_model_type"] != "unchanged" and not is_weight:
         return (
-            f"{{}} was sharded in {_name(shard.param.dtype)}, and the shards are the FP32 weights: call fully_shard on "
-            "the FP32 model, without .half(), .bfloat16() or .to(dtype) before it"
+            f"sharded in {_name(dtype)}, and the shards are the FP32 weights: call fully_shard on the FP32 model, "
+            "without .half(), .bfloat16() or .to(dtype) before it"
         )
     if low is None:  # O1 and O4: the casts of functions take FP32 weights, or those that they would make of them
         own = torch_type(_core.levels()[level][0])
-        return f"{{}} is gathered in {_name(made)}, and {level} casts to {_name(own)}: {write}" if (
-            resolved["patch_ops"] and made in _LOW and made is not own
-        ) else ""
+        foreign = resolved["patch_ops"] and made in _LOW and made is not own
+        return f"gathered in {_name(made)}, and {level} casts to {_name(own)}: {write}" if foreign else ""
     if resolved["keep_batchnorm_fp32"] and retype.is_kept(shard.module):
         return "" if made is torch.float32 else (
-            f"{{}} belongs to a batch norm, which stays FP32 at {level} (keep_batchnorm_fp32), and is gathered in "
-            f'{_name(made)}: write fully_shard(module, mp_policy=amp.fsdp_policy("{level}", module))'
+            f"of a batch norm, which stays FP32 at {level} (keep_batchnorm_fp32), and gathered in {_name(made)}: write "
+            f'fully_shard(module, mp_policy=amp.fsdp_policy("{level}", module))'
         )
-    if shard.policy.param_dtype is None:
-        return f"{{}} has no MixedPrecisionPolicy with a param_dtype, and {level} computes in {_name(low)}: {write}"
+    if shard.policy.param_dtype is None and made is not low:
+        return f"no MixedPrecisionPolicy with a param_dtype, and {level} computes in {_name(low)}: {write}"
     if made is not low:
-        return f"{{}} is gathered in {_name(made)}, and {level} computes in {_name(low)}: {write}"
-    reduced = _reduced_in(shard.policy, made)
-    return "" if reduced not in _LOW else (
-        f"{{}} has gradients that are added between ranks in {_name(reduced)}, where sums overflow or lose bits: "
-        f"{write}, whose reduce_dtype is torch.float32"
-    )
+        return f"gathered in {_name(made)}, and {level} computes in {_name(low)}: {write}"
+    if shard.param.requires_grad and _reduced_in(shard.policy, made) in _LOW:
+        return (
+            f"gradients are added between ranks in {_name(_reduced_in(shard.policy, made))}, where sums overflow or "
+            f"lose bits: {write}, whose reduce_dtype is torch.float32"
+        )
+    return ""
 
 
 def _output_problems(model: nn.Module, resolved: dict[str, Any], level: str) -> list[str]:
@@ -239,7 +242,7 @@ def _problems_of(model: nn.Module, shards: list[Shard], resolved: dict[str, Any]
     for shard in shards:
         if problem := _problem_of(shard, resolved, level):
             found.setdefault(problem, []).append(shard.name)
-    problems = [problem.format(some(names)) for problem, names in found.items()]
+    problems = [f"{some(names)}: {problem}" for problem, names in found.items()]
     if _low(resolved) is not None and shards:
         if not resolved["master_weights"]:
             problems.insert(0, _NO_MASTERS.format(level=level))
@@ -265,7 +268,7 @@ def check(
         shards += own
     problems += _optimizer_problems(shards, optimizers)
     if problems:
-        raise RuntimeError(f"The model of fully_shard does not fit {level}: {'. '.join(problems)}.")
+        raise RuntimeError(f"The model of fully_shard does not fit {level}.\n" + "\n".join(problems))
     return frozenset(id(shard.param) for shard in shards)
 
 

@@ -11,17 +11,21 @@ from typing import Any
 
 import torch
 
+from .._dtensors import is_dtensor, local_part
 from .compiling import outside
 
-_KINDS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
+_OF_DTENSORS = (torch.optim.Adam, torch.optim.AdamW)  # torch shards these implementations alone
+_KINDS = (torch.optim.SGD, torch.optim.Adagrad, *_OF_DTENSORS)
 
 
 def _alike(param: torch.Tensor, state: dict[str, Any]) -> bool:
     """Returns True for FP32 tensors on the CPU with equal layouts without gaps, because torch's kernels use the order
-    of memory. Other tensor classes (DTensor) lack some of these functions. An integer step requires torch's loop."""
+    of memory. Of a DTensor the part of this rank counts. Other tensor classes lack some of these functions. An integer
+    step requires torch's loop."""
+    tensors = [local_part(each) for each in (param.grad, *state.values()) if isinstance(each, torch.Tensor)]
+    param = local_part(param)
     if type(param) not in (torch.Tensor, torch.nn.Parameter) or torch._debug_has_internal_overlap(param) != 0:
         return False
-    tensors = [each for each in (param.grad, *state.values()) if isinstance(each, torch.Tensor)]
     others = [each for each in tensors if each.dim() or not each.is_floating_point()]
     return all(
         each.dtype is torch.float32 and each.device.type == "cpu" and each.layout is torch.strided
@@ -34,6 +38,8 @@ def _fits(optimizer: Any, group: dict[str, Any]) -> bool:
     if group.get("foreach", False) is not None or group.get("fused", False) is not None:
         return False
     if group.get("capturable") or group.get("differentiable"):
+        return False
+    if type(optimizer) not in _OF_DTENSORS and any(map(is_dtensor, group["params"])):
         return False
     states = [(param, optimizer.state.get(param, {})) for param in group["params"]]
     # torch's fused SGD needs the momentum of all parameters or of none, but a first gradient can come later
