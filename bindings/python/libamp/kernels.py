@@ -16,12 +16,15 @@ clip_norm = _kernels.clip_norm
 clip_value = _kernels.clip_value
 copy = _kernels.copy
 cpu_flags = _kernels.cpu_flags
+decode_moment = _kernels.decode_moment
+encode_moment = _kernels.encode_moment
 first_nonfinite = _kernels.first_nonfinite
 get_num_threads = _kernels.get_num_threads
 l2norm = _kernels.l2norm
 l2norms = _kernels.l2norms
 join = _kernels.join
 matmul = _kernels.matmul
+optim_key = _kernels.optim_key
 optimizer_step = _kernels.optimizer_step
 pack = _kernels.pack
 packed_bytes = _kernels.packed_bytes
@@ -74,6 +77,7 @@ def statistics(src):
 
 __all__ = [
     "Losses", "Statistics", "axpby", "cast", "check", "clip_norm", "clip_value", "copy", "cpu_flags",
-    "first_nonfinite", "get_num_threads", "join", "l2norm", "l2norms", "matmul", "optimizer_step", "pack",
-    "packed_bytes", "remainder_bytes", "scale", "set_num_threads", "split", "statistics", "unpack", "zero",
+    "decode_moment", "encode_moment", "first_nonfinite", "get_num_threads", "join", "l2norm", "l2norms", "matmul",
+    "optim_key", "optimizer_step", "pack", "packed_bytes", "remainder_bytes", "scale", "set_num_threads", "split",
+    "statistics", "unpack", "zero",
 ]

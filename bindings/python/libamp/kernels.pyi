@@ -87,6 +87,11 @@ def clip_norm(dst: Tensors, src: Tensors, max_norm: float, *, norm: Tensor, stre
 def clip_value(dst: Tensors, src: Tensors, max_value: float) -> None: ...
 def split(dst: Tensors, remainders: Tensors, src: Tensors) -> None: ...
 def join(dst: Tensors, src: Tensors, remainders: Tensors) -> None: ...
+def encode_moment(
+    codes: Tensors, scales: Tensors, values: Tensors, second: bool, keep_scales: bool = False
+) -> None: ...
+def decode_moment(values: Tensors, codes: Tensors, scales: Tensors, second: bool) -> None: ...
+def optim_key(seed: int, name: str, /) -> int: ...
 def remainder_bytes(elements: int, /) -> int: ...
 def matmul(
     d: Tensor,
@@ -108,7 +113,7 @@ def optimizer_step(
     rule: Rule,
     params: Tensors,
     grads: Tensors,
-    state: Mapping[str, Sequence[Tensor] | Tensor] | None,
+    state: Mapping[str, Sequence[Tensor | None] | Tensor] | None,
     *,
     steps: int | list[int] | Tensor,
     model_params: Iterable[Tensor | None] | Tensor | None = None,
@@ -118,6 +123,7 @@ def optimizer_step(
     found_inf: Number | None = None,
     grad_norm: Number | None = None,
     grad_norms: Tensor | None = None,
+    keys: list[int] | None = None,
     stream: Any = None,
     lr: float = ...,
     weight_decay: float = ...,

@@ -8,7 +8,7 @@
 #include "list.h"
 #include "scalar.h"
 
-enum { AMP_PY_LISTS = 7 };
+enum { AMP_PY_LISTS = 9 };
 
 /* The results of a call, in this order. */
 enum { AMP_PY_NOTHING = 0, AMP_PY_NORM = 1, AMP_PY_NORMS = 2, AMP_PY_FOUND = 4 };

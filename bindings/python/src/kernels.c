@@ -309,7 +309,8 @@ static struct PyModuleDef definition = {
 
 int amp_py_add_kernels(PyObject *module) {
     PyObject *kernels = PyModule_Create(&definition);
-    int bad = kernels == NULL || amp_py_add_matmul(kernels) || amp_py_add_optim(kernels) ||
+    int bad = kernels == NULL || amp_py_add_codes(kernels) || amp_py_add_matmul(kernels) ||
+           amp_py_add_optim(kernels) ||
            amp_py_add_pack(kernels) || amp_py_add_split(kernels) ||
            amp_py_add_statistics(kernels) || PyModule_AddObjectRef(module, "kernels", kernels);
     Py_XDECREF(kernels);

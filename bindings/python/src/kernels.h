@@ -5,6 +5,7 @@
 
 #include "py.h"
 
+int amp_py_add_codes(PyObject *kernels);
 int amp_py_add_matmul(PyObject *kernels);
 int amp_py_add_optim(PyObject *kernels);
 int amp_py_add_pack(PyObject *kernels);
@@ -15,5 +16,8 @@ int amp_py_add_statistics(PyObject *kernels);
  * with an exception. */
 struct amp_py_list;
 void **amp_py_remainders(const struct amp_py_list *list, const struct amp_py_list *params);
+/* The same for the scales of moments in 8 bits, and for a list of n numbers. */
+float **amp_py_scales(const struct amp_py_list *list, const struct amp_py_list *params);
+uint64_t *amp_py_keys(PyObject *list, size_t n);
 
 #endif /* AMP_PY_KERNELS_H */

@@ -72,7 +72,7 @@ static int read_one(amp_py_list *list, PyObject *tensor, amp_py_where place, amp
         Py_DECREF(keep);
         if (bad) return -1;
     }
-    if (view->span.dtype == AMP_DTYPE_OTHER)
+    if (view->span.dtype == AMP_DTYPE_OTHER && !(list->how & AMP_PY_CODES))
         return amp_py_refuse(place,
                              "has a type that libamp does not compute in: use float32, float16, bfloat16 or float64");
     if (view->read_only && (list->how & AMP_PY_WRITE)) return amp_py_refuse(place, "is read-only and would be written");

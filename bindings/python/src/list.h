@@ -10,6 +10,7 @@ enum {
     AMP_PY_READ = 0,
     AMP_PY_WRITE = 1,    /* refuses read-only memory, and reports the write to autograd */
     AMP_PY_OPTIONAL = 2, /* None is accepted for the list or an element: a span without memory */
+    AMP_PY_CODES = 4,    /* integers are accepted, as AMP_DTYPE_OTHER */
 };
 
 typedef struct amp_py_list {

@@ -35,7 +35,9 @@ static const struct rule_name *find_rule(PyObject *name) {
 /* ---- Arguments --------------------------------------------------------------------------------------------------- */
 
 /* The lists of a call. */
-enum { PARAMS, GRADS, MODEL_PARAMS, REMAINDERS, FIRST_MOMENT, LISTS = FIRST_MOMENT + MOMENTS };
+enum {
+    PARAMS, GRADS, MODEL_PARAMS, REMAINDERS, FIRST_MOMENT, FIRST_SCALE = FIRST_MOMENT + MOMENTS, LISTS = FIRST_SCALE + 2
+};
 
 typedef struct step_call {
     amp_py_call call; /* first, so that kernels find the rest. a: inv_scale, b: grad_factor, found_inf: an input */
@@ -43,7 +45,9 @@ typedef struct step_call {
     amp_optim optim;
     amp_optim_tensors tensors;
     PyObject *arguments[LISTS]; /* borrowed */
-    PyObject *steps, *inv_scale, *grad_factor, *found_inf, *grad_norm, *grad_norms;
+    PyObject *steps, *inv_scale, *grad_factor, *found_inf, *grad_norm, *grad_norms, *keys;
+    float **scales[2];  /* NULL: none */
+    uint64_t *key;      /* NULL: indices are keys */
     void **remainders;  /* NULL: none */
     uint64_t *counts;   /* the steps in a Python list, NULL: a tensor, or one number */
     PyObject *device_counts, *device_numbers;
@@ -61,6 +65,7 @@ static int read_keywords(step_call *step, PyObject *keywords) {
         { "found_inf", &step->found_inf },
         { "grad_norm", &step->grad_norm },
         { "grad_norms", &step->grad_norms },
+        { "keys", &step->keys },
         { "stream", &step->call.stream_argument },
     };
     PyObject *name, *value;
@@ -83,6 +88,16 @@ static int read_keywords(step_call *step, PyObject *keywords) {
     return 0;
 }
 
+/* Returns k for the scales of moment k in 8 bits, "<moment>_scale", else -1. */
+static int scale_of(const struct rule_name *rule, PyObject *name) {
+    char text[64];
+    for (int k = 0; k < 2 && rule->moments[k]; k++) {
+        snprintf(text, sizeof text, "%s_scale", rule->moments[k]);
+        if (PyUnicode_Check(name) && IS(name, text)) return k;
+    }
+    return -1;
+}
+
 static int read_state(step_call *step, PyObject *state) {
     PyObject *name, *value;
     Py_ssize_t position = 0;
@@ -92,7 +107,12 @@ static int read_state(step_call *step, PyObject *state) {
         return -1;
     }
     while (state != Py_None && PyDict_Next(state, &position, &name, &value)) {
+        const int scale = scale_of(step->rule, name);
         int k = 0;
+        if (scale >= 0) {
+            step->arguments[FIRST_SCALE + scale] = value;
+            continue;
+        }
         while (k < MOMENTS && step->rule->moments[k] && !(PyUnicode_Check(name) && IS(name, step->rule->moments[k])))
             k++;
         if (k == MOMENTS || !step->rule->moments[k]) {
@@ -129,8 +149,11 @@ static int open_all(step_call *step) {
     for (int k = 0; k < MOMENTS; k++) {
         const char *name = step->rule->moments[k] ? step->rule->moments[k] : "state";
         lists[FIRST_MOMENT + k] = (amp_py_argument){ name, step->arguments[FIRST_MOMENT + k],
-                                                     AMP_PY_WRITE | AMP_PY_OPTIONAL };
+                                                     AMP_PY_WRITE | AMP_PY_OPTIONAL | AMP_PY_CODES };
     }
+    for (int k = 0; k < 2; k++)
+        lists[FIRST_SCALE + k] = (amp_py_argument){ "scales", step->arguments[FIRST_SCALE + k],
+                                                    AMP_PY_WRITE | AMP_PY_OPTIONAL };
     amp_py_call *call = &step->call;
     call->a.value = 1.0f, call->b.value = 1.0f, call->found_inf.value = 0.0f;
     if (amp_py_scalar_in(&call->a, "inv_scale", step->inv_scale) ||
@@ -220,6 +243,21 @@ static int find_remainders(step_call *step) {
     return step->remainders ? 0 : -1;
 }
 
+/* Opens moments in 8 bits: their scales, and the keys of the tensors. */
+static int find_scales(step_call *step) {
+    for (int k = 0; k < 2; k++) {
+        const amp_py_list *list = &step->call.lists[FIRST_SCALE + k];
+        if (!list->tensors) continue;
+        step->scales[k] = amp_py_scales(list, &step->call.lists[PARAMS]);
+        if (!step->scales[k]) return -1;
+        step->tensors.scales[k] = step->scales[k];
+    }
+    if (step->keys == Py_None) return 0;
+    step->key = amp_py_keys(step->keys, step->call.lists[PARAMS].n);
+    step->tensors.keys = step->key;
+    return step->key ? 0 : -1;
+}
+
 static void fill_tensors(step_call *step) {
     amp_py_call *call = &step->call;
     amp_optim_tensors *tensors = &step->tensors;
@@ -288,7 +326,7 @@ static amp_status step_cuda(amp_py_call *call) {
 static PyObject *run_step(step_call *step) {
     const amp_py_call *call = &step->call;
     bool there = call->found_inf.tensor && call->found_inf.device.type != AMP_PY_CPU;
-    if (open_steps(step) || find_remainders(step)) return NULL;
+    if (open_steps(step) || find_remainders(step) || find_scales(step)) return NULL;
     fill_tensors(step);
     if (!there && call->found_inf.value != 0.0f && call->device.type != AMP_PY_CPU) return Py_NewRef(Py_False);
     if ((call->device.type != AMP_PY_CPU && describe_cuda(step)) || amp_py_call_run(&step->call, step_cpu, step_cuda) ||
@@ -301,6 +339,8 @@ static void close_step(step_call *step) {
     amp_py_call_close(&step->call);
     PyMem_Free(step->counts);
     PyMem_Free(step->remainders);
+    for (int k = 0; k < 2; k++) PyMem_Free(step->scales[k]);
+    PyMem_Free(step->key);
     amp_py_let_go(&step->steps_keep);
     Py_XDECREF(step->device_counts);
     Py_XDECREF(step->device_numbers);
@@ -311,7 +351,7 @@ static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywor
     step_call step = { .call = { .function = "optimizer_step" }, .optim = AMP_OPTIM_INIT,
                        .tensors = AMP_OPTIM_TENSORS_INIT };
     for (int k = MODEL_PARAMS; k < LISTS; k++) step.arguments[k] = Py_None;
-    step.inv_scale = step.grad_factor = step.found_inf = step.grad_norm = step.grad_norms = Py_None;
+    step.inv_scale = step.grad_factor = step.found_inf = step.grad_norm = step.grad_norms = step.keys = Py_None;
     if (parse_step(&step, args, keywords) || open_all(&step)) return NULL;
     PyObject *result = run_step(&step);
     close_step(&step);
@@ -321,11 +361,11 @@ static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywor
 static PyMethodDef methods[] = {
     { "optimizer_step", (PyCFunction)(void (*)(void))optimizer_step, METH_VARARGS | METH_KEYWORDS,
       "optimizer_step(rule, params, grads, state, *, steps, model_params=None, remainders=None, inv_scale=1.0,\n"
-      "               grad_factor=1.0, found_inf=None, grad_norm=None, grad_norms=None, stream=None,\n"
+      "               grad_factor=1.0, found_inf=None, grad_norm=None, grad_norms=None, keys=None, stream=None,\n"
       "               **hyper_parameters)\n--\n\n"
-      "Steps every tensor by a rule of amp_optim.h. Returns True if it stepped, False if found_inf is not 0, None if "
-      "found_inf\n"
-      "is on the GPU, so that the host does not know." },
+      "Steps every tensor by a rule of amp_optim.h. Moments in 8 bits are int8 and uint8, with scales in\n"
+      "state['<moment>_scale'] (None: FP32) and keys of optim_key (None: indices). Returns True if it stepped,\n"
+      "False if found_inf is not 0, None if found_inf is on the GPU, so that the host does not know." },
     { NULL, NULL, 0, NULL },
 };
 

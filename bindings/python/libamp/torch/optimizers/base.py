@@ -104,13 +104,14 @@ def fused_step(
 
         remainders = [remainder_of(param) for param in params]
         numbers["remainders"] = remainders
+    if remainders or "keys" in numbers:
         grads = [_lie_as(param, grad) for param, grad in zip(params, grads, strict=True)]
     try:
         kernels.optimizer_step(rule, params, grads, state, steps=steps, model_params=model_params, **numbers)
     except ArgumentError:
         devices = {param.device for param in params}
         tensors = itertools.chain(params, grads, *state.values())
-        if len(devices) == 1 and all(tensor.is_contiguous() for tensor in tensors):
+        if len(devices) == 1 and all(tensor is None or tensor.is_contiguous() for tensor in tensors):
             raise
         for device in devices:
             which = [i for i, param in enumerate(params) if param.device == device]
@@ -118,8 +119,9 @@ def fused_step(
             lists = {"params": params, "grads": grads, "model_params": model_params, "steps": own, **state}
             part = {n: [v[i] for i in which] if isinstance(v, list) else v for n, v in lists.items()}
             there = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in numbers.items()}
-            if "remainders" in there:
-                there["remainders"] = [remainders[i] for i in which]
+            for name in ("remainders", "keys"):
+                if name in there:
+                    there[name] = [there[name][i] for i in which]
             _step_of_copies(rule, part, there)
         if isinstance(steps, torch.Tensor):
             steps.copy_(own)
@@ -153,7 +155,8 @@ def _step_served(rule: Any, lists: dict[str, Any], steps: Any, numbers: dict[str
 
 
 def _step_of_copies(rule: Any, lists: dict[str, Any], numbers: dict[str, Any]) -> None:
-    """Steps row-major copies of tensors that are not row-major, and writes the copies back."""
+    """Steps row-major copies of parameters that are not row-major, with the tensors beside them, and writes the copies
+    back. Moments in 8 bits are laid as their parameter, or row-major if it has gaps."""
     copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def compact(tensor: Any) -> Any:
@@ -162,11 +165,19 @@ def _step_of_copies(rule: Any, lists: dict[str, Any], numbers: dict[str, Any]) -
         copies.append((tensor, tensor.detach().contiguous()))
         return copies[-1][1]
 
+    def coded(i: int) -> bool:
+        return "exp_avg_scale" in lists and lists["exp_avg_scale"][i] is not None
+
     steps, params, grads, model_params = (lists.pop(name) for name in ("steps", "params", "grads", "model_params"))
-    grads = [grad.contiguous() for grad in grads]
-    params = [compact(param) for param in params]
-    model_params = model_params and [compact(param) for param in model_params]
-    state = {name: [compact(tensor) for tensor in tensors] for name, tensors in lists.items()}
+    stay = [coded(i) and lists["exp_avg"][i].stride() == param.stride() for i, param in enumerate(params)]
+
+    def each(tensors: list[Any]) -> list[Any]:
+        return [tensor if stays else compact(tensor) for tensor, stays in zip(tensors, stay, strict=True)]
+
+    grads = [grad if stays else grad.contiguous() for grad, stays in zip(grads, stay, strict=True)]
+    params = each(params)
+    model_params = model_params and each(model_params)
+    state = {name: each(tensors) for name, tensors in lists.items()}
     kernels.optimizer_step(rule, params, grads, state, steps=steps, model_params=model_params, **numbers)
     for tensor, copy in copies:
         tensor.copy_(copy)

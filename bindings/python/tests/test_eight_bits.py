@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FusedAdam(..., state_bits=8): where moments are 8 bits, equal bytes of resumed runs and layouts, states of FP32 and
+of torch's Adam, amp's levels and skips, refusals. tests/optim/test_codes.c has the numbers."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from libamp import ArgumentError, kernels
+from libamp.torch import amp
+from libamp.torch.optimizers import FusedAdam
+from torch import nn
+
+SHAPES = [(64, 80), (8, 9, 8, 8), (64,)]  # 5120 and 4608 elements, and one below 4096
+CODES = {"exp_avg", "exp_avg_sq", "exp_avg_scale", "exp_avg_sq_scale"}
+
+
+def parameters(layout=torch.contiguous_format):
+    torch.manual_seed(3)
+    params = [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+    params[1].data = params[1].data.to(memory_format=layout)
+    return params
+
+
+def train(optimizer, params, steps):
+    for step in steps:
+        torch.manual_seed(100 + step)
+        for param in params:
+            param.grad = torch.randn(param.shape)
+        optimizer.step()
+
+
+def bits(optimizer):
+    """All tensors of the parameters and the state."""
+    state = [part[name] for part in optimizer.state_dict()["state"].values() for name in sorted(part)]
+    return [param.detach() for group in optimizer.param_groups for param in group["params"]] + state
+
+
+def assert_equal(a, b):
+    for x, y in zip(bits(a), bits(b), strict=True):
+        assert x.dtype == y.dtype and x.stride() == y.stride() and torch.equal(x, y)
+
+
+def test_the_state_is_small():
+    params = parameters()
+    optimizer = FusedAdam(params, state_bits=8)
+    train(optimizer, params, range(2))
+    large, _, small = (optimizer.state[param] for param in params)
+    assert set(large) == CODES and set(small) == {"exp_avg", "exp_avg_sq"}
+    assert large["exp_avg"].dtype is torch.int8 and large["exp_avg_sq"].dtype is torch.uint8
+    assert small["exp_avg"].dtype is torch.float32
+    assert sum(each.nbytes for each in large.values()) == 2 * 5120 + 2 * 4 * 20  # 2 1/32 bytes an element
+    assert large["exp_avg"].any() and large["exp_avg_sq"].min() > 0
+
+
+@pytest.mark.parametrize("way", ["state_dict", "pickle", "deepcopy"])
+def test_resumed_runs_write_the_same_bytes(way):
+    params, again = parameters(), parameters()
+    straight, resumed = (FusedAdam(each, lr=0.01, state_bits=8, seed=5) for each in (params, again))
+    train(straight, params, range(4))
+    if way == "state_dict":
+        file = io.BytesIO()
+        torch.save(straight.state_dict(), file)
+        file.seek(0)
+        train(resumed, again, range(2))  # a state of its own, which the saved one replaces
+        for param, value in zip(again, params, strict=True):
+            param.data.copy_(value.detach())
+        resumed.load_state_dict(torch.load(file, weights_only=True))
+    else:
+        resumed = pickle.loads(pickle.dumps(straight)) if way == "pickle" else copy.deepcopy(straight)
+        again = resumed.param_groups[0]["params"]
+    train(straight, params, range(4, 7))
+    train(resumed, again, range(4, 7))
+    assert_equal(straight, resumed)
+
+
+def test_seeds_and_threads():
+    made = []
+    for seed, threads in ((1, 1), (1, 3), (2, 1)):
+        torch.manual_seed(0)
+        params = [nn.Parameter(torch.randn(700, 700))]  # enough for several threads
+        before = kernels.get_num_threads()
+        kernels.set_num_threads(threads)
+        optimizer = FusedAdam(params, state_bits=8, seed=seed)
+        train(optimizer, params, range(2))
+        kernels.set_num_threads(before)
+        made.append(optimizer)
+    assert_equal(made[0], made[1])
+    assert not torch.equal(bits(made[0])[1], bits(made[2])[1])
+
+
+def test_layouts():
+    """channels_last has blocks of its own order, and steps on after a change of the layout, or beside a parameter with
+    gaps, which libamp steps as a copy."""
+    params = parameters(torch.channels_last)
+    optimizer = FusedAdam(params, state_bits=8)
+    train(optimizer, params, range(2))
+    assert optimizer.state[params[1]]["exp_avg"].stride() == params[1].stride()
+    params[1].data = params[1].data.contiguous()
+    wide = nn.Parameter(torch.ones(64, 160)[:, ::2])
+    optimizer.add_param_group({"params": [wide]})
+    optimizer.param_groups[0]["params"].append(optimizer.param_groups.pop()["params"][0])
+    alone = [*(nn.Parameter(torch.ones(1)) for _ in params), nn.Parameter(torch.ones(64, 80))]  # of the same index
+    other = FusedAdam(alone, state_bits=8)
+    other.param_groups[0]["step"] = 2
+    for step in range(2, 4):
+        train(optimizer, [*params, wide], [step])
+        alone[-1].grad = wide.grad.clone()
+        other.step()
+    assert optimizer.state[params[1]]["exp_avg"].is_contiguous()
+    assert torch.equal(wide, alone[-1])
+    assert torch.equal(optimizer.state[wide]["exp_avg"], other.state[alone[-1]]["exp_avg"])
+
+
+@pytest.mark.parametrize("saved_bits", [32, 8])
+def test_states_of_either_width_load(saved_bits):
+    params, again = parameters(), parameters()
+    saved = FusedAdam(params, lr=1e-3, state_bits=saved_bits)
+    train(saved, params, range(20))
+    loaded = FusedAdam(again, lr=1e-3, state_bits=40 - saved_bits)
+    loaded.load_state_dict(saved.state_dict())
+    assert loaded.param_groups[0]["step"] == 20
+    coded, plain = (saved, loaded) if saved_bits == 8 else (loaded, saved)
+    for a, b in zip(*(each.param_groups[0]["params"] for each in (coded, plain)), strict=True):
+        x, y = coded.state[a], plain.state[b]
+        assert set(y) == {"exp_avg", "exp_avg_sq"} and y["exp_avg"].dtype is torch.float32
+        if set(x) == set(y):
+            assert torch.equal(x["exp_avg"], y["exp_avg"])
+            continue
+        values = {name: torch.empty_like(a) for name in ("exp_avg", "exp_avg_sq")}
+        for name, value in values.items():
+            kernels.decode_moment(value, x[name], x[f"{name}_scale"], name == "exp_avg_sq")
+        scales = x["exp_avg_scale"].repeat_interleave(256)[: a.numel()].view_as(a)
+        off = (values["exp_avg"] - y["exp_avg"]).abs()
+        assert (off <= (0.5001 if saved_bits == 32 else 0.0) * scales).all()  # half a code, or nothing
+
+
+def test_torchs_state_loads():
+    params, again = parameters(), parameters()
+    plain = torch.optim.AdamW(params, lr=0.01, weight_decay=0.0)
+    train(plain, params, range(3))
+    loaded = FusedAdam(again, lr=0.01, state_bits=8)
+    loaded.load_state_dict(plain.state_dict())
+    assert set(loaded.state[again[0]]) == CODES and loaded.param_groups[0]["step"] == 3
+    for param, value in zip(again, params, strict=True):
+        param.data.copy_(value.detach())
+    train(plain, params, range(3, 6))
+    train(loaded, again, range(3, 6))
+    for param, value in zip(again, params, strict=True):
+        assert (param - value).abs().max() < 3 * 0.01 * 0.25 and torch.isfinite(param).all()
+
+
+@pytest.mark.parametrize("level, masters", [("O2", None), ("O4", None), ("O5", None), ("O5", "split")])
+def test_levels_and_skips(level, masters):
+    """A run whose skipped step never was writes the same bytes."""
+    made = []
+    for overflows in (True, False):
+        torch.manual_seed(0)
+        model = nn.Linear(80, 64)
+        optimizer = FusedAdam(model.parameters(), lr=0.01, state_bits=8)
+        extra = {} if masters is None else {"master_weights": masters}
+        model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale="dynamic", **extra)
+        for step in range(4):
+            torch.manual_seed(step)
+            data = torch.randn(16, 80) * (float("inf") if step == 2 else 1.0)
+            if step == 2 and not overflows:
+                continue
+            with amp.scale_loss(model(data).float().square().mean(), optimizer) as loss:
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert optimizer.param_groups[0]["step"] == 3
+        made.append([each.detach().float().clone() for each in model.parameters()])
+        assert any(set(state) >= CODES for state in optimizer.state.values())
+        amp.shutdown()
+    for after_skip, never in zip(*made, strict=True):
+        assert torch.isfinite(after_skip).all()
+        assert level == "O2" or torch.equal(after_skip, never)  # fp16's gradients depend on the scale
+
+
+def test_refusals():
+    param = nn.Parameter(torch.ones(64, 80))
+    with pytest.raises(ValueError, match="state_bits is 4"):
+        FusedAdam([param], state_bits=4)
+    with pytest.raises(RuntimeError, match="capturable"):
+        FusedAdam([param], state_bits=8, capturable=True)
+    there = nn.Parameter(torch.ones(64, 80, device="meta"))
+    there.grad = torch.ones_like(there)
+    with pytest.raises(RuntimeError, match="state_bits=8 has kernels for CPUs, and a parameter is on meta"):
+        FusedAdam([there], state_bits=8).step()
+    codes = {"exp_avg": [torch.zeros(64, 80, dtype=torch.int8)], "exp_avg_sq": [torch.zeros(64, 80, dtype=torch.uint8)]}
+    scales = {"exp_avg_scale": [torch.zeros(20)], "exp_avg_sq_scale": [torch.zeros(19)]}
+    with pytest.raises(ArgumentError, match="has 19 scales"):
+        kernels.optimizer_step("adam", [param.detach()], [torch.ones(64, 80)], codes | scales, steps=0)
+    with pytest.raises(ArgumentError, match="fp32"):
+        kernels.optimizer_step("adam", [param.detach()], [torch.ones(64, 80)], codes, steps=0)
+    with pytest.raises(ArgumentError, match="keys"):
+        kernels.optimizer_step("adam", [param.detach()], [torch.ones(64, 80)], codes, steps=0, keys=[1, 2])
