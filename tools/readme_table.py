@@ -16,7 +16,7 @@ H100, PROGRAMS = "2026-11-27-nvidia-h100.md", "2026-11-27-programs-cpu.md"
 MODELS = {"GPT-2": "GPT-2 small, 16 x 512 tokens", "BERT": "BERT base, 64 x 128 tokens"}
 LEVELS = {"O1": "autocast-fp16", "O2": "autocast-fp16", "O4": "autocast-bf16", "O5": "autocast-bf16"}
 PROGRAMS_SHOWN = {"darknet": ("darknet, digits", "tests/darknet/show.sh"), "demo": ("the demo, digits", "tools/demo")}
-TRAIN = "`bench/python/train.py` on CUDA"
+TRAIN = "`bench/python/train.py`"
 
 
 def find(text, *cells):
@@ -40,15 +40,16 @@ def number(row, column):
 
 
 def rows(root):
-    """(program, machine, peer, command, accuracy, {level: times as fast})"""
+    """(program, machine, peer, command, memory, accuracy, {level: times as fast})"""
     results = root / "bench" / "results"
     h100, programs = ((results / name).read_text(encoding="utf-8") for name in (H100, PROGRAMS))
     for model, size in MODELS.items():
-        yield size, "H100", "autocast", TRAIN, "", {
-            level: number(find(h100, model, peer), "GPU ms") / number(find(h100, model, level), "GPU ms")
-            for level, peer in LEVELS.items()}
+        of = {level: (find(h100, model, level), find(h100, model, peer)) for level, peer in LEVELS.items()}
+        memory = {level: number(mine, "MiB") / number(peer, "MiB") for level, (mine, peer) in of.items()}
+        yield size, "H100", "autocast", TRAIN, f"O2: {memory['O2']:.2f}x, O5: {memory['O5']:.2f}x", "", {
+            level: number(peer, "GPU ms") / number(mine, "GPU ms") for level, (mine, peer) in of.items()}
     steps = re.findall(r"^step +training step, (O\d) .*? ms +([\d.]+) .*the same host in FP32$", h100, re.MULTILINE)
-    yield ("4 linear layers of 4096, C", "H100", "FP32", "`tools/gpu pack`, `./run`", "",
+    yield ("4 linear layers of 4096, C", "H100", "FP32", "`tools/gpu pack`, `./run`", "", "",
            {level: float(ratio) for level, ratio in steps})
     for program, (name, command) in PROGRAMS_SHOWN.items():
         found = {level: find(programs, program, level) for level in LEVELS if f"| {program} | {level} |" in programs}
@@ -57,14 +58,16 @@ def rows(root):
             known.setdefault(row["accuracy"], []).append(level)
         accuracy = ", ".join(f"{'/'.join(levels)}: {known_as}" for known_as, levels in known.items())
         first = next(iter(found.values()))
-        yield (f"{name}, C", first["machine"], "FP32", f"`{command}`", f"FP32: {first['accuracy alone']}, {accuracy}",
+        saved = sorted({row["activations"] for row in found.values()} - {"-"})
+        memory = f"activations: {saved[0]}-{saved[-1]}x" if saved else ""
+        yield (f"{name}, C", first["machine"], "FP32", f"`{command}`", memory, f"FP32: {first['accuracy alone']}, {accuracy}",
                {level: number(row, "seconds alone") / number(row, "seconds") for level, row in found.items()})
 
 
 def block(root):
-    table = [("program", "machine", "against", *LEVELS, "accuracy", "command"), ("---",) * (5 + len(LEVELS))]
+    table = [("program", "machine", "against", *LEVELS, "memory", "accuracy", "command"), ("---",) * (6 + len(LEVELS))]
     table += [(program, machine, peer, *(f"{figures[level]:.2f}x" if level in figures else "" for level in LEVELS),
-               accuracy, command) for program, machine, peer, command, accuracy, figures in rows(root)]
+               memory, accuracy, command) for program, machine, peer, command, memory, accuracy, figures in rows(root)]
     return "".join("|" + "|".join(f" {text} " if text else " " for text in row) + "|\n" for row in table)
 
 
