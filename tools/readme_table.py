@@ -60,7 +60,8 @@ def rows(root):
         first = next(iter(found.values()))
         saved = sorted({row["activations"] for row in found.values()} - {"-"})
         memory = f"activations: {saved[0]}-{saved[-1]}x" if saved else ""
-        yield (f"{name}, C", first["machine"], "FP32", f"`{command}`", memory, f"FP32: {first['accuracy alone']}, {accuracy}",
+        accuracy = f"FP32: {first['accuracy alone']}, {accuracy}"
+        yield (f"{name}, C", first["machine"], "FP32", f"`{command}`", memory, accuracy,
                {level: number(row, "seconds alone") / number(row, "seconds") for level, row in found.items()})
 
 
