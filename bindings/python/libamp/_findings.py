@@ -213,7 +213,7 @@ class Record:
         self._record(code, subject, f"{code} {title}{of}{': ' + saw if saw else ''}: {mend}", at)
 
     def relay(self, message: str) -> None:
-        """Reports a finding of the library, whose message begins with its code."""
+        """Reports a finding of the library. The message begins with its code."""
         explained = self.has("AMP-M40", "AMP-M42") or not self.missing
         if message.startswith("AMP-M08") and explained and "underflow" not in message:
             self._moot.add(message)

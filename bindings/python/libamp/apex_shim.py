@@ -138,7 +138,7 @@ class PackageLoader(Loader):
 
 
 class FolderLoader(Loader):
-    """Loads an empty package, whose modules the finder finds."""
+    """Loads an empty package: the finder finds its modules."""
 
     def exec_module(self, module: ModuleType) -> None:
         module.__libamp__ = True  # type: ignore[attr-defined]
@@ -305,7 +305,7 @@ def warn_kept(fullname: str, spec: ModuleSpec) -> None:
 
 def raise_missing(fullname: str) -> None:
     """Raises the error for a former part of Apex that is neither installed nor in libamp. `from apex import pyprof`
-    would lose the text of an error whose name is apex.pyprof."""
+    would lose the text of an error with the name apex.pyprof."""
     parts = [fullname.rsplit(".", dots)[0] for dots in range(fullname.count(".") + 1)]
     for part in parts:
         if part in INSTEAD:

@@ -65,7 +65,7 @@ class _Thread(threading.local):
 
 
 def _call_of_module() -> Any:
-    """Returns the frame in which torch calls the module whose hook runs."""
+    """Returns the frame in which torch calls the module of the running hook."""
     frame: Any = sys._getframe(1)
     while frame is not None and not frame.f_code.co_filename.endswith("modules/module.py"):
         frame = frame.f_back

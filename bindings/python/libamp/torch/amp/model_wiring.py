@@ -78,7 +78,7 @@ class Forward:
         return cast, {name: cast_tree(arg, self.inputs) for name, arg in kwargs.items()}
 
     def _enter(self) -> Any:
-        """Returns the context whose scope was entered, None without a session in force."""
+        """Returns the context of the entered scope, None without a session in force."""
         session = self.session
         if session is None or not session.alive:
             return None
