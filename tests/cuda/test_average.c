@@ -314,7 +314,7 @@ TEST(test_arguments) {
     says(amp_nccl_average_ready(rig.average, 5, NULL), AMP_ERR_WRONG_STATE, "gradient 5 was announced before");
     ck_assert_int_eq(amp_nccl_average_finish(rig.average), AMP_ERR_WRONG_STATE);
     ranks.nccl->async_error = 6;
-    says(amp_nccl_average_begin(rig.average, device.stream), AMP_ERR_BACKEND, "of what was sent before");
+    says(amp_nccl_average_begin(rig.average, device.stream), AMP_ERR_BACKEND, "in an earlier call");
     ranks.nccl->async_error = 0;
     stop(&rig);
 }
