@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two ranks do with fully_shard and DTensors at the levels with 16-bit models: all checks in a row.
+"""What two ranks do with fully_shard and DTensors at the levels with 16-bit models.
 
 If both ranks have the same batch, the mean of their gradients is exact, and each loss is that of one rank without
 shards, to the last bit."""
 
 import functools
-import traceback
 
 import torch
 import torch.distributed as dist
@@ -119,9 +118,8 @@ def _means(world):
 def same_batch(rank, world):
     """One rank's losses to the bit: with a batch norm, with recomputation, with torch's and libamp's optimizers."""
     cases = {
-        ("norm", torch.optim.Adam): ({"norm": True}, ADAM),
-        ("recomputed", FusedAdam): ({"recompute": True}, functools.partial(FusedAdam, lr=0.01)),
-        ("norm, recomputed", "fused"): ({"norm": True, "recompute": True}, functools.partial(ADAM, fused=True)),
+        "norm, torch's Adam": ({"norm": True}, ADAM),
+        "recomputed, FusedAdam": ({"recompute": True}, functools.partial(FusedAdam, lr=0.01)),
     }
     if not _means(world):
         return "torch adds"
@@ -129,9 +127,9 @@ def same_batch(rank, world):
     for level in WITH_MASTERS:
         for name, (net, optimizer) in cases.items():
             whole, parts = (
-                train(*start(level, sharded, Net(**net), optimizer), range(6)) for sharded in (False, True)
+                train(*start(level, sharded, Net(**net), optimizer), range(4)) for sharded in (False, True)
             )
-            equal[level, name] = whole == parts and len(set(whole)) == 6
+            equal[f"{level}, {name}"] = whole == parts and len(set(whole)) == 4
     whole, parts = (train(*start("O5", sharded, Net(frozen=True)), range(3)) for sharded in (False, True))
     return equal | {"frozen bf16 weights": whole == parts}
 
@@ -403,20 +401,3 @@ def resume(rank, world, folder, level):
     dcp.load({"model": model_state, "optimizer": optimizer_state, "amp": amp}, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)
     return train(model, optimizer, range(4, 8)), amp.state_dict()
-
-
-# ---- all of them ----
-
-CHECKS = [same_batch, other_batches, types, overflow, replicas, accumulation, refusals, norms, tensor_parallel]
-
-
-def every_check(rank, world):
-    told = {}
-    for check in CHECKS:
-        try:
-            told[check.__name__] = check(rank, world)
-        except Exception:
-            told[check.__name__] = traceback.format_exc()
-        finally:
-            amp.shutdown()
-    return told
