@@ -207,6 +207,31 @@ def replicas(rank, world):
     return amp.stepped(optimizer)
 
 
+def two_models(rank, world):
+    """A policy and a value network, with a loss scale each, and a reference outside of initialize. Returns which of the
+    two stepped, after an overflow of the second on one rank, whether gathered weights are the shards' rounded, and the
+    scales."""
+    amp.shutdown()
+    models = [shard(Net(), functools.partial(amp.fsdp_policy, "O2")) for _ in range(3)]
+    models, reference = models[:2], models[2]
+    optimizers = [ADAM(model.parameters()) for model in models]
+    models, optimizers = amp.initialize(
+        models, optimizers, opt_level="O2", num_losses=2, init_scale=2.0**10, verbosity=0
+    )
+    x, y = batch(0, rank, world)
+    exact = reference.first.weight.full_tensor().half()
+    with torch.no_grad():
+        y = y + reference(x.half()).float()
+    for index, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+        with amp.scale_loss((model(x) - y).pow(2).mean(), optimizer, loss_id=index) as scaled_loss:
+            scaled_loss.backward()
+            if index and rank:
+                local(model.first.weight.grad).view(-1)[0] = torch.inf
+        optimizer.step()
+    scales = [state["loss_scale"] for state in amp.state_dict().values()]
+    return [amp.stepped(optimizer) for optimizer in optimizers], torch.equal(reference.first.weight, exact), scales
+
+
 def accumulate(rank, world, way, level="O2", **settings):
     """Two steps of two micro-batches; returns the shards' sum, and the scaler's count. way: "each" is reduced, "kept"
     by fully_shard, or that in "delayed" blocks."""
