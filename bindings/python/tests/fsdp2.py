@@ -303,7 +303,7 @@ REFUSED = {
     "no policy": (("O2", lambda module: fsdp.MixedPrecisionPolicy()), "no MixedPrecisionPolicy with a param_dtype"),
     "other type": (("O5", _policies(param_dtype=LOW, reduce_dtype=WIDE)), "O5 computes in bfloat16"),
     "other casts": (("O4", _policies(param_dtype=LOW, reduce_dtype=WIDE)), "O4 casts to bfloat16"),
-    "sums": (("O2", _policies(param_dtype=LOW, reduce_dtype=LOW)), "reduce_dtype is torch.float32"),
+    "sums": (("O2", _policies(param_dtype=LOW, reduce_dtype=LOW)), "reduce_dtype=torch.float32"),
     "output": (("O2", _policies(param_dtype=LOW, reduce_dtype=WIDE, output_dtype=LOW)), "leave output_dtype out"),
     "norm": (("O2", _policies(param_dtype=LOW, reduce_dtype=WIDE), functools.partial(Net, True)), "batch norm"),
     "bf16": (("O5", None, lambda: Net().bfloat16()), "sharded in bfloat16"),

@@ -65,7 +65,7 @@ def fsdp_policy(level: str, module: nn.Module | list[nn.Module] | None = None) -
     reduced in FP32. Inputs and outputs are not cast at each module: initialize casts those of the whole model, as it
     does without shards, so that tables of positions which pass between modules stay FP32.
 
-    level: an opt level with FP32 weights or masters, which O3 is not. module: the first argument of fully_shard, whose
+    level: an opt level with FP32 weights or masters, which O3 is not. module: the first argument of fully_shard. Its
     batch norms then stay FP32. Leave it out without batch norms, and with keep_batchnorm_fp32=False.
 
     Raises RuntimeError for another level, for a torch without fully_shard, and for a module around batch norms if this
@@ -215,7 +215,7 @@ def _problem_of(shard: Shard, resolved: dict[str, Any], level: str) -> str:
     if shard.param.requires_grad and _reduced_in(shard.policy, made) in _LOW:
         return (
             f"gradients are added between ranks in {_name(_reduced_in(shard.policy, made))}, where sums overflow or "
-            f"lose bits: {write}, whose reduce_dtype is torch.float32"
+            f"lose bits: {write}, which has reduce_dtype=torch.float32"
         )
     return ""
 

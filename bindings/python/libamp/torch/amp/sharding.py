@@ -72,8 +72,8 @@ def takes_gradients(optimizer: Any) -> bool:
 
 
 def _mesh_groups(tensor: Any) -> Iterator[Any]:
-    """Yields the groups of the ranks that hold the tensor. Replicas, whose gradients are equal, are among them, because
-    they would not become equal again."""
+    """Yields the groups of the ranks that hold the tensor. Replicas are among them: their gradients are equal, and once
+    different they would not become equal again."""
     yield from (tensor.device_mesh.get_group(dim) for dim in range(tensor.device_mesh.ndim))
 
 
