@@ -76,8 +76,8 @@ typedef struct amp_observation {
 
 #define AMP_OBSERVATION_INIT AMP_SIZED_(amp_observation)
 
-/* Lists the observations: ops in the order of their first call, then parameters. capacity and count as in
- * amp_master_params. *count is 0 if nothing is observed. */
+/* Lists the observations: ops in the order of their first call, each with its inputs and then its outputs in the order
+ * of its arguments; then parameters. capacity and count as in amp_master_params. *count is 0 if nothing is observed. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_observations(amp_context *context, amp_observation *observations,
                                                        size_t capacity, size_t *count);
 

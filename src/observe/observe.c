@@ -170,6 +170,13 @@ static struct amp__seen *new_entry(struct amp__observer *observer, const void *o
     return seen;
 }
 
+/* Inputs before outputs, both in the order of the op's arguments. Fields and reported values, which no schema names,
+ * come behind them, in the order in which they were first seen. */
+static uint64_t rank_of(const struct amp__op *op, const char *name, uint32_t what, uint32_t number) {
+    const uint64_t position = op->schema ? amp__arg_position(op->schema, name) : 0;
+    return (uint64_t)what << 48 | position << 32 | number;
+}
+
 /* Under the lock. */
 static struct amp__seen *entry(struct amp__observer *observer, const struct amp__op *op, const char *name,
                                uint32_t what, const void *owner) {
@@ -184,6 +191,7 @@ static struct amp__seen *entry(struct amp__observer *observer, const struct amp_
     seen->op = op;
     seen->param = op ? NULL : owner;
     seen->what = what;
+    seen->rank = op ? rank_of(op, name, what, first ? (uint32_t)first->rank + 1 : 0) : 0;
     return seen;
 }
 
@@ -219,28 +227,55 @@ void amp__observe_add(struct amp__observer *observer, struct amp__seen *seen, am
     pthread_mutex_unlock(observer->lock);
 }
 
+/* ---- lists of them ---- */
+
+struct listing {
+    char *at;
+    uint32_t stride;
+    size_t capacity, count;
+};
+
+static void list(struct listing *listing, const struct amp__seen *seen) {
+    if (!seen->iterations) return; /* known by its name alone */
+    const amp_observation filled = {
+        .struct_size = listing->stride, .what = seen->what, .op = seen->op ? seen->op->name : NULL,
+        .index = seen->op ? seen->op->index : 0, .dtype = seen->dtype, .name = seen->name,
+        .iterations = seen->iterations, .lost_fp16 = seen->lost_fp16, .lost_bf16 = seen->lost_bf16,
+        .last = &seen->last, .total = &seen->total,
+    };
+    if (listing->count < listing->capacity)
+        memcpy(listing->at + listing->count * listing->stride, &filled, sizeof filled);
+    listing->count++;
+}
+
+/* Returns the next of an op, given the newest of them, or NULL. */
+static const struct amp__seen *behind(const struct amp__seen *newest, uint64_t rank) {
+    const struct amp__seen *next = NULL;
+    for (; newest; newest = newest->sibling)
+        if (newest->rank > rank && (!next || newest->rank < next->rank)) next = newest;
+    return next;
+}
+
 AMP_API amp_status amp_get_observations(amp_context *context, amp_observation *observations, size_t capacity,
                                         size_t *count) {
     AMP_RETURN_IF(!context || !count || (capacity && !observations), AMP_ERR_INVALID_ARGUMENT,
                   "amp_get_observations: an argument is NULL");
     if (capacity)
         AMP_TRY(amp__check_struct(observations->struct_size, sizeof *observations, "amp_observation"));
-    const uint32_t stride = capacity ? observations->struct_size : 0;
+    struct listing listing = { (char *)observations, capacity ? observations->struct_size : 0, capacity, 0 };
+    struct amp__observer *observer = context->observer;
     *count = 0;
-    if (!context->observer) return AMP_OK;
+    if (!observer) return AMP_OK;
     amp__observe_collect(context);
     pthread_mutex_lock(&context->lock);
-    for (const struct amp__seen *seen = context->observer->first; seen; seen = seen->next) {
-        if (!seen->iterations) continue; /* known by its name alone */
-        const amp_observation filled = {
-            .struct_size = stride, .what = seen->what, .op = seen->op ? seen->op->name : NULL,
-            .index = seen->op ? seen->op->index : 0, .dtype = seen->dtype, .name = seen->name,
-            .iterations = seen->iterations, .lost_fp16 = seen->lost_fp16, .lost_bf16 = seen->lost_bf16,
-            .last = &seen->last, .total = &seen->total,
-        };
-        if (*count < capacity) memcpy((char *)observations + *count * stride, &filled, sizeof filled);
-        ++*count;
+    for (const struct amp__seen *seen = observer->first; seen; seen = seen->next) {
+        if (!seen->op || seen->sibling) continue; /* the oldest one of an op stands for all */
+        const struct amp__seen *newest = amp__map_get(&observer->by_owner, (uintptr_t)seen->op), *s = NULL;
+        while ((s = behind(newest, s ? s->rank : 0))) list(&listing, s);
     }
+    for (const struct amp__seen *seen = observer->first; seen; seen = seen->next)
+        if (!seen->op) list(&listing, seen);
     pthread_mutex_unlock(&context->lock);
+    *count = listing.count;
     return AMP_OK;
 }

@@ -28,6 +28,7 @@ struct amp__seen {
     const char *name;         /* copied name of the argument or the parameter */
     uint32_t what;            /* AMP_SEE_* */
     amp_dtype dtype;
+    uint64_t rank;       /* order in lists among those of its op */
     uint64_t iteration;  /* the last one */
     uint64_t iterations; /* so many */
     uint64_t tensors;    /* in the last one */
@@ -131,7 +132,7 @@ struct amp__observer {
 
     pthread_mutex_t *lock; /* lock of the context for the members below */
     struct amp__seen *first, **end;
-    struct amp__map by_owner; /* the first seen of each op and parameter */
+    struct amp__map by_owner; /* the newest seen of each op and parameter, which has its siblings */
     struct amp__map flow;     /* AMP__FLOWS_* of the tensors of this iteration, by memory */
     struct amp__map told;     /* ops reported by the host (amp_observe_call), by name: struct amp__op */
     uint64_t calls, made; /* calls, and gradients reported by the host, in this iteration */

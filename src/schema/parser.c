@@ -236,6 +236,12 @@ void amp__schema_release(struct amp__schema *schema) {
 static bool same_string(const char *a, const char *b) { return a && b ? strcmp(a, b) == 0 : a == b; }
 
 /* Equal texts name equal structs in equal order. */
+uint32_t amp__arg_position(const struct amp__schema *schema, const char *name) {
+    uint32_t i = 0;
+    while (i < schema->n_args && (!schema->args[i].name || strcmp(schema->args[i].name, name) != 0)) i++;
+    return i;
+}
+
 bool amp__schema_same(const struct amp__schema *a, const struct amp__schema *b) {
     if (strcmp(a->text, b->text) != 0) return false;
     for (uint32_t i = 0; i < a->n_structs; i++) {

@@ -104,4 +104,7 @@ bool amp__schema_same(const struct amp__schema *a, const struct amp__schema *b);
 /* Returns the bytes of a value as passed to the op: for all kinds of pointers those of a pointer, for void 0. */
 size_t amp__arg_size(const struct amp__schema *schema, const struct amp__arg *arg);
 
+/* Returns the index of the first argument with this name, or the number of arguments. */
+uint32_t amp__arg_position(const struct amp__schema *schema, const char *name);
+
 #endif

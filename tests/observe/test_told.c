@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* amp_observe_call: what a host tells of its own calls is counted, found guilty and surveyed as a wrapped op's is. */
 #include "../scaling/bracket.h"
+#include "raw.h"
 
 #include <amp_all.h>
 #include <math.h>
@@ -56,6 +57,51 @@ TEST(a_call_is_counted_with_its_place) {
     ck_assert_double_eq(out->last->largest, 16.0);
     ck_assert_uint_eq(get(rig.context, AMP_SEE_OUTPUTS, "linear", "out")->total->elements, N);
     ck_assert_uint_eq(get(rig.context, AMP_SEE_OUTPUTS, "encoder.0: linear (backward)", "out")->total->elements, N);
+}
+
+/* ---- the order of observations ---- */
+
+static void clip(float least, const float *x, float most, float *y, int32_t n) {
+    for (int32_t i = 0; i < n; i++) y[i] = fminf(fmaxf(x[i], least), most);
+}
+
+static struct {
+    void (*clip)(float, const float *, float, float *, int32_t);
+    void (*late)(float, const float *, float, float *, int32_t);
+} table;
+
+#define CLIPS(name) name "(float least, float x[n], float most, float(out a!) y[n], int32 n) -> void"
+
+/* Whatever was seen first: a number, a parameter, or an argument that had no elements. */
+TEST(observations_are_in_the_order_of_calls_and_arguments) {
+    static const char *const order[8] = { "clip least", "clip x", "clip most", "clip y", "late least", "late x",
+                                          "late most", "late y" };
+    amp_observation seen[16] = { AMP_OBSERVATION_INIT };
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    float x[N] = { -2, -1, 1, 2 }, y[N] = { 0 }, w[N] = { 1 }, dw[N] = { 0 };
+    char text[32];
+    size_t n;
+    struct raw raw;
+    table.clip = table.late = clip, options.every = 1;
+    raw_init(&raw);
+    raw_param(&raw, "w", w, dw, N);
+    raw_op(&raw, OP("clip", CLIPS("clip"), &table.clip, .op_class = AMP_LEAVE));
+    raw_op(&raw, OP("late", CLIPS("late"), &table.late, .op_class = AMP_LEAVE));
+    raw_start(&raw, CONFIG(AMP_O0, .log = AMP_LOG_OFF, .observe = AMP_ON));
+    ck_ok(amp_observe(raw.context, &options));
+    table.clip(-1.0f, x, 1.0f, y, 0);
+    ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
+    ck_ok(amp_scale_loss_end(&scaled));
+    table.late(-1.0f, x, 1.0f, y, N);
+    table.clip(-1.0f, x, 1.0f, y, N);
+    ck_ok(amp_get_observations(raw.context, seen, 16, &n));
+    ck_assert_uint_gt(n, 8);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(text, sizeof text, "%s %s", seen[i].op ? seen[i].op : "parameter", seen[i].name);
+        ck_assert_str_eq(text, i < 8 ? order[i] : "parameter w");
+    }
+    raw_stop(&raw);
 }
 
 static amp_culprit culprit_of(struct rig *rig) {
