@@ -4,6 +4,7 @@
 #include "amp_call.h"
 #include "call/cache.h"
 #include "common/thread.h"
+#include "context/live.h"
 #include "context/op.h"
 #include "context/parts.h"
 
@@ -28,11 +29,17 @@ static struct amp__thread *present_thread(const void *frame) {
     return thread;
 }
 
+/* The context around it must not end before the scope does: amp_shutdown looks for it. */
+static void save_scope(amp_scope *scope, struct amp__thread *thread) {
+    store_scope(scope, &thread->scope, SAVED);
+    if (thread->scopes < AMP__AROUND) thread->around[thread->scopes] = thread->scope.context;
+    scope->v[3] = ++thread->scopes;
+}
+
 AMP_API amp_status amp_scope_enter(amp_context *context, amp_scope *scope) {
     AMP_RETURN_IF(!scope, AMP_ERR_INVALID_ARGUMENT, "amp_scope_enter: scope is NULL");
     struct amp__thread *thread = present_thread(__builtin_frame_address(0));
-    store_scope(scope, &thread->scope, SAVED);
-    scope->v[3] = ++thread->scopes;
+    save_scope(scope, thread);
     /* ops inside a rehearsal run as they come, whatever scope it enters */
     thread->scope = (struct amp__scope_state){ context, true, thread->scope.rehearses, thread->scope.rehearses };
     return AMP_OK;
@@ -83,8 +90,9 @@ AMP_API amp_status amp_scope_adopt(const amp_scope *captured, amp_scope *previou
                   "amp_scope_adopt: the first argument does not come from amp_scope_capture");
     struct amp__thread *thread = present_thread(__builtin_frame_address(0));
     const struct amp__scope_state adopted = load_scope(captured);
-    store_scope(previous, &thread->scope, SAVED);
-    previous->v[3] = ++thread->scopes;
+    AMP_RETURN_IF(adopted.context && !amp__context_is_live(adopted.context), AMP_ERR_WRONG_STATE,
+                  "amp_scope_adopt: the context of this scope was shut down");
+    save_scope(previous, thread);
     thread->scope = adopted;
     return AMP_OK;
 }

@@ -65,10 +65,14 @@ void amp__context_destroy(amp_context *context) {
 static amp_status check_idle(const amp_context *context) {
     AMP_RETURN_IF(context->progress.verifying, AMP_ERR_WRONG_STATE, "amp_shutdown inside amp_verify_step");
     const struct amp__thread *thread = amp__thread_state();
-    for (uint32_t i = 0; i < thread->n_marks; i++)
+    bool entered = thread->scope.context == context;
+    for (uint32_t i = 0; i < thread->n_marks; i++) {
         AMP_RETURN_IF(thread->marks[i].owner == context, AMP_ERR_WRONG_STATE,
                       "amp_shutdown inside a wrapped call of the same context: let it return first");
-    AMP_RETURN_IF(thread->scope.set && thread->scope.context == context, AMP_ERR_WRONG_STATE,
+        entered |= thread->marks[i].saved.context == context;
+    }
+    for (uint32_t i = 0; i < thread->scopes && i < AMP__AROUND; i++) entered |= thread->around[i] == context;
+    AMP_RETURN_IF(entered, AMP_ERR_WRONG_STATE,
                   "amp_shutdown inside a wrapped call or an entered scope of the same context: leave it first");
     for (size_t i = 0; i < context->optimizers.n; i++)
         AMP_RETURN_IF(amp__step_is_running(&context->optimizers.list[i]), AMP_ERR_WRONG_STATE,

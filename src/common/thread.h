@@ -11,6 +11,7 @@
 
 #define AMP__ERROR_SIZE 1024
 #define AMP__MARKS 64 /* wrapped forwards and steps nested on one thread; deeper calls pass through */
+#define AMP__AROUND 64 /* contexts that are remembered of nested scopes */
 
 /* The current scope. set: a scope was entered. context NULL with `set`: no policy (disabled). */
 struct amp__scope_state {
@@ -48,6 +49,7 @@ struct amp__thread {
     struct amp__scope_state scope;
     struct amp__traps traps; /* of before the first open bracket that was begun on this thread */
     uint32_t scopes;         /* entered and not left */
+    const amp_context *around[AMP__AROUND]; /* context around each of the first of them */
     uint32_t brackets;       /* open ones that were begun on it */
     uint32_t n_marks;
     uintptr_t last_number; /* of marks */

@@ -54,6 +54,29 @@ TEST(no_context_ends_inside_its_own_call) {
     rig.net.zero_grad = rig.net.original_zero_grad;
 }
 
+/* However many scopes of others are inside it. */
+TEST(no_context_ends_inside_its_own_scope) {
+    amp_scope scopes[3], captured, adopted;
+    amp_context *current;
+    RIG_START(a, AMP_O1, 0);
+    RIG_START(b, AMP_O0, 0);
+    RIG_START(c, AMP_O4, 0);
+    amp_context *around[] = { a.context, b.context, c.context };
+    for (int i = 0; i < 3; i++) ck_ok(amp_scope_enter(around[i], &scopes[i]));
+    for (int i = 0; i < 3; i++) ck_refused(AMP_ERR_WRONG_STATE, "an entered scope", amp_shutdown(around[i]));
+    ck_ok(amp_scope_capture(&captured));
+    ck_ok(amp_scope_leave(&scopes[2]));
+    rig_stop(&c);
+    ck_refused(AMP_ERR_WRONG_STATE, "was shut down", amp_scope_adopt(&captured, &adopted));
+    ck_assert_int_eq(amp_scope_current(&current), 1);
+    ck_assert_ptr_eq(current, b.context);
+    ck_refused(AMP_ERR_WRONG_STATE, "an entered scope", amp_shutdown(a.context));
+    ck_ok(amp_scope_leave(&scopes[1]));
+    rig_stop(&b);
+    ck_ok(amp_scope_leave(&scopes[0]));
+    rig_stop(&a);
+}
+
 /* ---- jumps ---- */
 
 TEST_TIMES(a_longjmp_out_of_an_op_leaves_no_trace, 2) {
