@@ -42,14 +42,14 @@ static amp_status swap_out(struct amp__optimizer *optimizer, size_t n) {
     return status == AMP_OK ? launched : status;
 }
 
-/* Takes back lent storage that no step used. Reconciled values are launched all the same, to keep a change by the
- * host. */
+/* Takes back the lent storage of the first n parameters, which no step used, and frees what the next one joined.
+ * Reconciled values are launched all the same, to keep a change by the host. */
 static void undo_swap_in(struct amp__optimizer *optimizer, size_t n) {
     struct amp__devices *devices = amp__devices_of(optimizer->context);
     (void)amp__places_flush(devices);
     for (size_t i = n; i--;) amp__master_swap_undo(optimizer->params[i]);
     (void)amp__places_flush(devices);
-    while (n--) amp__master_release(optimizer->params[n]);
+    for (size_t i = 0; i <= n && i < optimizer->n_params; i++) amp__master_release(optimizer->params[i]);
 }
 
 static amp_status swap_in(struct amp__optimizer *optimizer) {
