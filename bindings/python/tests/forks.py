@@ -4,6 +4,7 @@ that import. For programs that find PyTorch imported and do not mind; what start
 processes of its own. This file is that process, too."""
 
 import atexit
+import contextlib
 import json
 import os
 import runpy
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 
 _server = None
 
@@ -29,15 +31,17 @@ def _rank(rank, ranks, port):
     return dict(zip(names, map(str, (rank, rank, ranks, ranks, port)), strict=True)) | {"MASTER_ADDR": "127.0.0.1"}
 
 
-def run(*args, cwd=None, env=None, ranks=1):
+def run(*args, cwd=None, env=None, ranks=1, whole=False):
     """As subprocess.run([sys.executable, *args], capture_output=True, text=True), with -m, -c or a script.
 
-    ranks: so many of it at a time, as torchrun starts them; the status is the worst."""
+    ranks: so many of it at a time, as torchrun starts them; the status is the worst. whole: at its end Python frees all
+    modules and objects, which with PyTorch takes more than a second; else it ends behind the functions of atexit."""
     if _server is None:
         _start()
     args = [str(argument) for argument in args]
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        wish = {"args": args, "cwd": str(cwd or os.getcwd()), "env": dict(env or os.environ), "ranks": [{}]}
+        wish = {"args": args, "cwd": str(cwd or os.getcwd()), "env": dict(env or os.environ), "ranks": [{}],
+                "whole": whole}
         if ranks > 1:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
@@ -69,6 +73,35 @@ def _become(wish):
         runpy.run_path(first, run_name="__main__")
 
 
+def _end_early(status):
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)
+
+
+def _status(exit_code):
+    """The status of a program that calls sys.exit."""
+    if exit_code is None or isinstance(exit_code, int):
+        return (exit_code or 0) & 255
+    print(exit_code, file=sys.stderr)
+    return 1
+
+
+def _run_early(wish):
+    status = 0
+    try:
+        _become(wish)
+    except SystemExit as end:
+        status = _status(end.code)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    _end_early(status)
+
+
 def _serve():
     """What this fork is to be; None in the server itself, at its end."""
     for line in sys.stdin:
@@ -83,7 +116,14 @@ def _serve():
 
 
 if __name__ == "__main__":
+    import gc
+
     import torch._dynamo  # noqa: F401 (optimizers import it)
 
-    if (_wish := _serve()) is not None:
-        _become(_wish)
+    gc.freeze()  # no collection of a fork's copies these pages
+    if (_wish := _serve()) is None:
+        os._exit(0)
+    if not _wish["whole"]:
+        _run_early(_wish)
+    gc.unfreeze()
+    _become(_wish)

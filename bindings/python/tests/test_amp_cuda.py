@@ -3,6 +3,7 @@
 on the CPU to the bit. test_amp_hardware has the same of a real one."""
 
 import contextlib
+import gc
 import io
 import itertools
 import json
@@ -375,6 +376,7 @@ SCENARIOS = {name: value for name, value in list(globals().items()) if name.star
 
 def main():
     gpu, results = fakegpu.install(), {}
+    gc.freeze()  # as in conftest
     with gpu:
         for name, scenario in SCENARIOS.items():
             del gpu.retired[:]

@@ -427,7 +427,7 @@ print("done")
 
 def run(tmp_path, *options, script=SCRIPT):
     (tmp_path / "script.py").write_text(script)
-    return forks.run("-m", "libamp.run", *options, "script.py", cwd=tmp_path)
+    return forks.run("-m", "libamp.run", *options, "script.py", cwd=tmp_path, whole=True)
 
 
 def test_a_script_is_surveyed(tmp_path):

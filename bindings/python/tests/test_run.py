@@ -52,7 +52,7 @@ def python(*args, cwd=None, env=None, stdin=None, executable=sys.executable):
 
 def forked(*args, cwd=None, env=None):
     """For scripts that import torch, where starting them is not what is tested: in a fork that has it."""
-    return forks.run(*args, cwd=cwd, env=environment(env))
+    return forks.run(*args, cwd=cwd, env=environment(env), whole=True)
 
 
 def write(path, text):
