@@ -4,41 +4,19 @@
 #include <math.h>
 #include <string.h>
 
-static int mantissa_bits(amp_dtype type) {
-    switch (type) {
-    case AMP_FLOAT16: return 10;
-    case AMP_BFLOAT16: return 7;
-    case AMP_FLOAT32: return 23;
-    default: return 52;
+#define FORMAT(bytes, m)                                                                                               \
+    {                                                                                                                  \
+        bytes, m, 8 * (bytes)-1 - (m), UINT64_C(1) << (8 * (bytes)-1),                                                 \
+            ((UINT64_C(1) << (8 * (bytes)-1 - (m))) - 1) << (m)                                                        \
     }
-}
+const struct format formats[AMP_FLOAT64 + 1] = {
+    [AMP_FLOAT32] = FORMAT(4, 23),
+    [AMP_FLOAT16] = FORMAT(2, 10),
+    [AMP_BFLOAT16] = FORMAT(2, 7),
+    [AMP_FLOAT64] = FORMAT(8, 52),
+};
 
-static size_t size_of(amp_dtype type) { return type == AMP_FLOAT64 ? 8 : type == AMP_FLOAT32 ? 4 : 2; }
-
-static int exponent_bits(amp_dtype type) { return (int)(8 * size_of(type)) - 1 - mantissa_bits(type); }
-
-uint64_t get_bits(amp_dtype type, const void *data, size_t i) {
-    uint64_t bits = 0; /* little-endian, as all machines that libamp knows */
-    memcpy(&bits, (const char *)data + i * size_of(type), size_of(type));
-    return bits;
-}
-
-void set_bits(amp_dtype type, void *data, size_t i, uint64_t bits) {
-    memcpy((char *)data + i * size_of(type), &bits, size_of(type));
-}
-
-uint64_t sign_bit(amp_dtype type) { return UINT64_C(1) << (8 * size_of(type) - 1); }
-
-uint64_t infinity_bits(amp_dtype type) {
-    return ((UINT64_C(1) << exponent_bits(type)) - 1) << mantissa_bits(type);
-}
-
-bool bits_are_nan(amp_dtype type, uint64_t bits) { return (bits & ~sign_bit(type)) > infinity_bits(type); }
-bool bits_are_nonfinite(amp_dtype type, uint64_t bits) { return (bits & ~sign_bit(type)) >= infinity_bits(type); }
-
-bool bits_agree(amp_dtype type, uint64_t a, uint64_t b) {
-    return a == b || (bits_are_nan(type, a) && bits_are_nan(type, b));
-}
+static inline int mantissa_bits(amp_dtype type) { return formats[type].mantissa; }
 
 /* 2^exponent, which is a normal double. ldexp takes longer than all else here. */
 static double power_of_two(int exponent) {
@@ -50,7 +28,7 @@ static double power_of_two(int exponent) {
 
 /* A magnitude below infinity as a number; infinity as the power of two that would come next. */
 static double number(amp_dtype type, uint64_t magnitude) {
-    const int m = mantissa_bits(type), bias = (1 << (exponent_bits(type) - 1)) - 1;
+    const int m = mantissa_bits(type), bias = (1 << (formats[type].exponent - 1)) - 1;
     const int exponent = (int)(magnitude >> m);
     const double fraction = (double)(magnitude & ((UINT64_C(1) << m) - 1));
     if (type == AMP_FLOAT64) return exponent ? ldexp(0x1p52 + fraction, exponent - 1075) : ldexp(fraction, -1074);
@@ -78,10 +56,22 @@ static const double *list_of(amp_dtype type) {
     return list;
 }
 
+/* Magnitudes around one below infinity: a power of two, or 0, and the next power. */
+static void binade_of(amp_dtype type, double magnitude, uint64_t *low, uint64_t *high) {
+    const int m = formats[type].mantissa, bias = (1 << (formats[type].exponent - 1)) - 1;
+    if (type == AMP_FLOAT64) return;
+    uint64_t bits;
+    memcpy(&bits, &magnitude, sizeof bits);
+    const int exponent = (int)(bits >> 52) - 1023 + bias;
+    *low = exponent > 0 ? (uint64_t)exponent << m : 0;
+    *high = exponent > 0 ? *low + (UINT64_C(1) << m) : UINT64_C(1) << m;
+}
+
 uint64_t search_nearest(amp_dtype type, double x) {
     const double magnitude = fabs(x), *list = list_of(type);
     uint64_t low = 0, high = infinity_bits(type); /* the result lies in low..high */
     if (magnitude >= number(type, high)) return high;
+    binade_of(type, magnitude, &low, &high);
     while (high - low > 1) {
         const uint64_t middle = (low + high) / 2;
         if ((list ? list[middle] : number(type, middle)) <= magnitude) low = middle;

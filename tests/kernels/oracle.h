@@ -11,21 +11,42 @@
 #include "amp_all.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 /* The four types in the order in which loops go through them. */
 #define TYPES 4
 static const amp_dtype all_types[TYPES] = { AMP_FLOAT32, AMP_FLOAT16, AMP_BFLOAT16, AMP_FLOAT64 };
 
-/* Elements as bit patterns and as values; every value of every type is a double. */
-uint64_t get_bits(amp_dtype type, const void *data, size_t i);
-void set_bits(amp_dtype type, void *data, size_t i, uint64_t bits);
-double value_of_bits(amp_dtype type, uint64_t bits);
+/* Of a type: bytes, bits of mantissa and of exponent, the sign, and +infinity, above which are NaNs. */
+struct format {
+    uint32_t size;
+    int32_t mantissa, exponent;
+    uint64_t sign, infinity;
+};
+extern const struct format formats[AMP_FLOAT64 + 1];
 
-uint64_t sign_bit(amp_dtype type);
-uint64_t infinity_bits(amp_dtype type); /* +infinity; magnitudes above are NaNs */
-bool bits_are_nan(amp_dtype type, uint64_t bits);
-bool bits_are_nonfinite(amp_dtype type, uint64_t bits);
-bool bits_agree(amp_dtype type, uint64_t a, uint64_t b); /* equal, or both NaN */
+static inline uint64_t sign_bit(amp_dtype type) { return formats[type].sign; }
+static inline uint64_t infinity_bits(amp_dtype type) { return formats[type].infinity; }
+static inline bool bits_are_nan(amp_dtype type, uint64_t bits) {
+    return (bits & ~formats[type].sign) > formats[type].infinity;
+}
+static inline bool bits_are_nonfinite(amp_dtype type, uint64_t bits) {
+    return (bits & ~formats[type].sign) >= formats[type].infinity;
+}
+static inline bool bits_agree(amp_dtype type, uint64_t a, uint64_t b) { /* equal, or both NaN */
+    return a == b || (bits_are_nan(type, a) && bits_are_nan(type, b));
+}
+
+/* Elements as bit patterns (little-endian, as all machines that libamp knows) and as values, which are doubles. */
+static inline uint64_t get_bits(amp_dtype type, const void *data, size_t i) {
+    uint64_t bits = 0;
+    memcpy(&bits, (const char *)data + i * formats[type].size, formats[type].size);
+    return bits;
+}
+static inline void set_bits(amp_dtype type, void *data, size_t i, uint64_t bits) {
+    memcpy((char *)data + i * formats[type].size, &bits, formats[type].size);
+}
+double value_of_bits(amp_dtype type, uint64_t bits);
 
 /* The magnitude nearest to |x|, ties to even, by search in the list of all values; x not NaN. */
 uint64_t search_nearest(amp_dtype type, double x);

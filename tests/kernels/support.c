@@ -30,7 +30,7 @@ uint64_t random_bits(void) {
 
 uint64_t random_below(uint64_t n) { return random_bits() % n; }
 
-double random_uniform(void) { return ldexp((double)(random_bits() >> 11), -52) - 1.0; }
+double random_uniform(void) { return (double)(random_bits() >> 11) * 0x1p-52 - 1.0; }
 
 /* ---- edge patterns ---- */
 
