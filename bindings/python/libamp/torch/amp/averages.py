@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -356,10 +357,10 @@ def _moved(tensor: torch.Tensor, copy: torch.Tensor, before: list[tuple[weakref.
 
 
 def _is_near(tensor: torch.Tensor, param: torch.Tensor) -> bool:
-    """Returns True if the tensor is near the parameter and no copy of it."""
+    """Returns True if the tensor is near the parameter and no copy of it. Nothing is near one that is not finite."""
     there, here = tensor.detach().float(), param.detach().float()
     distance = float((there - here).norm())
-    return 0.0 < distance <= 0.25 * float(here.norm())
+    return 0.0 < distance <= 0.25 * float(here.norm()) < math.inf
 
 
 def watch(session: Session) -> None:
