@@ -34,6 +34,7 @@ static const struct member {
     MEMBER(master_weights, "switch"),
     MEMBER(cache, "switch"),
     MEMBER(gate, "switch"),
+    MEMBER(check_finite, "switch"),
     MEMBER(consecutive_hysteresis, "switch"),
     MEMBER(cast_model_type, "type"),
     MEMBER(cast_model_outputs, "type"),

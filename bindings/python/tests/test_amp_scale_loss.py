@@ -295,6 +295,28 @@ def test_a_skip_prints_apexs_line(capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("check", (False, True))
+@pytest.mark.parametrize(
+    ("level", "masters"), [("O0", None), ("O3", None), ("O4", None), ("O5", None), ("O5", "split")]
+)
+def test_a_static_scale_of_one_steps_on_what_is_not_finite_unless_it_is_checked(level, masters, check):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = amp.initialize(
+        model, optimizer, opt_level=level, verbosity=0, master_weights=masters, check_finite=check
+    )
+    before = [value.tolist() for value in model.state_dict().values()]
+    for factor in (float("inf"), 1.0):
+        for param in amp.master_params(optimizer):
+            param.grad = None
+        with amp.scale_loss(model(torch.ones(1, 2)).float().sum() * factor, optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+        assert all(bool(value.isfinite().all()) for value in model.parameters()) == check
+        same = [value.tolist() == old for value, old in zip(model.state_dict().values(), before)]
+        assert same == [check and factor != 1.0] * len(same)
+
+
 @pytest.mark.parametrize("level", ("O0", "O1", "O2"))
 def test_closures_with_a_static_scale(level):
     torch.manual_seed(0)

@@ -66,7 +66,10 @@ __all__ = [
 
 state_dict = checkpoint.state_dict
 load_state_dict = checkpoint.load_state_dict
-_SETTINGS = ("scaler", "lists", "window", "hysteresis", "max_skips", "init_scale", "growth", "backoff", "cache", "gate")
+_SETTINGS = (
+    "scaler", "lists", "window", "hysteresis", "max_skips", "check_finite", "init_scale", "growth", "backoff", "cache",
+    "gate",
+)
 
 
 # ---- building ----
@@ -272,9 +275,10 @@ def initialize(
     patterns of named_buffers ("*.inv_freq"). False casts them to 16 bits, as Apex does.
 
     settings: members of amp_config (amp.h) by name: scaler ("apex", "torch", "megatron", ...), lists ("apex", "torch"),
-    window, hysteresis, max_skips, init_scale, growth, backoff, cache. gate: whether torch's 16-bit kernels compute
-    products on CPUs, or FP32 kernels and a rounding. "default": by a table (docs/guide/gate.md). "on": also FP32 where
-    the table has no row. "off": torch's. "measure": by timing each shape class once, on rank 0.
+    window, hysteresis, max_skips, init_scale, growth, backoff, cache. check_finite: True skips overflows at a static
+    scale of 1 too. gate: whether torch's 16-bit kernels compute products on CPUs, or FP32 kernels and a rounding.
+    "default": by a table (docs/guide/gate.md). "on": also FP32 where the table has no row. "off": torch's. "measure":
+    by timing each shape class once, on rank 0.
 
     Raises TypeError or ValueError for an argument of a wrong type or value, or a name of no buffer. Raises RuntimeError
     for an unknown level, a model or optimizer that cannot be prepared, or an override that the level does not allow.
