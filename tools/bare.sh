@@ -153,6 +153,7 @@ bare_tests() {
     passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3))
 }
 
+bare_ran=false
 bare_stage() {
     dir=$root/build/bare began_bare=$(date +%s)
     printf '== bare: Debian %s and nothing else\n' "$debian"
@@ -169,6 +170,7 @@ bare_stage() {
     if bare_root; then
         printf '   root: made in %s s\n' "$(seconds_since "$began_bare")"
         bare_"$1"
+        bare_ran=true
         bare_keep
         rm -rf --one-file-system "$dir/root"
     else
