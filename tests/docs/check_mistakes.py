@@ -17,9 +17,10 @@ WIDTH = 128
 HEAD = """# Mistakes
 
 libamp finds these mistakes. A message has the code, the observation and the remedy, in the words of the host's
-language, and this page adds the reason. The [glossary](glossary.md) explains words such as *bracket* and *slot*. An error fails its call and changes nothing. A warning comes once, as
-`AMP_EVENT_WARNING`, or on standard error for a host without the hook `event` (`AMP_LOG=error|warn|info|trace|off`).
-`amp_get_findings` returns them as data. The last line of `amp_health` is `sound`, or their number.
+language, and this page adds the reason. The [glossary](glossary.md) explains words such as *bracket* and *slot*. An
+error fails its call and changes nothing. A warning comes once, as `AMP_EVENT_WARNING`, or on standard error for a host
+without the hook `event` (`AMP_LOG=error|warn|info|trace|off`). `amp_get_findings` returns them as data. The last line
+of `amp_health` is `sound`, or their number.
 
 This page is generated from `src/context/findings.inc` and `bindings/python/libamp/_findings.py`
 (`tests/docs/check_mistakes.py . --write`).
