@@ -12,7 +12,7 @@ import re
 import sys
 
 BEGIN, END = "<!-- bench: tools/readme_table.py fills this block from bench/results -->\n", "<!-- end -->"
-H100, PROGRAMS = "2026-11-27-nvidia-h100.md", "2026-11-27-programs-cpu.md"
+H100, PROGRAMS, STEPS = "2026-11-27-nvidia-h100.md", "2026-11-27-programs-cpu.md", "2026-11-27-train-cpu.md"
 MODELS = {"GPT-2": "GPT-2 small, 16 x 512 tokens", "BERT": "BERT base, 64 x 128 tokens"}
 LEVELS = {"O1": "autocast-fp16", "O2": "autocast-fp16", "O4": "autocast-bf16", "O5": "autocast-bf16"}
 PROGRAMS_SHOWN = {"darknet": ("darknet, digits", "tests/darknet/show.sh"), "demo": ("the demo, digits", "tools/demo")}
@@ -42,12 +42,14 @@ def number(row, column):
 def rows(root):
     """(program, machine, peer, command, memory, accuracy, {level: times as fast})"""
     results = root / "bench" / "results"
-    h100, programs = ((results / name).read_text(encoding="utf-8") for name in (H100, PROGRAMS))
+    h100, programs, on_cpu = ((results / name).read_text(encoding="utf-8") for name in (H100, PROGRAMS, STEPS))
     for model, size in MODELS.items():
         of = {level: (find(h100, model, level), find(h100, model, peer)) for level, peer in LEVELS.items()}
         memory = {level: number(mine, "MiB") / number(peer, "MiB") for level, (mine, peer) in of.items()}
         yield size, "H100", "autocast", TRAIN, f"O2: {memory['O2']:.2f}x, O5: {memory['O5']:.2f}x", "", {
             level: number(peer, "GPU ms") / number(mine, "GPU ms") for level, (mine, peer) in of.items()}
+    yield ("transformer, PyTorch", "Xeon, AMX", "FP32", "`tools/bench --python`", "", "",
+           {level: number(find(on_cpu, "transformer", level, "all", "FP32"), "ratio") for level in LEVELS})
     steps = re.findall(r"^step +training step, (O\d) .*? ms +([\d.]+) .*the same host in FP32$", h100, re.MULTILINE)
     yield ("4 linear layers of 4096, C", "H100", "FP32", "`tools/gpu pack`, `./run`", "", "",
            {level: float(ratio) for level, ratio in steps})
