@@ -472,3 +472,14 @@ def _on_a_rank(rank, world):
 def test_two_ranks(slow):
     for errors in on_ranks(_on_a_rank):
         assert all(error <= 2 * 2.0**-11 * most for error, most in errors)  # of the division, and of the sum
+
+
+@pytest.mark.parametrize(("module", "kind"), [(nn.LSTM, "conv"), (nn.GRU, "matmul")])
+def test_the_gate_has_an_lstm_as_a_convolution(fast, monkeypatch, module, kind):
+    """torch's fp16 LSTM is slow on CPUs with fp16 units too, as its convolutions are."""
+    asked = []
+    monkeypatch.setattr(products, "route", lambda kind, *_: asked.append(kind) or product_rules.FP32)
+    rnn, x = module(8, 8).half(), torch.randn(3, 2, 8, dtype=HALF)
+    found = rnn(x)[0]
+    assert asked == [kind] and found.dtype is HALF
+    assert (found.float() - rnn.float()(x.float())[0]).abs().max() <= 2 * UNIT[HALF]  # of at most 1: one rounding

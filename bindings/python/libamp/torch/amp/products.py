@@ -268,7 +268,8 @@ def _plan(op: str, tensors: list[torch.Tensor], low: torch.dtype, args: Any, kwa
     if plan is None:
         sizes = [tensor.numel() for tensor in tensors]
         side = math.isqrt(max(sizes)) if all(type(size) is int for size in sizes) else 4096
-        plan = Plan("matmul", (side, side, side), 1, None)
+        # torch's LSTM is oneDNN's in FP32 and bf16. In fp16 it is many products, as slow as the convolutions
+        plan = Plan("conv" if op == "lstm" else "matmul", (side, side, side), 1, None)
     if any(type(size) is not int for size in (*plan.shape, plan.number)):  # symbols of torch.compile, which stay free
         plan = plan._replace(shape=(4096, 4096, 4096), number=1)
     return plan
