@@ -321,6 +321,8 @@ def refusals(rank, world):
         message = _message(_refused, level, policy, model, *rest)
         told[name] = words in message or message
     told["after a forward"] = "model.reshard()" in _message(_after_forward)
+    other = _message(functools.partial(_refused, "O2", cast_model_type=torch.bfloat16))
+    told["the script's type"] = 'amp.fsdp_policy("O5")' in other or other
     split = _message(functools.partial(_refused, "O5", master_weights="split"))
     told["split"] = "leave it out" in split or split
     for kind in (FusedLAMB, FusedNovoGrad):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ... import _core
-from . import retype
+from . import bf16_switch, retype
 from .properties import torch_type
 
 _LOW = (torch.float16, torch.bfloat16)
@@ -75,6 +75,7 @@ def fsdp_policy(level: str, module: nn.Module | list[nn.Module] | None = None) -
     levels = _core.levels()
     if level not in levels:
         raise RuntimeError(f"fsdp_policy: opt_level is {level!r}, and must be one of {', '.join(map(repr, levels))}")
+    level, _ = bf16_switch.read(level, None)
     resolved = _core.resolve(level, {})
     low = torch_type(resolved["cast_model_type"])
     if low in _LOW and not resolved["master_weights"]:
@@ -186,11 +187,19 @@ def _reduced_in(policy: Any, wanted: torch.dtype) -> torch.dtype:
     return torch.float32 if newer else wanted
 
 
+def _level_of_policy(level: str, low: torch.dtype | None) -> str:
+    """Returns the level for fsdp_policy: another one if cast_model_type overrides the level's type."""
+    made = {each: _core.resolve(each, {}) for each in (level, *_core.levels())}
+    fits = (each for each, has in made.items() if has["master_weights"] and torch_type(has["cast_model_type"]) is low)
+    return level if low is None else next(fits, level)
+
+
 def _problem_of(shard: Shard, resolved: dict[str, Any], level: str) -> str:
     """Returns the first problem of a shard in words, or an empty string."""
     low, dtype = _low(resolved), shard.param.dtype
     made = shard.policy.param_dtype or dtype
-    write = f'write fully_shard(module, mp_policy=amp.fsdp_policy("{level}"))'
+    named = _level_of_policy(level, low)
+    write = f'write fully_shard(module, mp_policy=amp.fsdp_policy("{named}"))'
     if not dtype.is_floating_point:
         return ""
     is_weight = dtype is torch.float32 or (dtype is low and not shard.param.requires_grad)
@@ -206,7 +215,7 @@ def _problem_of(shard: Shard, resolved: dict[str, Any], level: str) -> str:
     if resolved["keep_batchnorm_fp32"] and retype.is_kept(shard.module):
         return "" if made is torch.float32 else (
             f"of a batch norm, which stays FP32 at {level} (keep_batchnorm_fp32), and gathered in {_name(made)}: write "
-            f'fully_shard(module, mp_policy=amp.fsdp_policy("{level}", module))'
+            f'fully_shard(module, mp_policy=amp.fsdp_policy("{named}", module))'
         )
     if shard.policy.param_dtype is None and made is not low:
         return f"no MixedPrecisionPolicy with a param_dtype, and {level} computes in {_name(low)}: {write}"
