@@ -18,6 +18,7 @@ from libamp.torch.amp import product_gate  # noqa: E402
 from libamp.torch.amp import product_rules as rules  # noqa: E402
 from libamp.torch.amp.product_rules import FP32, TORCH  # noqa: E402
 from ranks import on_ranks  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 BF16, FP16 = torch.bfloat16, torch.float16
 NEVER = 2**64 - 1
@@ -198,10 +199,11 @@ def test_each_session_has_its_mode(units):
     for model in models:
         model(torch.ones(1, 2))
     assert seen == [TORCH, FP32, FP32]
+    assert rules.mode_now() == "on"  # outside of any scope: the newest session's
     amp.shutdown(models[2])
-    assert rules.mode_now() == "off"  # outside of any scope: the last that asked
-    del model, models
-    seen.clear()
+    assert rules.mode_now() == "default"
+    amp.shutdown(models[1])
+    assert rules.mode_now() == "off"
 
 
 def test_the_rule_is_named(units, capsys):
@@ -320,6 +322,59 @@ def test_checkpoints_keep_the_answers(units, monkeypatch, capsys):
     amp.load_state_dict(saved)  # the table decides, and the script is told
     assert _square("matmul", BF16, 64) is FP32
     assert 'gate="measure"' in capsys.readouterr().out
+
+
+def _trained(model, x, call=None):
+    """Returns the output and the gradients of a step."""
+    model.zero_grad()
+    out = (model if call is None else call)(x)
+    out.float().square().sum().backward()
+    return [out.detach(), *(param.grad.clone() for param in model.parameters())]
+
+
+def _same(found, expected):
+    return all(a.dtype is b.dtype and torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+class _Net(torch.nn.Module):
+    """Two layers. recomputes: use_reentrant of a checkpoint around the first, None for none."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.recomputes = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4), None
+
+    def forward(self, x):
+        again = self.recomputes
+        x = self.first(x) if again is None else checkpoint(self.first, x, use_reentrant=again)
+        return self.second(torch.relu(x))
+
+
+def test_recomputation_and_graphs_have_the_same_answer(units, monkeypatch):
+    """FP32 products do not round their weights, so that a forward by the other route has other bits."""
+    units(bfloat16="", float16="")
+    x = torch.randn(32, 8, requires_grad=True)
+    results, states = {}, {}
+    for least in (16, 1024):
+        monkeypatch.setattr(rules, "_measured", {})
+        rules._decided.cache_clear()
+        monkeypatch.setattr(product_gate, "_ratio", _fast_from(least, []))
+        torch.manual_seed(0)
+        amp.shutdown()
+        model = amp.initialize(_Net(), opt_level="O4", verbosity=0, gate="measure")
+        results[least], states[least] = _trained(model, x), amp.state_dict()
+        assert results[least][0].dtype is BF16
+        for model.recomputes in (True, False):
+            assert _same(_trained(model, x), results[least])
+        model.recomputes = None
+    assert not torch.equal(results[16][0], results[1024][0])
+    try:
+        compiled = torch.compile(model, backend="aot_eager")
+        assert _same(_trained(model, x, compiled), results[1024])
+        amp.load_state_dict(states[16])
+        assert _same(_trained(model, x), results[16])
+        assert _same(_trained(model, x, compiled), results[16])  # not by the graph of the old answers
+    finally:
+        torch._dynamo.reset()
 
 
 def _measured_on(rank, world):

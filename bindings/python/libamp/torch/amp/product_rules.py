@@ -136,7 +136,7 @@ def least_edge(kind: str, dtype: torch.dtype) -> int | None:
 # ---- the modes of sessions ----
 
 
-_sessions: list[weakref.ref[Any]] = []  # those that asked for a mode, the last one last
+_sessions: list[weakref.ref[Any]] = []  # those in force, the newest one last
 _measured: dict[str, bool] = {}  # answers of gate="measure": whether torch's kernels are faster in a shape class
 _source = ""  # their origin
 _forced: Route | None = None
@@ -154,10 +154,8 @@ def read(value: Any) -> str | None:
 
 
 def use(mode: str | None, session: Any) -> Callable[[], None]:
-    """Puts a mode in force for a session that begins. Returns the function that ends it."""
-    if mode is None:
-        return lambda: None
-    session.gate = mode
+    """Puts a mode in force for a session that begins, None for the default. Returns the function that ends it."""
+    session.gate = mode or "default"
     entry = weakref.ref(session, lambda _: end())
 
     def end() -> None:
@@ -169,10 +167,8 @@ def use(mode: str | None, session: Any) -> Callable[[], None]:
 
 
 def mode_now() -> str:
-    """Returns the mode of the session in whose scope this thread is; outside of any, that of the last session that
-    asked for one."""
-    if not _sessions:
-        return "default"
+    """Returns the mode of the session in whose scope this thread is. Outside of any, as in a recomputed forward, it is
+    the mode of the newest session, whose policy holds there too."""
     found = [session for entry in list(_sessions) if (session := entry()) is not None]
     scope = _core.current_scope()
     if scope and scope[0] is not None:
