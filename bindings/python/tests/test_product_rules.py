@@ -18,6 +18,7 @@ from libamp.torch.amp import product_gate  # noqa: E402
 from libamp.torch.amp import product_rules as rules  # noqa: E402
 from libamp.torch.amp.product_rules import FP32, TORCH  # noqa: E402
 from ranks import on_ranks  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -133,7 +134,7 @@ def test_sizes_are_c_s():
 def test_a_cpu_s_best_unit(monkeypatch):
     has = {"avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16"}
     monkeypatch.setattr(rules.kernels, "cpu_flags", lambda: 7)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(rules, "_aten", lambda: "AVX512")
     monkeypatch.setattr(rules, "_capabilities", lambda: frozenset(has))
     expected = {
         "": ("avx512_core_amx", "avx512_core_amx_fp16"),
@@ -182,6 +183,47 @@ def test_modes(units, monkeypatch):
         assert rules.slow_types(mode) == tuple(low)
         amp.shutdown(model)
         assert rules.mode_now() == "default"
+
+
+class _Types(TorchDispatchMode):
+    """Collects the types of the products that torch computes, forward and backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        if any(part in name for part in ("mm", "convolution", "attention", "mv", "rnn", "linear")):
+            self.seen.append(next(arg.dtype for arg in args if isinstance(arg, torch.Tensor)))
+        return func(*args, **(kwargs or {}))
+
+
+class _AllProducts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.images = torch.nn.Conv2d(3, 8, 3)
+        self.words = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.time = torch.nn.LSTM(8, 8, batch_first=True)
+        self.last = torch.nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, x):
+        x = self.images(x).flatten(2).transpose(1, 2)
+        return torch.einsum("bij,jk->bik", self.time(self.words(x))[0], self.last)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O4", "O5"])
+def test_without_units_no_product_is_computed_in_16_bits(units, level):
+    units(bfloat16="", float16="")
+    model = _AllProducts()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    with _Types() as types:
+        loss = model(torch.randn(2, 3, 6, 6)).float().sum()
+        with amp.scale_loss(loss, optimizer) as scaled:
+            scaled.backward()
+    assert len(types.seen) > 20
+    assert set(types.seen) == {torch.float32}
 
 
 def test_each_session_has_its_mode(units):

@@ -71,6 +71,12 @@ def _capabilities() -> frozenset[str]:
     return frozenset(line.partition(":")[2].split())
 
 
+def _aten() -> str:
+    """Returns the instruction set of torch's own kernels, in its words."""
+    ask = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", None)
+    return str(ask()) if ask is not None else os.environ.get("ATEN_CPU_CAPABILITY", "AVX512").upper()  # torch 2.0
+
+
 def _onednn_limit() -> str:
     """Returns the limit in the environment, in small letters as oneDNN reads it, "" for none."""
     value = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
@@ -87,7 +93,7 @@ def _onednn_has(dtype: torch.dtype) -> bool:
 
 
 def _x86_unit(dtype: torch.dtype) -> str:
-    if not kernels.cpu_flags() & _AVX512 or not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
+    if not kernels.cpu_flags() & _AVX512 or not _aten().startswith("AVX512"):
         return ""
     has, limit = _capabilities(), _onednn_limit()
     for name, capability, limits in _X86_UNITS[dtype]:
@@ -270,10 +276,9 @@ def _instructions(dtype: torch.dtype) -> str:
         return f"oneDNN: {unit(dtype)}"
     if _onednn_limit():
         return f"oneDNN: {_onednn_limit()}"
-    capability = torch.backends.cpu.get_cpu_capability() if hasattr(torch.backends, "cpu") else ""
-    if capability.startswith("AVX512") and not kernels.cpu_flags() & _AVX512:
+    if _aten().startswith("AVX512") and not kernels.cpu_flags() & _AVX512:
         return f"AMP_CPU_MASK: {os.environ.get('AMP_CPU_MASK', '')}"
-    return f"torch: {capability}"
+    return f"torch: {_aten()}"
 
 
 def _kind_in_words(mode: str, kind: str, dtype: torch.dtype) -> str:
