@@ -173,8 +173,9 @@ def test_a_kernel_shows_them(tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     nbclient.NotebookClient(book, timeout=120, kernel_name="this").execute()
-    made, (banner,), (health,), (explained,) = (cell.outputs for cell in book.cells)
+    made, (banner, products), (health,), (explained,) = (cell.outputs for cell in book.cells)
     assert made == [] and banner.output_type == "display_data"  # no line of the banner is printed beside the table
+    assert products.output_type == "stream" and products.text.startswith("Products") and products.text.count("\n") == 1
     rows = Shown(banner.data["text/html"]).rows
     assert rows[0] == ["property", "of the level", "in use"] and rows[-1] == ["loss_scale", "1.0", "8.0"]
     assert banner.data["text/plain"].startswith("Selected optimization level O5")

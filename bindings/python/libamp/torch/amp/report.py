@@ -67,8 +67,8 @@ def health(what: Any = None) -> str:
 
 
 def _health_of(session: Session) -> str:
-    *lines, verdict = _findings.report(session.context, session.record).rstrip("\n").split("\n")
-    return "\n".join([*lines, *_rule(session), verdict]) + "\n"
+    first, *lines = _findings.report(session.context, session.record).split("\n")
+    return "\n".join([first, *_rule(session), *lines])
 
 
 def _rule(session: Session) -> list[str]:
