@@ -193,9 +193,14 @@ def replicas(rank, world):
     model = Net()
     mesh = init_device_mesh("cpu", (world, 1), mesh_dim_names=("replicas", "shards"))
     fsdp.fully_shard(model, mesh=mesh, mp_policy=amp.fsdp_policy("O2"))
-    model, optimizer = amp.initialize(model, ADAM(model.parameters()), opt_level="O2", verbosity=0)
-    train(model, optimizer, [0], rank, world, [0] if rank else [])
-    return amp.stepped(optimizer)
+    model, optimizer = amp.initialize(
+        model, ADAM(model.parameters()), opt_level="O2", init_scale=2.0**10, verbosity=0
+    )
+    stepped = []
+    for step in range(2):
+        train(model, optimizer, [step], rank, world, [1] if rank else [])
+        stepped.append(amp.stepped(optimizer))
+    return stepped
 
 
 def two_models(rank, world):

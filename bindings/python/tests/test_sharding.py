@@ -248,7 +248,7 @@ def test_fully_shard_trains_as_one_rank(check):
 def test_ranks_of_fully_shard_skip_together():
     scales = [(True, 1024.0), (False, 512.0), (True, 512.0), (False, 256.0)]
     assert _on_two_ranks("overflow") == [dict.fromkeys(WITH_MASTERS, scales)] * 2
-    assert _on_two_ranks("replicas") == [False] * 2
+    assert _on_two_ranks("replicas") == [[True, False]] * 2
     assert _on_two_ranks("two_models") == [([True, False], True, [1024.0, 512.0])] * 2
 
 

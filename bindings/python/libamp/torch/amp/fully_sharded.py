@@ -124,7 +124,7 @@ def _groups(model: nn.Module) -> Iterator[tuple[Any, Any]]:
         if state is None or id(state) in seen:
             continue
         seen.add(id(state))
-        groups = getattr(state, "_fsdp_param_groups", None)  # a list since torch 2.11
+        groups = getattr(state, "_fsdp_param_groups", None)  # a list in newer versions of torch
         for group in [state._fsdp_param_group] if groups is None else groups:
             if group is not None:
                 yield state, group
