@@ -111,8 +111,9 @@ typedef struct amp_statistics {
     { (uint32_t)sizeof(amp_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, { { 0, 0, 0, 0 } } }
 
 /* Adds the statistics of src[i] to statistics[i], in one pass. The caller owns `statistics`, which starts as
- * AMP_STATISTICS_INIT and may be added to again. Counts and extremes are exact. The two sums are taken in double in the
- * fixed order of amp_l2norm_list, from 0, and then added: the same bits on every instruction set and number of threads.
+ * AMP_STATISTICS_INIT and may be added to again. Counts and extremes are exact. The two sums are taken in a fixed
+ * order, fp32 and 16 bits in float by eights and then in double, from 0, and then added: the same bits on every
+ * instruction set and number of threads, within 2^-21 of the sum of magnitudes (docs/reference/numerics.md).
  * AMP_ERR_INVALID_ARGUMENT: as above, or statistics is NULL. AMP_ERR_ABI_MISMATCH: a wrong struct_size. Nothing is
  * written on an error. Source: the histograms of exponents in Micikevicius et al. 2017, Mixed Precision Training,
  * figures 2 and 3. */

@@ -64,8 +64,9 @@
 #define AMP__SUM_STRIPE (AMP__SUM_ROWS * AMP__SUM_LANES)
 #define AMP__SUM_SQUARES(name) double name(const void *src, size_t n)
 
-/* Adds the counts of amp_statistics for at most AMP__SUM_BLOCK elements to *s, and one sum each to its sums, in the
- * order of AMP__SUM_SQUARES. */
+/* Adds the counts of amp_statistics for at most AMP__SUM_BLOCK elements to *s, and one sum each to its sums, of x and
+ * of x * x, in the order of AMP__SUM_SQUARES for 16 bits: also of fp32, whose squares are each rounded to float in a
+ * stretch that is tame. fp64: in that for fp64. */
 #define AMP__STATISTICS(name) void name(const void *src, size_t n, amp_statistics *s)
 
 /* 1 if an element is infinite or NaN, else 0. */

@@ -136,33 +136,32 @@ static bool is_tame(amp_dtype type, const void *src, size_t begin, size_t end) {
     return true;
 }
 
+/* x, or its square as it is. */
+static double term(amp_dtype type, const void *src, size_t i, bool square) {
+    const volatile double x = value_of_bits(type, get_bits(type, src, i)), squared = x * x;
+    return square ? squared : x;
+}
+
 /* Element by element: each is added in its stripe's float sum of its lane and its row's parity. */
-static void oracle_stripe(double lane[16], amp_dtype type, const void *src, size_t begin, size_t end) {
+static void oracle_stripe(double lane[16], amp_dtype type, const void *src, size_t begin, size_t end, bool square) {
     float sums[2][16] = { { 0.0f } };
     for (size_t i = begin; i < end; i++) {
-        const double x = value_of_bits(type, get_bits(type, src, i));
         float *sum = &sums[(i - begin) / 16 % 2][i % 16];
-        *sum = (float)rounded(false, (double)*sum + rounded(false, x * x));
+        *sum = (float)rounded(false, (double)*sum + rounded(false, term(type, src, i, square)));
     }
     for (size_t j = 0; j < 16; j++) lane[j] += rounded(false, (double)sums[0][j] + (double)sums[1][j]);
 }
 
-static void oracle_stretch(double lane[16], amp_dtype type, const void *src, size_t begin, size_t end, bool in_float) {
-    for (size_t i = begin; in_float && i < end; i += 128)
-        oracle_stripe(lane, type, src, i, i + 128 < end ? i + 128 : end);
-    for (size_t i = begin; !in_float && i < end; i++) {
-        const volatile double value = value_of_bits(type, get_bits(type, src, i)), square = value * value;
-        lane[i % 16] += square;
-    }
-}
-
-static double sum_squares(amp_dtype type, const void *src, size_t n, bool in_float) {
+static double oracle_terms(amp_dtype type, const void *src, size_t n, bool in_float, bool square) {
     double total = 0.0;
     for (size_t at = 0; at < n; at += 65536) {
         double lane[16] = { 0 };
         for (size_t i = at; i < n && i < at + 65536; i += 1024) {
             const size_t end = i + 1024 < n ? i + 1024 : n;
-            oracle_stretch(lane, type, src, i, end, in_float && is_tame(type, src, i, end));
+            const bool stripes = in_float && is_tame(type, src, i, end);
+            for (size_t j = i; stripes && j < end; j += 128)
+                oracle_stripe(lane, type, src, j, j + 128 < end ? j + 128 : end, square);
+            for (size_t j = i; !stripes && j < end; j++) lane[j % 16] += term(type, src, j, square);
         }
         total += tree(lane, 0, 1);
     }
@@ -170,7 +169,7 @@ static double sum_squares(amp_dtype type, const void *src, size_t n, bool in_flo
 }
 
 double oracle_sum_squares(amp_dtype type, const void *src, size_t n) {
-    return sum_squares(type, src, n, type == AMP_FLOAT16 || type == AMP_BFLOAT16);
+    return oracle_terms(type, src, n, type == AMP_FLOAT16 || type == AMP_BFLOAT16, true);
 }
 
 /* frexp has [0.5, 1) where binades have [1, 2). */
@@ -190,16 +189,6 @@ static void oracle_count(amp_statistics *s, double magnitude) {
     }
 }
 
-static double oracle_sum(amp_dtype type, const void *src, size_t n) {
-    double total = 0.0;
-    for (size_t at = 0; at < n; at += 65536) {
-        double lane[16] = { 0 };
-        for (size_t i = at; i < n && i < at + 65536; i++) lane[i % 16] += value_of_bits(type, get_bits(type, src, i));
-        total += tree(lane, 0, 1);
-    }
-    return total;
-}
-
 void oracle_statistics(amp_dtype type, const void *src, size_t n, amp_statistics *s) {
     *s = (amp_statistics)AMP_STATISTICS_INIT;
     s->elements = n;
@@ -210,8 +199,8 @@ void oracle_statistics(amp_dtype type, const void *src, size_t n, amp_statistics
         else if (value == 0.0) s->zeros++;
         else oracle_count(s, fabs(value));
     }
-    s->sum = oracle_sum(type, src, n);
-    s->sum_squares = sum_squares(type, src, n, false);
+    s->sum = oracle_terms(type, src, n, type != AMP_FLOAT64, false);
+    s->sum_squares = oracle_terms(type, src, n, type != AMP_FLOAT64, true);
 }
 
 bool statistics_agree(const amp_statistics *a, const amp_statistics *b) {

@@ -193,6 +193,13 @@ static inline vw vw_larger(vw x, vw y) { return vreinterpretq_u16_s16(vmaxq_s16(
 static inline vw vw_zero_last(vw x) {
     return vaddq_u16(vbicq_u16(x, vdupq_n_u16(0x8000)), vdupq_n_u16(0x7fff));
 }
+static inline uint64_t vw_bits_equal(const uint8_t *src, uint8_t wanted) {
+    const uint8x8_t places = vcreate_u8(UINT64_C(0x8040201008040201));
+    uint64_t bits = 0;
+    for (int i = 0; i < 64; i += 8)
+        bits |= (uint64_t)vaddv_u8(vand_u8(vceq_u8(vld1_u8(src + i), vdup_n_u8(wanted)), places)) << i;
+    return bits;
+}
 static inline vw vw_order(vw x) {
     return veorq_u16(x, vshrq_n_u16(vreinterpretq_u16_s16(vshrq_n_s16(signed_halves(x), 15)), 1));
 }

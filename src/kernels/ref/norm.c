@@ -48,13 +48,10 @@ static bool is_tame(const float *x, size_t n) {
     return largest <= amp__f32_bits(0x1p60f) && least >= amp__f32_bits(0x1p-60f);
 }
 
-static void add_stripe(double lane[AMP__SUM_LANES], const float x[AMP__SUM_STRIPE]) {
+void amp__ref_add_stripe(double lane[AMP__SUM_LANES], const float x[AMP__SUM_STRIPE]) {
     for (size_t j = 0; j < AMP__SUM_LANES; j++) {
-        float sums[2] = { 0.0f, 0.0f };
-        for (size_t row = 0; row < AMP__SUM_ROWS; row++) {
-            const float value = x[row * AMP__SUM_LANES + j];
-            sums[row % 2] += value * value;
-        }
+        float sums[2] = { x[j], x[AMP__SUM_LANES + j] };
+        for (size_t row = 2; row < AMP__SUM_ROWS; row++) sums[row % 2] += x[row * AMP__SUM_LANES + j];
         lane[j] += (double)(sums[0] + sums[1]);
     }
 }
@@ -66,9 +63,12 @@ static double sum_squares_low(const uint16_t *src, amp_dtype from, size_t n) {
         length = n < AMP__SUM_STRETCH ? n : AMP__SUM_STRETCH;
         memset(work, 0, sizeof work);
         amp__ref_cast[AMP_FLOAT32][from](work, src, length);
-        if (!is_tame(work, length)) add_squares_float(lane, work, length);
-        else
-            for (size_t at = 0; at < length; at += AMP__SUM_STRIPE) add_stripe(lane, work + at);
+        if (!is_tame(work, length)) {
+            add_squares_float(lane, work, length);
+            continue;
+        }
+        for (size_t i = 0; i < AMP__SUM_STRETCH; i++) work[i] *= work[i];
+        for (size_t at = 0; at < length; at += AMP__SUM_STRIPE) amp__ref_add_stripe(lane, work + at);
     }
     return amp__ref_sum_lanes(lane);
 }

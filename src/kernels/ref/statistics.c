@@ -34,21 +34,51 @@ static void count_element(amp_statistics *s, double x) {
     else s->plus_infinities++;
 }
 
+/* Those of AMP__SUM_SQUARES's lanes, of x and of x * x. */
+struct lanes {
+    double sums[AMP__SUM_LANES], squares[AMP__SUM_LANES];
+};
+
+static void add_one_by_one(struct lanes *lanes, const double *x, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        lanes->sums[i % AMP__SUM_LANES] += x[i];
+        lanes->squares[i % AMP__SUM_LANES] += x[i] * x[i];
+    }
+}
+
+static void add_in_float(struct lanes *lanes, const double *x, size_t n) {
+    float work[AMP__SUM_STRETCH] = { 0 }, squares[AMP__SUM_STRETCH];
+    for (size_t i = 0; i < n; i++) work[i] = (float)x[i];
+    for (size_t i = 0; i < AMP__SUM_STRETCH; i++) squares[i] = work[i] * work[i];
+    for (size_t at = 0; at < n; at += AMP__SUM_STRIPE) {
+        amp__ref_add_stripe(lanes->sums, work + at);
+        amp__ref_add_stripe(lanes->squares, squares + at);
+    }
+}
+
+static bool is_tame(const double *x, size_t n) {
+    bool tame = true;
+    for (size_t i = 0; i < n; i++) {
+        const double magnitude = x[i] < 0.0 ? -x[i] : x[i];
+        tame &= magnitude == 0.0 || (magnitude >= 0x1p-60 && magnitude <= 0x1p60);
+    }
+    return tame;
+}
+
 static void statistics(const char *src, amp_dtype from, size_t n, amp_statistics *s) {
-    double work[AMP__REF_BLOCK], sums[AMP__SUM_LANES] = { 0 }, squares[AMP__SUM_LANES] = { 0 };
+    double work[AMP__SUM_STRETCH];
+    struct lanes lanes = { { 0 }, { 0 } };
     const size_t width = amp__dtype_size(from);
     for (size_t at = 0, length; at < n; at += length) {
-        length = n - at < AMP__REF_BLOCK ? n - at : AMP__REF_BLOCK;
+        length = n - at < AMP__SUM_STRETCH ? n - at : AMP__SUM_STRETCH;
         amp__ref_cast[AMP_FLOAT64][from](work, src + at * width, length);
-        for (size_t i = 0; i < length; i++) {
-            sums[i % AMP__SUM_LANES] += work[i];
-            squares[i % AMP__SUM_LANES] += work[i] * work[i];
-            count_element(s, work[i]);
-        }
+        for (size_t i = 0; i < length; i++) count_element(s, work[i]);
+        if (from != AMP_FLOAT64 && is_tame(work, length)) add_in_float(&lanes, work, length);
+        else add_one_by_one(&lanes, work, length);
     }
     s->elements += n;
-    s->sum += amp__ref_sum_lanes(sums);
-    s->sum_squares += amp__ref_sum_lanes(squares);
+    s->sum += amp__ref_sum_lanes(lanes.sums);
+    s->sum_squares += amp__ref_sum_lanes(lanes.squares);
 }
 
 static AMP__STATISTICS(statistics_f32) { statistics(src, AMP_FLOAT32, n, s); }

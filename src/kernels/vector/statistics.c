@@ -7,8 +7,8 @@
  */
 #include "kernels/vector/vector.h"
 
-enum { CHUNK = 1024, GROUP = 64, TABLES = 8, MANTISSA = 23, CLASSES = 4, EXPONENTS = 256 };
-enum { NARROW = 20 }; /* binades: with more the table is faster */
+enum { CHUNK = AMP__SUM_STRETCH, GROUP = 64, TABLES = 8, MANTISSA = 23, CLASSES = 4, EXPONENTS = 256 };
+enum { NARROW = 40 }; /* binades: with more the table is faster */
 #define INFINITE UINT32_C(0x7f800000)
 #define LEAST_NORMAL UINT32_C(0x00800000)
 
@@ -18,6 +18,7 @@ struct counts {
     uint32_t rows[EXPONENTS * CLASSES];
     uint16_t table[TABLES][EXPONENTS * CLASSES]; /* the same, which stays in the first cache: each has a part of a call,
                                                     which is of AMP__SUM_BLOCK elements at most */
+    bool is_wide;            /* some are in the table, which is else not written */
     uint32_t least, largest; /* least magnitude above 0 minus one, largest finite magnitude */
 };
 
@@ -53,6 +54,8 @@ static void count_rare(struct counts *c, const float *x, size_t n, amp_statistic
 
 static void count_wide(struct counts *c, const float *x, size_t n) {
     uint16_t row[CHUNK];
+    if (!c->is_wide) memset(c->table, 0, sizeof c->table);
+    c->is_wide = true;
     for (size_t i = 0; i < n; i++) row[i] = row_of(magnitude_at(x, i));
     for (size_t i = 0; i < n; i += TABLES) {
         c->table[0][row[i]]++, c->table[1][row[i + 1]]++, c->table[2][row[i + 2]]++, c->table[3][row[i + 3]]++;
@@ -60,7 +63,15 @@ static void count_wide(struct counts *c, const float *x, size_t n) {
     }
 }
 
-/* How many of the bytes are this one. Each byte of `same` counts to 16 at most, and their sum fits 16 bits. */
+/* How many of the bytes are this one. */
+#ifdef HAS_MASKS
+static inline uint32_t count_equal(const uint8_t *bytes, size_t n, uint8_t wanted) {
+    uint64_t count = 0;
+    for (size_t i = 0; i < n; i += GROUP) count += (uint64_t)__builtin_popcountll(vw_bits_equal(bytes + i, wanted));
+    return (uint32_t)count;
+}
+#else
+/* Each byte of `same` counts to 16 at most, and their sum fits 16 bits. */
 static inline uint32_t count_equal(const uint8_t *bytes, size_t n, uint8_t wanted) {
     const uint64_t even = UINT64_C(0x00ff00ff00ff00ff), each = UINT64_C(0x0001000100010001);
     uint8_t same[GROUP] = { 0 };
@@ -71,63 +82,66 @@ static inline uint32_t count_equal(const uint8_t *bytes, size_t n, uint8_t wante
     for (size_t i = 0; i < GROUP / sizeof sum; i++) sum += words[i]; /* 128 at most in a byte */
     return (uint32_t)(((sum & even) + (sum >> 8 & even)) * each >> 48);
 }
+#endif
 
-/* Few are powers of two or round up to one: the others' class is 1. False: they are many. */
-static bool count_marked(struct counts *c, const float *x, const uint8_t *marked, size_t n) {
-    uint64_t word;
-    if (count_equal(marked, n, 1) > n / 16) return false;
-    for (size_t i = 0; i < n; i += sizeof word) {
-        memcpy(&word, marked + i, sizeof word);
-        for (; word; word &= word - 1) {
-            const size_t at = i + (size_t)__builtin_ctzll(word) / 8;
-            const uint32_t magnitude = magnitude_at(x, at);
-            c->rows[(magnitude >> MANTISSA) * CLASSES + 1]--;
-            c->rows[row_of(magnitude)]++;
-        }
+enum { MARKED = EXPONENTS - 1 }; /* in place of an exponent, that of infinities and NaNs */
+
+/* Exponents of normal numbers and 0, but of those that are powers of two or may round up to one (tops of bf16). With
+ * the least magnitude above 0 minus one, and the largest. */
+static inline void scan_chunk(const float *x, size_t n, uint8_t exponent[CHUNK], uint32_t *least, uint32_t *largest) {
+    enum { SIGN_AND_EXPONENT = 9 };
+    const uint32_t top = LEAST_NORMAL >> 8 << SIGN_AND_EXPONENT; /* the last `top` mantissas wrap around to 0 */
+    uint32_t most = 0, few = UINT32_MAX;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t magnitude = magnitude_at(x, i), less = magnitude - 1; /* 0 becomes the largest */
+        const uint32_t mantissa = (magnitude << SIGN_AND_EXPONENT) + top;
+        most = magnitude > most ? magnitude : most;
+        few = less < few ? less : few;
+        exponent[i] = (uint8_t)(((mantissa <= top) & (magnitude != 0)) ? MARKED : magnitude >> MANTISSA);
     }
+    *least = few, *largest = most;
+}
+
+/* Each of the marked by itself. False: they are many. */
+static bool count_marked(struct counts *c, const float *x, const uint8_t *exponent, size_t n) {
+    if (count_equal(exponent, n, MARKED) > n / 16) return false;
+    for (size_t i = 0; i < n; i += GROUP)
+        for (uint64_t bits = vw_bits_equal(exponent + i, MARKED); bits; bits &= bits - 1)
+            c->rows[row_of(magnitude_at(x, i + (size_t)__builtin_ctzll(bits)))]++;
     return true;
 }
 
 /* Magnitudes from `least` to `largest`, all normal, or 0. False: nothing is counted. */
-static bool count_narrow(struct counts *c, const float *x, size_t n, uint32_t least, uint32_t largest) {
-    uint8_t exponent[CHUNK], marked[CHUNK];
+static bool count_narrow(struct counts *c, const float *x, const uint8_t *exponent, size_t n, uint32_t least,
+                         uint32_t largest) {
     const uint32_t from = least >> MANTISSA, to = largest >> MANTISSA;
-    uint32_t zeros = (uint32_t)n;
     if (largest && to - from >= NARROW) return false;
-    for (size_t i = 0; i < n; i++) exponent[i] = (uint8_t)(magnitude_at(x, i) >> MANTISSA);
-    for (size_t i = 0; i < n; i++) { /* 0 too has the mantissa of a power */
-        const uint32_t bits = amp__f32_bits(x[i]), mantissa = bits & (LEAST_NORMAL - 1), zero = (bits << 1) == 0;
-        marked[i] = (uint8_t)((mantissa - 1 >= LEAST_NORMAL - (LEAST_NORMAL >> 8) - 1) & (zero ^ 1));
-    }
-    if (!count_marked(c, x, marked, n)) return false;
-    for (uint32_t e = from; largest && e <= to; e++) {
-        const uint32_t count = count_equal(exponent, n, (uint8_t)e);
-        c->rows[e * CLASSES + 1] += count;
-        zeros -= count;
-    }
-    c->rows[0] += zeros;
+    if (!count_marked(c, x, exponent, n)) return false;
+    c->rows[0] += count_equal(exponent, n, 0);
+    for (uint32_t e = from; largest && e <= to; e++)
+        c->rows[e * CLASSES + 1] += count_equal(exponent, n, (uint8_t)e);
     return true;
 }
 
-static inline void count_chunk(struct counts *c, const float *x, size_t n, amp_statistics *s) {
-    uint32_t largest = 0, least = UINT32_MAX;
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t magnitude = magnitude_at(x, i), less = magnitude - 1; /* 0 becomes the largest */
-        largest = magnitude > largest ? magnitude : largest;
-        least = less < least ? less : least;
-    }
+/* Returns true if all are 0 or between 2^-60 and 2^60. */
+static inline bool count_chunk(struct counts *c, const float *x, size_t n, amp_statistics *s) {
+    enum { LEAST = (127 - 60) << MANTISSA, LARGEST = (127 + 60) << MANTISSA };
+    _Alignas(64) uint8_t exponent[CHUNK];
+    uint32_t least, largest;
+    scan_chunk(x, n, exponent, &least, &largest);
     c->least = least < c->least ? least : c->least;
     const bool rare = largest >= INFINITE || least < LEAST_NORMAL - 1;
-    if (rare || !count_narrow(c, x, n, least + 1, largest)) count_wide(c, x, n);
+    if (rare || !count_narrow(c, x, exponent, n, least + 1, largest)) count_wide(c, x, n);
     if (rare) count_rare(c, x, n, s);
     else if (largest > c->largest) c->largest = largest;
+    return largest <= LARGEST && least >= LEAST - 1;
 }
 
 /* ---- the whole ---- */
 
 static inline uint32_t in_row(const struct counts *c, size_t row) {
     uint32_t sum = c->rows[row];
-    for (size_t t = 0; t < TABLES; t++) sum += c->table[t][row];
+    for (size_t t = 0; c->is_wide && t < TABLES; t++) sum += c->table[t][row];
     return sum;
 }
 
@@ -158,7 +172,30 @@ static void add_up_counts(const struct counts *c, amp_statistics *s, size_t behi
         sum##j = vd_add(sum##j, wide);                                                                                 \
         square##j = vd_add_exact(square##j, wide, wide);                                                               \
     }
+#define STRIPE_ADD(j, type)                                                                                            \
+    {                                                                                                                  \
+        const struct stripe stripe = stripe_of(x + i + (j) * LANES);                                                   \
+        sum##j = vd_add(sum##j, widen(stripe.sum));                                                                    \
+        square##j = vd_add(square##j, widen(stripe.squares));                                                          \
+    }
 #define SUM_STORE(j, type) vd_store_f64(sums + (j) * LANES, sum##j), vd_store_f64(squares + (j) * LANES, square##j);
+
+struct stripe {
+    vf sum, squares;
+};
+
+/* LANES lanes of a stripe. */
+static inline struct stripe stripe_of(const float *x) {
+    vf even = vf_load_f32(x), odd = vf_load_f32(x + AMP__SUM_LANES);
+    struct stripe evens = { even, vf_mul(even, even) }, odds = { odd, vf_mul(odd, odd) };
+    for (size_t row = 2; row < AMP__SUM_ROWS; row += 2) {
+        even = vf_load_f32(x + row * AMP__SUM_LANES), odd = vf_load_f32(x + (row + 1) * AMP__SUM_LANES);
+        evens.sum = vf_add(evens.sum, even), odds.sum = vf_add(odds.sum, odd);
+        evens.squares = vf_add(evens.squares, vf_mul(even, even));
+        odds.squares = vf_add(odds.squares, vf_mul(odd, odd));
+    }
+    return (struct stripe){ vf_add(evens.sum, odds.sum), vf_add(evens.squares, odds.squares) };
+}
 
 /* A chunk's elements as floats, `filled` of them. Behind the end are zeros, which change no sum. */
 #define CHUNK_OF(type)                                                                                                 \
@@ -169,6 +206,7 @@ static void add_up_counts(const struct counts *c, amp_statistics *s, size_t behi
             src = memcpy(rest, src, n * sizeof *src);                                                                  \
         }                                                                                                              \
         for (size_t i = 0; i < filled; i += LANES) vf_store_f32(work + i, vf_load_##type(src + i));                    \
+        read_ahead(src, sizeof rest); /* the next chunk: this one takes longer than the processor looks ahead */       \
         return work;                                                                                                   \
     }
 CHUNK_OF(f16)
@@ -184,18 +222,25 @@ static inline const float *chunk_of_f32(float work[CHUNK], const float *src, siz
         const amp__##type *from = src;                                                                                 \
         struct counts counts;                                                                                          \
         double sums[AMP__SUM_LANES], squares[AMP__SUM_LANES];                                                          \
-        float work[CHUNK];                                                                                             \
+        _Alignas(64) float work[CHUNK];                                                                                \
         size_t behind = 0;                                                                                             \
-        memset(&counts, 0, sizeof counts);                                                                             \
-        counts.least = UINT32_MAX;                                                                                     \
+        memset(counts.rows, 0, sizeof counts.rows);                                                                    \
+        counts.is_wide = false;                                                                                        \
+        counts.least = UINT32_MAX, counts.largest = 0;                                                                 \
         EACH_SUM(SUM_ZERO, type)                                                                                       \
         for (size_t at = 0; at < n; at += CHUNK) {                                                                     \
-            const size_t length = n - at < CHUNK ? n - at : CHUNK, filled = (length + GROUP - 1) / GROUP * GROUP;      \
+            const size_t length = n - at < CHUNK ? n - at : CHUNK;                                                     \
+            const size_t filled = (length + AMP__SUM_STRIPE - 1) / AMP__SUM_STRIPE * AMP__SUM_STRIPE;                  \
             const float *x = chunk_of_##type(work, from + at, length, filled);                                         \
-            for (size_t i = 0; i < filled; i += AMP__SUM_LANES) {                                                      \
-                EACH_SUM(SUM_ADD, type)                                                                                \
+            if (count_chunk(&counts, x, filled, s)) {                                                                  \
+                for (size_t i = 0; i < filled; i += AMP__SUM_STRIPE) {                                                 \
+                    EACH_SUM(STRIPE_ADD, type)                                                                         \
+                }                                                                                                      \
+            } else {                                                                                                   \
+                for (size_t i = 0; i < filled; i += AMP__SUM_LANES) {                                                  \
+                    EACH_SUM(SUM_ADD, type)                                                                            \
+                }                                                                                                      \
             }                                                                                                          \
-            count_chunk(&counts, x, filled, s);                                                                        \
             behind = filled - length;                                                                                  \
         }                                                                                                              \
         EACH_SUM(SUM_STORE, type)                                                                                      \

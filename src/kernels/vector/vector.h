@@ -35,6 +35,7 @@
  *     vf_least, vf_most(x)    of all lanes
  *     vw_zero_last(x)         halves' magnitudes minus 1, as signed integers of the same order from INT16_MIN on: that
  *                             of 0 is the largest
+ *     vw_bits_equal(src, x)   a bit for each of 64 bytes that is x. HAS_MASKS: defined where it is one comparison
  *     vw_order(x)             halves that are a 16-bit type's numbers, as signed integers of the same order
  *     vw_lesser, vw_larger(x, y), vw_least, vw_most(x)    of signed halves; of all halves, as an integer
  *

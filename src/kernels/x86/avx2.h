@@ -218,6 +218,12 @@ static inline vw vw_larger(vw x, vw y) { return _mm256_max_epi16(x, y); }
 static inline vw vw_zero_last(vw x) {
     return _mm256_add_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x7fff)), _mm256_set1_epi16(0x7fff));
 }
+static inline uint64_t bits_equal(vw x, uint8_t wanted) {
+    return (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, _mm256_set1_epi8((char)wanted)));
+}
+static inline uint64_t vw_bits_equal(const uint8_t *src, uint8_t wanted) {
+    return bits_equal(vw_load(src), wanted) | bits_equal(vw_load(src + 32), wanted) << 32;
+}
 static inline vw vw_order(vw x) {
     return _mm256_xor_si256(x, _mm256_srli_epi16(_mm256_srai_epi16(x, 15), 1));
 }

@@ -212,6 +212,10 @@ static inline vw vw_larger(vw x, vw y) { return _mm512_max_epi16(x, y); }
 static inline vw vw_zero_last(vw x) {
     return _mm512_add_epi16(_mm512_and_si512(x, _mm512_set1_epi16(0x7fff)), _mm512_set1_epi16(0x7fff));
 }
+#define HAS_MASKS
+static inline uint64_t vw_bits_equal(const uint8_t *src, uint8_t wanted) {
+    return _mm512_cmpeq_epi8_mask(_mm512_loadu_si512(src), _mm512_set1_epi8((char)wanted));
+}
 static inline vw vw_order(vw x) {
     return _mm512_ternarylogic_epi32(x, _mm512_srai_epi16(x, 15), _mm512_set1_epi16(0x7fff), 0x78); /* x ^ y & z */
 }

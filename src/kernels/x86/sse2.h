@@ -243,6 +243,12 @@ static inline vw vw_larger(vw x, vw y) { return _mm_max_epi16(x, y); }
 static inline vw vw_zero_last(vw x) {
     return _mm_add_epi16(_mm_and_si128(x, _mm_set1_epi16(0x7fff)), _mm_set1_epi16(0x7fff));
 }
+static inline uint64_t vw_bits_equal(const uint8_t *src, uint8_t wanted) {
+    uint64_t bits = 0;
+    for (int i = 0; i < 64; i += 16)
+        bits |= (uint64_t)_mm_movemask_epi8(_mm_cmpeq_epi8(vw_load(src + i), _mm_set1_epi8((char)wanted))) << i;
+    return bits;
+}
 static inline vw vw_order(vw x) { return _mm_xor_si128(x, _mm_srli_epi16(_mm_srai_epi16(x, 15), 1)); }
 #define ACROSS_HALVES(word, op)                                                                                        \
     static inline int vw_##word(vw x) {                                                                                \
