@@ -16,6 +16,11 @@ static void statistics(void *data) {
     bench_must(amp_statistics_list(data, 1, &of), "amp_statistics_list");
 }
 
+static void sampled(void *data) {
+    static amp_statistics of = AMP_STATISTICS_INIT;
+    bench_must(amp_statistics_sample(data, 1, 64, 1, &of), "amp_statistics_sample");
+}
+
 /* Values as a training has them, in many binades, in `dtype`. */
 static void spread(void *data, size_t n, amp_dtype dtype) {
     enum { STRETCH = 65536 };
@@ -37,7 +42,7 @@ static void run_of(const char *name, bench_fn *ours, amp_dtype dtype, size_t wid
                    double goal) {
     struct bench_floats floats = { bench_memory(bytes), bytes / 4, 1.0f };
     amp_span span = { floats.data, bytes / width, dtype, 0 };
-    if (ours == statistics) spread(floats.data, bytes / width, dtype);
+    if (ours != norm) spread(floats.data, bytes / width, dtype);
     bench_run(&(struct bench_case){ .group = "norm", .name = name, .size = size, .unit = "GB/s", .bytes = (double)bytes,
                                     .ours = ours, .ours_data = &span,
                                     .reference = bench_reads[bench_best(bench_reads, bench_n_floats(), &floats)],
@@ -60,6 +65,9 @@ void bench_norm(void) {
     run_of("statistics, fp32", statistics, AMP_FLOAT32, 4, large, "256 MiB", 0.5);
     run_of("statistics, fp16", statistics, AMP_FLOAT16, 2, large, "256 MiB", 0.5);
     run_of("statistics, bf16", statistics, AMP_BFLOAT16, 2, large, "256 MiB", 0.5);
+    run_of("a sample's statistics, fp32", sampled, AMP_FLOAT32, 4, large, "256 MiB", 0.5);
+    run_of("a sample's statistics, fp16", sampled, AMP_FLOAT16, 2, large, "256 MiB", 0.5);
+    run_of("a sample's statistics, bf16", sampled, AMP_BFLOAT16, 2, large, "256 MiB", 0.5);
     run_of("statistics, fp32", statistics, AMP_FLOAT32, 4, small, "1 MiB", 0);
     run_of("statistics, fp32", statistics, AMP_FLOAT32, 4, least, "16 KiB", 0);
 }

@@ -119,6 +119,27 @@ typedef struct amp_statistics {
  * figures 2 and 3. */
 AMP_API AMP_MUST_CHECK amp_status amp_statistics_list(const amp_span *src, size_t n, amp_statistics *statistics);
 
+/* The largest `every` of amp_statistics_sample. */
+#define AMP_SAMPLE_MOST 1024
+
+/*
+ * Estimates the statistics of src[i] in little more time than a check for infinities, and adds them to statistics[i].
+ * Of every whole block of 65,536 elements whose elements are all finite, one cache line (64 bytes from the block's
+ * start) of each `every` consecutive lines is counted, and each of its elements counts as `every`. Exact: elements,
+ * nans, both infinities and `largest`, and everything of other blocks, of lines behind the last `every` of a block, and
+ * of shorter tensors. So at every 1 (AMP_SAMPLE_MOST at most) it is amp_statistics_list. `seed` selects the lines, the
+ * same on every instruction set and number of threads.
+ *
+ * Error: over all seeds, an estimated count of any set of values (a binade, zeros, losses) has the exact count as its
+ * mean, and so do the sums. It differs from it by more than a share t of all elements with a probability of at most
+ * 2 exp(-2 t^2 g), where g is the number of counted lines (Hoeffding 1963): with every 16, of 16 million fp32 elements,
+ * more than 1.1 % in one of a million cases. `least` is the least of the counted elements.
+ *
+ * AMP_ERR_INVALID_ARGUMENT: every is 0 or above AMP_SAMPLE_MOST. Others as amp_statistics_list.
+ */
+AMP_API AMP_MUST_CHECK amp_status amp_statistics_sample(const amp_span *src, size_t n, uint32_t every, uint64_t seed,
+                                                        amp_statistics *statistics);
+
 /* Adds `from` to `into`, as if the tensors of both had been added to `into`. Counts and extremes are exact, sums are
  * added. Errors as amp_statistics_list. */
 AMP_API AMP_MUST_CHECK amp_status amp_statistics_merge(amp_statistics *into, const amp_statistics *from);

@@ -45,6 +45,10 @@ typedef struct amp_observe_options {
     uint32_t n_names;    /* number of names */
     const char *const *names; /* patterns (*, ?, [a-z] as in a shell) of ops and parameters, copied (NULL: all) */
     uint64_t max_bytes; /* memory for statistics (0: 64 MiB). The text of amp_survey says if it was too small */
+    uint32_t sample;    /* values in CPU memory: one cache line of so many is counted, by amp_statistics_sample, for
+                           observing all the time (every 1) in little more time than reading (0: 1, exact counts).
+                           Non-finite values and the largest |x| are exact, losses estimated. Updates are exact */
+    uint32_t reserved;  /* 0 */
 } amp_observe_options;
 
 #define AMP_OBSERVE_OPTIONS_INIT AMP_SIZED_(amp_observe_options)
@@ -52,9 +56,9 @@ typedef struct amp_observe_options {
 /* Starts to observe, with the current iteration. options NULL: defaults. A second call starts again without the earlier
  * statistics. Ops that the level does not cast have no wrapper, and are not observed, unless amp_config.observe is
  * AMP_ON. The environment variable AMP_OBSERVE sets both for any host: "1", or any of
- * "every=N,first=N,after_skip=N,what=inputs+outputs+weights+scaled+gradients+masters+updates,names=conv*+fc*". Thread
- * rule of brackets, and no other thread may run ops during the call. AMP_ERR_WRONG_STATE: a bracket is open.
- * AMP_ERR_INVALID_ARGUMENT: an unknown bit. */
+ * "every=N,first=N,after_skip=N,sample=N,what=inputs+outputs+weights+scaled+gradients+masters+updates,names=conv*+fc*".
+ * Thread rule of brackets, and no other thread may run ops during the call. AMP_ERR_WRONG_STATE: a bracket is open.
+ * AMP_ERR_INVALID_ARGUMENT: an unknown bit, or sample above AMP_SAMPLE_MOST. */
 AMP_API AMP_MUST_CHECK amp_status amp_observe(amp_context *context, const amp_observe_options *options);
 /* Stops observing and drops the statistics. No other thread may run ops during the call. */
 AMP_API AMP_MUST_CHECK amp_status amp_observe_stop(amp_context *context);

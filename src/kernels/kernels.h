@@ -69,6 +69,10 @@
  * stretch that is tame. fp64: in that for fp64. */
 #define AMP__STATISTICS(name) void name(const void *src, size_t n, amp_statistics *s)
 
+/* The largest magnitude, as the bits of the elements' type: those of infinities and NaNs are above all others. 0 of no
+ * element. */
+#define AMP__LARGEST(name) uint64_t name(const void *src, size_t n)
+
 /* 1 if an element is infinite or NaN, else 0. */
 #define AMP__NONFINITE(name) uint32_t name(const void *src, size_t n)
 
@@ -186,6 +190,7 @@ typedef AMP__ZERO(amp__zero_fn);
 typedef AMP__AXPBY(amp__axpby_fn);
 typedef AMP__SUM_SQUARES(amp__sum_squares_fn);
 typedef AMP__STATISTICS(amp__statistics_fn);
+typedef AMP__LARGEST(amp__largest_fn);
 typedef AMP__NONFINITE(amp__nonfinite_fn);
 typedef AMP__TILE(amp__tile_fn);
 typedef AMP__CHECK(amp__check_fn);
@@ -219,6 +224,7 @@ struct amp__tile {
     X(set, amp__axpby_fn *, axpby, 3)           /* [dst][x][y] */                                                      \
     X(set, amp__sum_squares_fn *, sum_squares, 1)                                                                      \
     X(set, amp__statistics_fn *, statistics, 1)                                                                        \
+    X(set, amp__largest_fn *, largest, 1)                                                                              \
     X(set, amp__nonfinite_fn *, nonfinite, 1)                                                                          \
     X(set, struct amp__tile, tile, 0)                                                                                  \
     X(set, amp__check_fn *, check, 1)                                                                                  \

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Statistics of lists, and losses of casts from them. Counts are added in any order, sums by blocks, and the blocks in
- * order (norms.c). On several threads a cut entry is counted in pieces, which are merged.
+ * order (norms.c). On several threads a cut entry is counted in pieces, which are merged. A sample is of a block.
  */
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
+#include "kernels/pack.h"
 #include "kernels/ref/convert.h"
 #include "kernels/spans.h"
 #include "kernels/walk.h"
 
+#include <math.h>
 #include <pthread.h>
+#include <string.h>
 
 /* ---- counting ---- */
 
@@ -23,6 +26,8 @@ struct job {
     amp_statistics *statistics;
     struct sums *blocks; /* of all blocks in order (NULL: on one thread) */
     pthread_mutex_t mutex; /* for entries that are cut */
+    uint32_t every;        /* one line of so many counts */
+    uint64_t seed;
 };
 
 /* Everything but the sums. */
@@ -44,12 +49,72 @@ static void merge_counts(amp_statistics *into, const amp_statistics *from) {
     }
 }
 
+/* ---- samples ---- */
+
+enum { LINE = 64 };
+
+/* Copies one line of each `every`, the one that the seed says, and counts the copies. Returns the elements of lines of
+ * which some were copied. */
+static size_t count_lines(const struct job *job, const char *data, amp_dtype dtype, uint64_t block, size_t n,
+                          amp_statistics *chosen) {
+    enum { LINES = 128 };
+    _Alignas(LINE) char copy[LINES * LINE];
+    const size_t width = amp__width(dtype), of_line = LINE / width, groups = n / of_line / job->every;
+    size_t filled = 0;
+    for (size_t group = 0; group < groups; group++) {
+        const uint64_t key = amp__pack_key(job->seed, block * AMP__SUM_BLOCK + group);
+        const size_t line = group * job->every + (size_t)((key >> 32) * job->every >> 32);
+        memcpy(copy + LINE * filled++, data + LINE * line, LINE);
+        if (filled < LINES && group + 1 < groups) continue;
+        job->k->statistics[dtype](copy, filled * of_line, chosen);
+        filled = 0;
+    }
+    return groups * job->every * of_line;
+}
+
+static void multiply(amp_statistics *s, uint64_t by) {
+    s->elements *= by, s->zeros *= by, s->below *= by, s->above *= by;
+    s->sum *= (double)by, s->sum_squares *= (double)by;
+    for (size_t i = 0; i < AMP_BINADES; i++) {
+        amp_binade *binade = &s->binades[i];
+        binade->elements *= by, binade->powers *= by, binade->tops_bf16 *= by, binade->tops_fp16 *= by;
+    }
+}
+
+static double value_of(amp_dtype dtype, uint64_t bits) {
+    switch (dtype) {
+    case AMP_FLOAT16: return amp__f32_to_f64(amp__f16_to_f32((amp__f16)bits));
+    case AMP_BFLOAT16: return amp__f32_to_f64(amp__bf16_to_f32((amp__bf16)bits));
+    case AMP_FLOAT64: return amp__f64_from_bits(bits);
+    default: return amp__f32_to_f64(amp__f32_from_bits((uint32_t)bits));
+    }
+}
+
+/* A whole block whose elements are all finite. False: one is not, and nothing is counted. */
+static bool sample_block(const struct job *job, const char *data, amp_dtype dtype, uint64_t block,
+                         amp_statistics *statistics) {
+    amp_statistics chosen = AMP_STATISTICS_INIT;
+    const uint64_t largest = job->k->largest[dtype](data, AMP__SUM_BLOCK);
+    if (!isfinite(value_of(dtype, largest))) return false;
+    const size_t done = count_lines(job, data, dtype, block, AMP__SUM_BLOCK, &chosen);
+    multiply(&chosen, job->every);
+    if (done < AMP__SUM_BLOCK)
+        job->k->statistics[dtype](data + done * amp__width(dtype), AMP__SUM_BLOCK - done, &chosen);
+    chosen.largest = value_of(dtype, largest);
+    merge_counts(statistics, &chosen);
+    statistics->sum = chosen.sum, statistics->sum_squares = chosen.sum_squares;
+    return true;
+}
+
 static struct sums count_block(const struct job *job, const amp_span *span, size_t at, size_t end,
                                amp_statistics *statistics) {
     const char *data = (const char *)span->data + at * amp__width(span->dtype);
     const struct sums before = { statistics->sum, statistics->sum_squares };
     statistics->sum = statistics->sum_squares = 0.0;
-    job->k->statistics[span->dtype](data, end - at < AMP__SUM_BLOCK ? end - at : AMP__SUM_BLOCK, statistics);
+    const size_t n = end - at < AMP__SUM_BLOCK ? end - at : AMP__SUM_BLOCK;
+    const bool sample = job->every > 1 && n == AMP__SUM_BLOCK;
+    if (!sample || !sample_block(job, data, span->dtype, at / AMP__SUM_BLOCK, statistics))
+        job->k->statistics[span->dtype](data, n, statistics);
     const struct sums block = { statistics->sum, statistics->sum_squares };
     statistics->sum = before.sum, statistics->sum_squares = before.squares;
     return block;
@@ -104,17 +169,24 @@ static amp_status check_statistics(const amp_statistics *statistics, const char 
     return AMP_OK;
 }
 
-AMP_API amp_status amp_statistics_list(const amp_span *src, size_t n, amp_statistics *statistics) {
+AMP_API amp_status amp_statistics_sample(const amp_span *src, size_t n, uint32_t every, uint64_t seed,
+                                         amp_statistics *statistics) {
     struct amp__facts facts = { 0, false };
     AMP_TRY(amp__spans_check(src, n, "src", &facts));
     AMP_RETURN_IF(n && !statistics, AMP_ERR_INVALID_ARGUMENT, "statistics is NULL and n is %zu", n);
     for (size_t i = 0; i < n; i++) AMP_TRY(check_statistics(&statistics[i], "statistics", i));
-    struct job job = { amp__kernels_get(), src, statistics, NULL, PTHREAD_MUTEX_INITIALIZER };
+    AMP_RETURN_IF(every < 1 || every > AMP_SAMPLE_MOST, AMP_ERR_INVALID_ARGUMENT,
+                  "every is %u: use 1 (exact counts) to %d", (unsigned)every, AMP_SAMPLE_MOST);
+    struct job job = { amp__kernels_get(), src, statistics, NULL, PTHREAD_MUTEX_INITIALIZER, every, seed };
     const amp__fpenv saved = amp__fpenv_enter();
     count_all(&job, n, facts.elements);
     amp__fpenv_leave(saved);
     pthread_mutex_destroy(&job.mutex);
     return AMP_OK;
+}
+
+AMP_API amp_status amp_statistics_list(const amp_span *src, size_t n, amp_statistics *statistics) {
+    return amp_statistics_sample(src, n, 1, 0, statistics);
 }
 
 /* Sums through memory: see fpenv.h. */

@@ -105,7 +105,8 @@ static const char *named(const char *name) { return name && name[0] ? name : "an
 
 /* ---- raw buffers ---- */
 
-static void count_rows(const void *data, amp_dtype dtype, const struct amp__extents *extents, amp_statistics *out) {
+static void count_rows(const struct amp__observer *observer, const void *data, amp_dtype dtype,
+                       const struct amp__extents *extents, amp_statistics *out) {
     const size_t width = amp__dtype_size(dtype);
     const int64_t last = extents->ndim ? extents->shape[extents->ndim - 1] : extents->count;
     const bool gaps = last && extents->row_stride != last;
@@ -113,7 +114,7 @@ static void count_rows(const void *data, amp_dtype dtype, const struct amp__exte
     for (int64_t row = 0; row < rows; row++) {
         const amp_span span = { (char *)(uintptr_t)data + (size_t)(row * extents->row_stride) * width * gaps,
                                 (uint64_t)length, dtype, 0 };
-        amp__observe_count(&span, out);
+        (void)amp__observe_count(observer, &span, out);
     }
 }
 
@@ -129,7 +130,7 @@ static void take_buffer(struct amp__seen_call *call, const struct amp__raw_buffe
     const amp_dtype dtype = substituted && buffer->narrow ? low : AMP_FLOAT32;
     amp_statistics statistics = AMP_STATISTICS_INIT;
     if (!is_here(call->op->context, memory)) return;
-    count_rows(memory, dtype, &buffer->extents, &statistics);
+    count_rows(amp__observer_of(call->op->context), memory, dtype, &buffer->extents, &statistics);
     call->may_be_cast = true;
     take(call, named(buffer->name), is_output, dtype, &statistics, buffer->host,
          odd_dimension(buffer->extents.shape, buffer->extents.ndim));
@@ -137,9 +138,10 @@ static void take_buffer(struct amp__seen_call *call, const struct amp__raw_buffe
     if (is_output && amp__nonfinite(&statistics)) amp__observe_gradient(call->op->context, memory);
 }
 
-static bool holds_nonfinite(const void *memory, amp_dtype dtype, const struct amp__extents *extents) {
+static bool holds_nonfinite(const struct amp__observer *observer, const void *memory, amp_dtype dtype,
+                            const struct amp__extents *extents) {
     amp_statistics s = AMP_STATISTICS_INIT;
-    count_rows(memory, dtype, extents, &s);
+    count_rows(observer, memory, dtype, extents, &s);
     return amp__nonfinite(&s) != 0;
 }
 
@@ -154,7 +156,7 @@ static void take_buffers(struct amp__seen_call *seen, const struct amp__probed *
     for (size_t i = 0; !outputs && !seen->finite && seen->came_finite && i < call->n_buffers; i++) {
         const struct amp__raw_buffer *buffer = &call->buffers[i];
         if (!(buffer->flags & AMP__WRITE) && !buffer->scratch && is_here(call->op->context, buffer->host) &&
-            holds_nonfinite(buffer->host, AMP_FLOAT32, &buffer->extents))
+            holds_nonfinite(amp__observer_of(call->op->context), buffer->host, AMP_FLOAT32, &buffer->extents))
             seen->came_finite = false;
     }
 }
@@ -169,7 +171,8 @@ struct counted {
 };
 
 /* Strided ones are gathered here. */
-static bool gather(struct amp__place *place, const struct amp__elements *elements, amp_statistics *out) {
+static bool gather(const struct amp__observer *observer, struct amp__place *place, const struct amp__elements *elements,
+                   amp_statistics *out) {
     struct amp__elements now = *elements;
     const uint64_t reach = amp__strides_reach(&now) * amp__dtype_size(now.dtype);
     const void *memory = now.data;
@@ -179,7 +182,7 @@ static bool gather(struct amp__place *place, const struct amp__elements *element
     void *compact = amp__alloc((size_t)now.size, amp__dtype_size(now.dtype));
     if (compact) amp__strides_gather(compact, &now);
     const amp_span span = { compact, now.size, now.dtype, 0 };
-    const bool counted = compact && amp_statistics_list(&span, 1, out) == AMP_OK;
+    const bool counted = compact && amp__observe_count(observer, &span, out) == AMP_OK;
     amp__free(compact);
     amp__free(copy);
     return counted;
@@ -198,10 +201,11 @@ static bool count_handle(const struct amp__op *op, void *handle, const char *nam
     if (!handle || !op->host->view || amp__host_find(op->host, handle, name, now) != AMP_OK || !now->size ||
         !amp__observe_find(op->context, now->device, now->data, &place))
         return false;
-    if (now->strides) return gather(place, now, &counted->statistics);
+    const struct amp__observer *observer = amp__observer_of(op->context);
+    if (now->strides) return gather(observer, place, now, &counted->statistics);
     counted->place = place;
     const amp_span span = span_of(now);
-    return place || amp_statistics_list(&span, 1, &counted->statistics) == AMP_OK;
+    return place || amp__observe_count(observer, &span, &counted->statistics) == AMP_OK;
 }
 
 static void take_later(struct amp__seen_call *call, struct amp__place *place, const amp_span *span, const char *name,
@@ -230,7 +234,7 @@ void amp__observe_span(struct amp__seen_call *call, const amp_span *span, const 
     const amp_device cpu = { AMP__DEVICE_CPU, 0 };
     if (!span->data || !amp__observe_find(call->op->context, cpu, span->data, &place)) return;
     if (place) take_later(call, place, span, name, is_output, span->data, 0);
-    else if (amp_statistics_list(span, 1, &statistics) == AMP_OK)
+    else if (amp__observe_count(amp__observer_of(call->op->context), span, &statistics) == AMP_OK)
         take(call, name, is_output, span->dtype, &statistics, span->data, 0);
 }
 
@@ -264,7 +268,7 @@ static void take_number(struct amp__seen_call *seen, const struct amp__arg *arg,
     const amp_span span = { (void *)(uintptr_t)value, 1, dtype, 0 };
     amp_statistics statistics = AMP_STATISTICS_INIT;
     if (!(observer->options.what & AMP_SEE_INPUTS)) return;
-    amp__observe_count(&span, &statistics);
+    (void)amp__observe_count(observer, &span, &statistics);
     struct amp__seen *entry = amp__observe_op(observer, seen->op, named(arg->name), AMP_SEE_INPUTS);
     if (entry) amp__observe_add(observer, entry, dtype, &statistics);
 }

@@ -171,10 +171,10 @@ static inline uint64_t amp__nonfinite(const amp_statistics *statistics) {
     return statistics->nans + statistics->plus_infinities + statistics->minus_infinities;
 }
 
-/* Of a block that is well formed. */
-static inline void amp__observe_count(const amp_span *span, amp_statistics *statistics) {
-    const amp_status status = amp_statistics_list(span, 1, statistics);
-    (void)status;
+/* Exact, or a sample if the options say so. The lines are others in each iteration. */
+static inline amp_status amp__observe_count(const struct amp__observer *observer, const amp_span *span,
+                                            amp_statistics *statistics) {
+    return amp_statistics_sample(span, 1, observer->options.sample, observer->observed, statistics);
 }
 
 /* ---- options.c ---- */

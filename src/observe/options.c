@@ -40,11 +40,14 @@ amp_status amp__observe_resolve(const amp_observe_options *given, amp_observe_op
                   (unsigned)(o.what & ~(uint32_t)ALL));
     AMP_RETURN_IF(o.n_names && !o.names, AMP_ERR_INVALID_ARGUMENT, "amp_observe: names is NULL, and n_names is %u",
                   (unsigned)o.n_names);
+    AMP_RETURN_IF(o.sample > AMP_SAMPLE_MOST, AMP_ERR_INVALID_ARGUMENT,
+                  "amp_observe: sample is %u: use 1 to %d", (unsigned)o.sample, AMP_SAMPLE_MOST);
     *options = o;
     options->what = or_default(o.what, ALL);
     options->every = or_default(o.every, 200);
     options->first = or_default(o.first, 1);
     options->after_skip = or_default(o.after_skip, 1);
+    options->sample = or_default(o.sample, 1);
     options->max_bytes = o.max_bytes ? o.max_bytes : 64 << 20;
     const amp_status status = copy_names(o.names, o.n_names, options);
     if (status != AMP_OK) amp__observe_free_options(options);
@@ -55,8 +58,8 @@ amp_status amp__observe_resolve(const amp_observe_options *given, amp_observe_op
 
 static amp_status unreadable(const char *item, int length) {
     return amp__fail(AMP_ERR_INVALID_ARGUMENT, "AMP_OBSERVE: \"%.*s\" is not understood: use 1, or "
-                     "every=N,first=N,after_skip=N,what=inputs+outputs+weights+scaled+gradients+masters+updates,"
-                     "names=PATTERN+PATTERN", length, item);
+                     "every=N,first=N,after_skip=N,sample=N,what=inputs+outputs+weights+scaled+gradients+masters+"
+                     "updates,names=PATTERN+PATTERN", length, item);
 }
 
 static amp_status read_number(const char *item, int length, const char *value, uint32_t *out) {
@@ -100,6 +103,7 @@ static amp_status read_item(char *item, amp_observe_options *o, const char **nam
     if (!strncmp(item, "every=", 6)) return read_number(item, length, value, &o->every);
     if (!strncmp(item, "first=", 6)) return read_number(item, length, value, &o->first);
     if (!strncmp(item, "after_skip=", 11)) return read_number(item, length, value, &o->after_skip);
+    if (!strncmp(item, "sample=", 7)) return read_number(item, length, value, &o->sample);
     if (!strncmp(item, "what=", 5)) return read_what(item, length, value, &o->what);
     if (!strncmp(item, "names=", 6)) return read_names(value, names, capacity, &o->n_names);
     return unreadable(item, length);

@@ -28,7 +28,7 @@ static void take(struct amp__observer *observer, const struct amp__param *param,
     amp_statistics statistics = AMP_STATISTICS_INIT;
     if (!span->data || !span->size) return;
     if (param->on_device) (void)amp__later_param(observer, param, what, span, NULL, 0);
-    else if (amp_statistics_list(span, 1, &statistics) == AMP_OK) /* of integers there are none */
+    else if (amp__observe_count(observer, span, &statistics) == AMP_OK) /* of integers there are none */
         add(observer, param, what, span->dtype, &statistics);
 }
 
@@ -79,7 +79,7 @@ static void take_scaled(struct amp__observer *observer, const struct amp__param 
         const amp_span from = { (char *)span->data + at * amp__dtype_size(span->dtype), size, span->dtype, 0 };
         const amp_span to = { chunk, size, AMP_FLOAT32, 0 };
         if (amp_scale_list(&to, &from, 1, factor, &unused) != AMP_OK) return;
-        amp__observe_count(&to, &statistics);
+        (void)amp__observe_count(observer, &to, &statistics);
     }
     add(observer, param, AMP_SEE_GRADIENTS, AMP_FLOAT32, &statistics);
 }
@@ -179,7 +179,7 @@ static void count_update(const struct amp__before *before, const amp_span *now, 
                        to = { update, n, AMP_FLOAT32, 0 };
         cast(&to, &from);
         for (uint64_t i = 0; i < n; i++) update[i] -= before->elements[at + i];
-        amp__observe_count(&to, statistics);
+        if (amp_statistics_list(&to, 1, statistics) != AMP_OK) return;
         lost[0] += count_lost(before->elements + at, update, n, AMP_FLOAT16);
         lost[1] += count_lost(before->elements + at, update, n, AMP_BFLOAT16);
     }

@@ -52,6 +52,107 @@ TEST(statistics_add_up) {
     ck_assert(one.elements == 200 && one.largest == (double)1e30f && one.least == other.least && one.zeros > 0);
 }
 
+/* ---- samples ---- */
+
+enum { SAMPLED = 4 * 65536 + 5000 };
+
+static amp_statistics sample(const amp_span *span, uint32_t every, uint64_t seed) {
+    amp_statistics s = AMP_STATISTICS_INIT;
+    ck_assert_int_eq(amp_statistics_sample(span, 1, every, seed, &s), AMP_OK);
+    return s;
+}
+
+static uint64_t counted(const amp_statistics *s) {
+    uint64_t sum = s->zeros + s->nans + s->plus_infinities + s->minus_infinities + s->below + s->above;
+    for (size_t i = 0; i < AMP_BINADES; i++) sum += s->binades[i].elements;
+    return sum;
+}
+
+/* Hoeffding's bound of amp_kernels.h at one in a million, for each binade and the zeros. */
+static void check_sample(const amp_statistics *got, const amp_statistics *want, uint64_t lines) {
+    const double off = sqrt(log(2e6) / (2.0 * (double)lines)) * (double)want->elements;
+    ck_assert(got->elements == want->elements && counted(got) == want->elements && got->largest == want->largest);
+    ck_assert(!got->nans && !got->plus_infinities && !got->minus_infinities && got->least >= want->least);
+    ck_assert(fabs((double)got->zeros - (double)want->zeros) <= off);
+    for (size_t i = 0; i < AMP_BINADES; i++)
+        ck_assert(fabs((double)got->binades[i].elements - (double)want->binades[i].elements) <= off);
+}
+
+/* Zeros lie in stripes of a line, with the period 16: every 16 would find all or none without the generator. */
+TEST_TIMES(a_sample_keeps_its_bound, TYPES) {
+    static const uint32_t all_every[] = { 2, 16, 64, 1000, 1024 };
+    const amp_dtype type = all_types[_i];
+    const size_t width = amp__dtype_size(type), of_line = 64 / width;
+    amp_span span = { amp__alloc(SAMPLED, width), SAMPLED, type, 0 };
+    amp_statistics want = AMP_STATISTICS_INIT;
+    random_restart();
+    fill(PATTERN_NORMAL, type, span.data, SAMPLED);
+    for (size_t i = 0; i < SAMPLED; i++)
+        if (i / of_line % 16 < 5) set_bits(type, span.data, i, 0);
+    set_bits(type, span.data, 70001, round_to_bits(type, 1000.0));
+    ck_assert_int_eq(amp_statistics_list(&span, 1, &want), AMP_OK);
+    for (size_t e = 0; e < AMP_COUNT(all_every); e++) {
+        const uint32_t every = all_every[e];
+        const uint64_t lines = 4 * (65536 / of_line / every);
+        double mean = 0.0;
+        for (uint64_t seed = 0; seed < 20; seed++) {
+            const amp_statistics got = sample(&span, every, seed);
+            check_sample(&got, &want, lines);
+            mean += (double)got.zeros / 20.0;
+        }
+        const double off = sqrt(log(2e6) / (2.0 * 20.0 * (double)lines)) * SAMPLED;
+        ck_assert_msg(fabs(mean - (double)want.zeros) <= off, "every %u: %g zeros, %g wanted", (unsigned)every, mean,
+                      (double)want.zeros);
+    }
+    const amp_statistics all = sample(&span, 1, 7);
+    ck_assert(statistics_agree(&all, &want));
+    amp__free(span.data);
+}
+
+/* A block with one is counted as a whole; shorter tensors are exact. */
+TEST_TIMES(a_sample_finds_every_element_that_is_not_finite, TYPES) {
+    const amp_dtype type = all_types[_i];
+    amp_span span = { amp__alloc(SAMPLED, sizeof(double)), SAMPLED, type, 0 };
+    random_restart();
+    fill(PATTERN_NORMAL, type, span.data, SAMPLED);
+    for (size_t i = 1; i < SAMPLED; i += 70000) set_bits(type, span.data, i, infinity_bits(type));
+    set_bits(type, span.data, 99, infinity_bits(type) | sign_bit(type));
+    set_bits(type, span.data, 65536 + 77, infinity_bits(type) + 1);
+    const amp_statistics got = sample(&span, 64, 3);
+    ck_assert(got.plus_infinities == 4 && got.minus_infinities == 1 && got.nans == 1 && isnan(got.sum));
+    ck_assert(counted(&got) == SAMPLED);
+    span.size = 65535;
+    amp_statistics want = AMP_STATISTICS_INIT;
+    const amp_statistics part = sample(&span, 64, 3);
+    ck_assert_int_eq(amp_statistics_list(&span, 1, &want), AMP_OK);
+    ck_assert(statistics_agree(&part, &want));
+    amp__free(span.data);
+}
+
+TEST(a_sample_is_the_same_on_every_set_and_number_of_threads) {
+    amp_span list[TYPES];
+    static amp_statistics want[TYPES], got[TYPES];
+    random_restart();
+    for (size_t i = 0; i < TYPES; i++) {
+        list[i] = (amp_span){ amp__alloc(SAMPLED, sizeof(double)), SAMPLED, all_types[i], 0 };
+        fill(PATTERN_NORMAL, all_types[i], list[i].data, SAMPLED);
+        want[i] = (amp_statistics)AMP_STATISTICS_INIT;
+    }
+    amp_set_cpu_mask(0);
+    ck_assert_int_eq(amp_statistics_sample(list, TYPES, 16, 5, want), AMP_OK);
+    amp_set_cpu_mask(UINT32_MAX);
+    for (int32_t threads = 1; threads <= 3; threads++) {
+        ck_assert_int_eq(amp_set_num_threads(threads), AMP_OK);
+        for (size_t i = 0; i < TYPES; i++) got[i] = (amp_statistics)AMP_STATISTICS_INIT;
+        ck_assert_int_eq(amp_statistics_sample(list, TYPES, 16, 5, got), AMP_OK);
+        for (size_t i = 0; i < TYPES; i++) ck_assert(statistics_agree(&got[i], &want[i]));
+    }
+    const amp_statistics other = sample(&list[0], 16, 6);
+    ck_assert(!statistics_agree(&other, &want[0]));
+    for (size_t i = 0; i < TYPES; i++) amp__free(list[i].data);
+    ck_assert_int_eq(amp_set_num_threads(1), AMP_OK);
+}
+
 TEST(errors_change_nothing) {
     float x[2] = { 1.0f, 2.0f };
     amp_statistics two[2] = { AMP_STATISTICS_INIT, AMP_STATISTICS_INIT }, fresh = AMP_STATISTICS_INIT;
@@ -64,6 +165,8 @@ TEST(errors_change_nothing) {
     ck_assert_int_eq(amp_statistics_losses(&two[1], AMP_FLOAT16, 1.0f, &losses), AMP_ERR_ABI_MISMATCH);
     ck_assert_int_eq(amp_statistics_list(list, 2, NULL), AMP_ERR_INVALID_ARGUMENT);
     ck_assert_int_eq(amp_statistics_list(NULL, 1, two), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(amp_statistics_sample(list, 1, 0, 1, two), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(amp_statistics_sample(list, 1, AMP_SAMPLE_MOST + 1, 1, two), AMP_ERR_INVALID_ARGUMENT);
     ck_assert_int_eq(amp_statistics_merge(NULL, two), AMP_ERR_INVALID_ARGUMENT);
     ck_assert_int_eq(amp_statistics_merge(two, NULL), AMP_ERR_INVALID_ARGUMENT);
     ck_assert_int_eq(amp_statistics_losses(NULL, AMP_FLOAT16, 1.0f, &losses), AMP_ERR_INVALID_ARGUMENT);

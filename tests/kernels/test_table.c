@@ -334,6 +334,31 @@ static void check_statistics(amp_fn kernel, const amp_dtype *types, const char *
     guard_free(&guard);
 }
 
+static void check_largest(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    const amp_dtype type = types[0];
+    const size_t size = amp__dtype_size(type);
+    struct guard guard = guard_new(4097 * size + 32 * size + GUARD_BORDER);
+    EACH_PATTERN(pattern, types) {
+        fill((enum pattern)pattern, type, sum_data, 4097);
+        for (size_t l = 0; sum_lengths[l] <= 4097; l++) {
+            const size_t n = sum_lengths[l];
+            uint64_t want = 0;
+            for (size_t i = 0; i < n; i++) {
+                const uint64_t magnitude = get_bits(type, sum_data, i) & ~sign_bit(type);
+                if (magnitude > want) want = magnitude;
+            }
+            for (size_t offset = 0; offset < 32; offset += n <= 80 ? 1 : 9) {
+                const void *src = memcpy(guard_place(&guard, n * size, offset * size), sum_data, n * size);
+                const uint64_t got = ((amp__largest_fn *)kernel)(src, n);
+                CHECK_THAT(got == want, "%s: n %zu offset %zu: got %#llx, want %#llx",
+                           describe("largest", types, 1, isa, pattern_names[pattern]), n, offset,
+                           (unsigned long long)got, (unsigned long long)want);
+            }
+        }
+    }
+    guard_free(&guard);
+}
+
 /* The largest finite element everywhere, and then one infinity or NaN at each place. */
 static void check_nonfinite(amp_fn kernel, const amp_dtype *types, const char *isa) {
     const amp_dtype type = types[0];

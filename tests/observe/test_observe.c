@@ -435,12 +435,13 @@ static const struct {
     const char *text, *says;
 } environments[] = {
     { "1", NULL },
-    { "every=2,first=3", NULL },
+    { "every=2,first=3,sample=16", NULL },
     { "what=inputs+outputs+weights+scaled+gradients+masters+updates,after_skip=2,names=w*+x", NULL },
     { "Yes", NULL },
     { "maybe", "\"maybe\" is not understood" },
     { "every=0", "\"every=0\"" },
     { "every=-1", "\"every=-1\"" },
+    { "sample=1025", "use 1 to 1024" },
     { "first=4294967296", "\"first=4294967296\"" },
     { "after_skip=1x", "\"after_skip=1x\"" },
     { "what=", "\"what=\"" },

@@ -104,6 +104,29 @@ TEST(observations_are_in_the_order_of_calls_and_arguments) {
     raw_stop(&raw);
 }
 
+/* One line of 16 counts: multiples of 16, and the one large value is found. Exact by default. */
+TEST(a_large_tensor_may_be_sampled) {
+    enum { LARGE = 65536 };
+    static float x[LARGE];
+    for (uint32_t sample = 1; sample <= 16; sample += 15) {
+        RIG(rig);
+        amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+        const amp_observed_value values[] = { { "x", NULL, { x, LARGE, AMP_FLOAT32, 0 }, 0, 0 } };
+        amp_observed_call call = AMP_OBSERVED_CALL_INIT;
+        options.every = 1, options.sample = sample;
+        for (size_t i = 0; i < LARGE; i++) x[i] = i % 3 ? 1.0f : 4.0f;
+        x[777] = 1e30f;
+        start(&rig, AMP_O1, &options);
+        call.op = "linear", call.values = values, call.n_values = 1;
+        ck_ok(amp_observe_call(rig.context, &call));
+        const amp_statistics *s = get(rig.context, AMP_SEE_INPUTS, "linear", "x")->last;
+        const uint64_t ones = s->binades[-AMP_BINADE_LEAST].elements, fours = s->binades[2 - AMP_BINADE_LEAST].elements;
+        ck_assert(s->elements == LARGE && s->largest == (double)1e30f);
+        if (sample == 1) ck_assert(ones == LARGE * 2 / 3 && fours == LARGE / 3);
+        else ck_assert(ones % 16 == 0 && fours % 16 == 0 && ones > LARGE * 6 / 10 && ones < LARGE * 7 / 10);
+    }
+}
+
 static amp_culprit culprit_of(struct rig *rig) {
     amp_culprit culprit = AMP_CULPRIT_INIT;
     ck_assert_int_eq(bracket(rig, INF), AMP_SKIP);

@@ -26,10 +26,10 @@ PyObject *amp_py_Context_observe(PyObject *self, PyObject *args) {
     amp_py_Context *context = amp_py_live(self);
     amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
     PyObject *list;
-    unsigned what, every, first, after_skip;
+    unsigned what, every, first, after_skip, sample = 1;
     unsigned long long max_bytes;
-    if (!context || !PyArg_ParseTuple(args, "IIIIO!K:observe", &what, &every, &first, &after_skip,
-                                             &PyList_Type, &list, &max_bytes))
+    if (!context || !PyArg_ParseTuple(args, "IIIIO!K|I:observe", &what, &every, &first, &after_skip,
+                                             &PyList_Type, &list, &max_bytes, &sample))
         return NULL;
     const char **names = read_names(list, &options.n_names);
     if (!names) return NULL;
@@ -39,6 +39,7 @@ PyObject *amp_py_Context_observe(PyObject *self, PyObject *args) {
     options.after_skip = after_skip;
     options.names = names;
     options.max_bytes = max_bytes;
+    options.sample = sample;
     const amp_status status = amp_observe(context->amp, &options);
     free(names);
     return status == AMP_OK ? Py_NewRef(Py_None) : amp_py_context_raise(context, status);

@@ -180,10 +180,10 @@ static inline uint32_t vd_seen(seen_d seen, uint64_t limit) {
 typedef uint16x8_t vw;
 static inline vw vw_load(const void *src) { return vreinterpretq_u16_u8(vld1q_u8(src)); }
 static inline vw vw_zero(void) { return vdupq_n_u16(0); }
-static inline vw vw_see_exponent_16(vw seen, vw x) {
+static inline vw vw_see_magnitude_16(vw seen, vw x) {
     return vmaxq_u16(seen, vbicq_u16(x, vdupq_n_u16(0x8000)));
 }
-static inline vw vw_see_exponent_32(vw seen, vw x) {
+static inline vw vw_see_magnitude_32(vw seen, vw x) {
     const uint32x4_t words = vbicq_u32(vreinterpretq_u32_u16(x), vdupq_n_u32(UINT32_C(0x80000000)));
     return vreinterpretq_u16_u32(vmaxq_u32(vreinterpretq_u32_u16(seen), words));
 }

@@ -80,31 +80,30 @@ amp__sum_squares_fn *const amp__ref_sum_squares[AMP__TYPES] = {
     NULL, sum_squares_f32, sum_squares_f16, sum_squares_bf16, sum_squares_f64,
 };
 
-/* ---- non-finite elements ---- */
+/* ---- the largest, and non-finite elements ---- */
 
-/* One added to an exponent of all ones carries into the sign. */
-static inline uint32_t nonfinite_f32(float x) { return (amp__f32_bits(x) & 0x7fffffffu) + 0x00800000u; }
-static inline uint16_t nonfinite_f16(amp__f16 x) { return (uint16_t)((x & 0x7fffu) + 0x0400u); }
-static inline uint16_t nonfinite_bf16(amp__bf16 x) { return (uint16_t)((x & 0x7fffu) + 0x0080u); }
-static inline uint64_t nonfinite_f64(double x) {
-    return (amp__f64_bits(x) & UINT64_C(0x7fffffffffffffff)) + UINT64_C(0x0010000000000000);
-}
-
-#define NONFINITE(type, word)                                                                                          \
-    static AMP__NONFINITE(any_nonfinite_##type) {                                                                      \
+#define LARGEST(type, word)                                                                                            \
+    static AMP__LARGEST(largest_##type) {                                                                              \
         const amp__##type *s = src;                                                                                    \
-        word any = 0;                                                                                                  \
-        for (; n >= AMP__REF_BLOCK; n -= AMP__REF_BLOCK, s += AMP__REF_BLOCK)                                          \
-            for (size_t i = 0; i < AMP__REF_BLOCK; i++) any |= nonfinite_##type(s[i]);                                 \
-        for (size_t i = 0; i < n; i++) any |= nonfinite_##type(s[i]);                                                  \
-        return (uint32_t)(any >> (8 * sizeof any - 1));                                                                \
+        const word plus = (word)-1 >> 1;                                                                               \
+        word largest = 0, magnitude;                                                                                   \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            memcpy(&magnitude, s + i, sizeof magnitude);                                                               \
+            magnitude &= plus;                                                                                         \
+            largest = magnitude > largest ? magnitude : largest;                                                       \
+        }                                                                                                              \
+        return largest;                                                                                                \
+    }                                                                                                                  \
+    static AMP__NONFINITE(any_nonfinite_##type) {                                                                      \
+        return largest_##type(src, n) >= amp__infinity(amp__format_##type());                                          \
     }
 
-NONFINITE(f32, uint32_t)
-NONFINITE(f16, uint16_t)
-NONFINITE(bf16, uint16_t)
-NONFINITE(f64, uint64_t)
+LARGEST(f32, uint32_t)
+LARGEST(f16, uint16_t)
+LARGEST(bf16, uint16_t)
+LARGEST(f64, uint64_t)
 
+amp__largest_fn *const amp__ref_largest[AMP__TYPES] = { NULL, largest_f32, largest_f16, largest_bf16, largest_f64 };
 amp__nonfinite_fn *const amp__ref_nonfinite[AMP__TYPES] = {
     NULL, any_nonfinite_f32, any_nonfinite_f16, any_nonfinite_bf16, any_nonfinite_f64,
 };

@@ -52,7 +52,7 @@ static inline bool is_tame_bf16(const amp__bf16 *s, const amp__bf16 *end) {
     for (; s < end; s += 2 * HALVES) {
         const vw x = vw_load(s), y = vw_load(s + HALVES);
         read_ahead(s, 2 * sizeof x);
-        largest = vw_see_exponent_16(vw_see_exponent_16(largest, x), y);
+        largest = vw_see_magnitude_16(vw_see_magnitude_16(largest, x), y);
         least = vw_lesser(least, vw_lesser(vw_zero_last(x), vw_zero_last(y)));
     }
     return vw_most(largest) <= LARGEST && vw_least(least) >= LEAST - 1 + INT16_MIN;
@@ -114,33 +114,42 @@ amp__sum_squares_fn *const AMP__TABLE(sum_squares)[AMP__TYPES] = {
     NULL, sum_squares_f32, sum_squares_f16, sum_squares_bf16, sum_squares_f64,
 };
 
-/* ---- non-finite elements ---- */
+/* ---- the largest, and non-finite elements ---- */
 
 /* Magnitudes as integers, the largest of each place; then those and the rest one by one. Every step-th word, from the
- * last of a step on, holds an exponent: a double's upper half. */
-#define NONFINITE(type, bits, step, limit)                                                                             \
-    static AMP__NONFINITE(nonfinite_##type) {                                                                          \
+ * first one's last: the upper half of a double has its exponent. */
+#define LARGEST(type, bits, step, limit)                                                                               \
+    static inline uint32_t largest_word_##type(const void *src, size_t n) {                                            \
         enum { STRETCH = 2 * sizeof(vw), WORD = bits / 8 };                                                            \
         const char *s = src;                                                                                           \
         size_t bytes = n * sizeof(amp__##type);                                                                        \
         vw largest[2] = { vw_zero(), vw_zero() };                                                                      \
         for (; bytes >= STRETCH; bytes -= STRETCH, s += STRETCH) {                                                     \
-            largest[0] = vw_see_exponent_##bits(largest[0], vw_load(s));                                               \
-            largest[1] = vw_see_exponent_##bits(largest[1], vw_load(s + sizeof(vw)));                                  \
+            read_ahead(s, STRETCH);                                                                                    \
+            largest[0] = vw_see_magnitude_##bits(largest[0], vw_load(s));                                              \
+            largest[1] = vw_see_magnitude_##bits(largest[1], vw_load(s + sizeof(vw)));                                 \
         }                                                                                                              \
         uint##bits##_t words[2 * STRETCH / WORD] = { 0 };                                                              \
         memcpy(words, largest, STRETCH);                                                                               \
         if (bytes) memcpy(words + STRETCH / WORD, s, bytes);                                                           \
-        uint32_t any = 0;                                                                                              \
-        for (size_t i = step - 1; i < 2 * STRETCH / WORD; i += step)                                                   \
-            any |= (words[i] & ~(UINT32_C(1) << (bits - 1))) >= limit;                                                 \
-        return any;                                                                                                    \
-    }
-NONFINITE(f32, 32, 1, UINT32_C(0x7f800000))
-NONFINITE(f16, 16, 1, UINT32_C(0x7c00))
-NONFINITE(bf16, 16, 1, UINT32_C(0x7f80))
-NONFINITE(f64, 32, 2, UINT32_C(0x7ff00000))
+        uint32_t most = 0;                                                                                             \
+        for (size_t i = step - 1; i < 2 * STRETCH / WORD; i += step) {                                                 \
+            const uint32_t magnitude = words[i] & ~(UINT32_C(1) << (bits - 1));                                        \
+            most = magnitude > most ? magnitude : most;                                                                \
+        }                                                                                                              \
+        return most;                                                                                                   \
+    }                                                                                                                  \
+    static AMP__NONFINITE(nonfinite_##type) { return largest_word_##type(src, n) >= limit; }
+LARGEST(f32, 32, 1, UINT32_C(0x7f800000))
+LARGEST(f16, 16, 1, UINT32_C(0x7c00))
+LARGEST(bf16, 16, 1, UINT32_C(0x7f80))
+LARGEST(f64, 32, 2, UINT32_C(0x7ff00000))
 
+static AMP__LARGEST(largest_f32) { return largest_word_f32(src, n); }
+static AMP__LARGEST(largest_f16) { return largest_word_f16(src, n); }
+static AMP__LARGEST(largest_bf16) { return largest_word_bf16(src, n); }
+
+amp__largest_fn *const AMP__TABLE(largest)[AMP__TYPES] = { NULL, largest_f32, largest_f16, largest_bf16, NULL };
 amp__nonfinite_fn *const AMP__TABLE(nonfinite)[AMP__TYPES] = {
     NULL, nonfinite_f32, nonfinite_f16, nonfinite_bf16, nonfinite_f64,
 };

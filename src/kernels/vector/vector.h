@@ -17,8 +17,7 @@
  *     seen_f, vf_unseen, vf_see, vf_seen     whether a magnitude, read as an integer, reached a limit
  *     vd_load_f64, ...        the same for doubles;  widen(vf): exact;  vd_to_f32: rounded;  vd_to_odd: see avx2.h
  *     vf_, vd_add_exact(s, x, y)     s + x * y where x * y is exact: in one operation or in two
- *     vw, vw_see_exponent_16, ...     words as they are: the larger magnitude of halves, or of whole ones, as far as
- *                             its exponent goes
+ *     vw, vw_see_magnitude_16, ...     words as they are: the larger magnitude of halves, or of whole ones
  *     fence()                 after streams
  *
  * pack.c and unpack.c want besides, of vectors of 32-bit integers and bits, one a lane:

@@ -206,10 +206,10 @@ static inline uint32_t vd_seen(seen_d seen, uint64_t limit) {
 
 typedef __m256i vw;
 static inline vw vw_load(const void *src) { return _mm256_loadu_si256(src); }
-static inline vw vw_see_exponent_16(vw seen, vw x) {
+static inline vw vw_see_magnitude_16(vw seen, vw x) {
     return _mm256_max_epu16(seen, _mm256_and_si256(x, _mm256_set1_epi16(0x7fff)));
 }
-static inline vw vw_see_exponent_32(vw seen, vw x) {
+static inline vw vw_see_magnitude_32(vw seen, vw x) {
     return _mm256_max_epu32(seen, _mm256_and_si256(x, _mm256_set1_epi32(0x7fffffff)));
 }
 static inline vw vw_zero(void) { return _mm256_setzero_si256(); }

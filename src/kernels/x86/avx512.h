@@ -201,10 +201,10 @@ static inline uint32_t vd_seen(seen_d seen, uint64_t limit) {
 typedef __m512i vw;
 static inline vw vw_load(const void *src) { return _mm512_loadu_si512(src); }
 static inline vw vw_zero(void) { return _mm512_setzero_si512(); }
-static inline vw vw_see_exponent_16(vw seen, vw x) {
+static inline vw vw_see_magnitude_16(vw seen, vw x) {
     return _mm512_max_epu16(seen, _mm512_and_si512(x, _mm512_set1_epi16(0x7fff)));
 }
-static inline vw vw_see_exponent_32(vw seen, vw x) {
+static inline vw vw_see_magnitude_32(vw seen, vw x) {
     return _mm512_max_epu32(seen, _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)));
 }
 static inline vw vw_lesser(vw x, vw y) { return _mm512_min_epi16(x, y); }

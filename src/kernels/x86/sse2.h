@@ -234,10 +234,13 @@ static inline uint32_t vd_seen(seen_d seen, uint64_t limit) {
 typedef __m128i vw;
 static inline vw vw_load(const void *src) { return _mm_loadu_si128(src); }
 static inline vw vw_zero(void) { return _mm_setzero_si128(); }
-static inline vw vw_see_exponent_16(vw seen, vw x) {
+static inline vw vw_see_magnitude_16(vw seen, vw x) {
     return _mm_max_epi16(seen, _mm_and_si128(x, _mm_set1_epi16(0x7fff)));
 }
-static inline vw vw_see_exponent_32(vw seen, vw x) { return vw_see_exponent_16(seen, x); }
+static inline vw vw_see_magnitude_32(vw seen, vw x) {
+    const __m128i words = _mm_and_si128(x, _mm_set1_epi32(0x7fffffff));
+    return choose(_mm_cmpgt_epi32(words, seen), words, seen);
+}
 static inline vw vw_lesser(vw x, vw y) { return _mm_min_epi16(x, y); }
 static inline vw vw_larger(vw x, vw y) { return _mm_max_epi16(x, y); }
 static inline vw vw_zero_last(vw x) {

@@ -359,6 +359,7 @@ def observe(
     after_skip: int = 1,
     names: Iterable[str] | None = None,
     max_bytes: int = 64 << 20,
+    sample: int = 1,
 ) -> None:
     """Starts to record statistics: in one iteration of `every`, the `first` ones, and `after_skip` ones after a skipped
     step. An iteration lasts from the end of one scale_loss block to the end of the next. The results of training are
@@ -366,16 +367,19 @@ def observe(
 
     of: a model or an optimizer, None for the last initialize. what: among inputs, outputs, weights, scaled, gradients,
     masters, updates, None for all. names: shell patterns of ops ("encoder.0: *") and parameters, None for all.
-    max_bytes: limit of the records. Another call starts anew. AMP_OBSERVE=1 in the environment starts it too,
-    AMP_TRACE=FILE writes a file (docs/guide/see-what-it-did.md). Functions of torch.compile are not observed. GPU
-    tensors are copied, which waits. Raises ValueError for a number below 1.
+    max_bytes: limit of the records. sample: 16 counts one cache line of 16 of large tensors on the CPU, for little more
+    time than reading (infinities, NaNs and the largest value are exact, the rest is estimated). Another call starts
+    anew. AMP_OBSERVE=1 in the environment starts it too, AMP_TRACE=FILE writes a file (docs/guide/see-what-it-did.md).
+    Functions of torch.compile are not observed. GPU tensors are copied, which waits. Raises ValueError for a number
+    below 1.
     """
     session = session_of(of, "observe")
     patterns = [names] if isinstance(names, str) else [str(name) for name in names or ()]
-    for name, number in (("every", every), ("first", first), ("after_skip", after_skip), ("max_bytes", max_bytes)):
+    numbers = {"every": every, "first": first, "after_skip": after_skip, "max_bytes": max_bytes, "sample": sample}
+    for name, number in numbers.items():
         if number < 1:
             raise ValueError(f"amp.observe: {name} is {number}, and must be 1 or more")
-    session.context.observe(_bits(what), every, first, after_skip, patterns, max_bytes)
+    session.context.observe(_bits(what), every, first, after_skip, patterns, max_bytes, sample)
     start(session)
 
 
