@@ -21,7 +21,7 @@ LIBRARY = [
             "the first run of an adapter, a few times slower"),
     Setting("AMP_TRACE", "file name", "none", "writes each decision, warning and finding to this file, as JSON Lines"),
     Setting("AMP_TRACE_BYTES", "bytes", "64 MiB", "the largest size of that file"),
-    Setting("AMP_OBSERVE", "switch, or settings separated by commas: `every=N`, `first=N`, `after_skip=N`, "
+    Setting("AMP_OBSERVE", "switch, or settings separated by commas: `every=N`, `first=N`, `after_skip=N`, `sample=N`, "
             "`what=inputs+outputs+weights+scaled+gradients+masters+updates`, `names=conv*+fc*`", "off",
             "records the exponents of tensors for the trace, in one iteration of 200 unless `every` says otherwise"),
     Setting("AMP_NUM_THREADS", "integer from 0", "1",
