@@ -9,20 +9,23 @@
 #include "context.h"
 
 enum { STACK = 16 };
+enum { GIVEN, BY_POLICY, BY_AUTOCAST }; /* the reason for 16 bits */
 
 static uint32_t served;             /* 16-bit types of products, as amp_py_bit. 0: none */
 static PyObject *in_autocast;       /* callable(): True in autocast on the CPU. NULL or None: autocast is not heeded */
 static PyObject *autocast_type;     /* callable(): its 16-bit type, or None */
 
-static PyObject *call_product(const amp_py_patched *function, PyObject *low, bool lowers, PyObject *const *args,
+static PyObject *call_product(const amp_py_patched *function, PyObject *low, int lowered, PyObject *const *args,
                               Py_ssize_t n, PyObject *names) {
     PyObject *values[STACK + 2];
     const Py_ssize_t total = n + (names ? PyTuple_Size(names) : 0);
     if (total > STACK) return Py_NewRef(Py_NotImplemented);
     values[0] = low;
-    values[1] = lowers ? Py_True : Py_False;
+    values[1] = PyLong_FromLong(lowered);
     memcpy(values + 2, args, (size_t)total * sizeof *args);
-    return amp_py_call_alone(function->product, values, (size_t)n + 2, names);
+    PyObject *result = amp_py_call_alone(function->product, values, (size_t)n + 2, names);
+    Py_XDECREF(values[1]); /* a small number: there is one */
+    return result;
 }
 
 /* Returns the type of the first tensor among the arguments, and the tensor. */
@@ -49,7 +52,7 @@ PyObject *amp_py_product_as_given(const amp_py_patched *function, PyObject *cons
     const amp_dtype type = first_type(args, n + (names ? PyTuple_Size(names) : 0), &tensor);
     if (served & amp_py_bit(type))
         return amp_py_is_on_cuda(tensor) ? Py_NewRef(Py_NotImplemented)
-                                         : call_product(function, amp_py_torch_dtype(type), false, args, n, names);
+                                         : call_product(function, amp_py_torch_dtype(type), GIVEN, args, n, names);
     if (type != AMP_FLOAT32 || !in_autocast || in_autocast == Py_None) return Py_NewRef(Py_NotImplemented);
     PyObject *low = PyObject_CallNoArgs(in_autocast);
     if (low == Py_True) {
@@ -58,7 +61,7 @@ PyObject *amp_py_product_as_given(const amp_py_patched *function, PyObject *cons
     }
     PyObject *result = !low ? NULL
         : low == Py_False || low == Py_None ? Py_NewRef(Py_NotImplemented)
-                                            : call_product(function, low, true, args, n, names);
+                                            : call_product(function, low, BY_AUTOCAST, args, n, names);
     Py_XDECREF(low);
     return result;
 }
@@ -69,7 +72,7 @@ PyObject *amp_py_product_lowered(const amp_py_patched *function, amp_dtype low, 
     if (!function->product || !(served & amp_py_bit(low))) return Py_NewRef(Py_NotImplemented);
     const amp_dtype type = first_type(args, n + (names ? PyTuple_Size(names) : 0), &tensor);
     if (type == AMP_DTYPE_OTHER || amp_py_is_on_cuda(tensor)) return Py_NewRef(Py_NotImplemented);
-    return call_product(function, amp_py_torch_dtype(low), true, args, n, names);
+    return call_product(function, amp_py_torch_dtype(low), BY_POLICY, args, n, names);
 }
 
 static PyObject *serve_products(PyObject *module, PyObject *args) {

@@ -180,7 +180,7 @@ static PyMethodDef functions[] = {
     { "patched", patched, METH_VARARGS,
       "patched(original, place, op, op_class, flags, binds, in_fp32=None, product=None): a function that asks the "
       "policy and calls the original, in_fp32(...) where the original would need casts to FP32 on CUDA, or "
-      "product(type, lowers, ...) where it would multiply in 16 bits on the CPU. Their NotImplemented asks for the "
+      "product(type, reason, ...) where it would multiply in 16 bits on the CPU. Their NotImplemented asks for the "
       "original." },
     { NULL, NULL, 0, NULL },
 };

@@ -2,6 +2,7 @@
 """Products in 16 bits with sums in FP32: their bound (docs/reference/numerics.md, "16-bit products in PyTorch"), what
 they save, and where they work. The gate is told that torch has only slow ones, so that no test depends on the CPU."""
 import copy
+import sys
 
 import casting
 import pytest
@@ -39,8 +40,8 @@ def slow_cpu(monkeypatch):
 
 @pytest.fixture
 def fast(slow):
-    with fast_half() as handle:
-        yield handle
+    with fast_half():
+        yield
 
 
 @pytest.fixture
@@ -55,11 +56,6 @@ def calls(monkeypatch):
     composed = products._composed
     monkeypatch.setattr(products, "_composed", lambda *args: (seen.append("composed"), composed(*args))[1])
     return seen
-
-
-def lstm(x, *weights):
-    state = torch.zeros(1, x.shape[1], 5, dtype=x.dtype)
-    return torch._VF.lstm(x, (state, state), weights, True, 1, 0.0, False, False, False)[0]
 
 
 # name: (function of its tensors, looked up at each call; their shapes; the recording: a node or the composition)
@@ -182,7 +178,7 @@ def test_special_values(fast):
 def test_empty_products(fast, m, n, k):
     x, w, b = (torch.ones(s, dtype=HALF, requires_grad=True) for s in [(m, k), (n, k), (n,)])
     y = F.linear(x, w, b)
-    assert y.shape == (m, n) and y.dtype is HALF and (y == (1 if k == 0 else 0)).all()
+    assert y.shape == (m, n) and y.dtype is HALF and (y == 1).all()
     y.sum().backward()
     assert x.grad.shape == x.shape and w.grad.shape == w.shape and (b.grad == m).all()
 
@@ -222,6 +218,28 @@ def test_autocast(fast, calls, dtype):
     grad = torch.ones_like(out)
     check_bound(found, F.linear, [x, w, b], grad, rounded=lambda i: i == 0, low=dtype)
     assert not torch.equal(found[2], found[2].to(dtype).float())
+
+
+def test_types_under_autocast_are_torchs(slow):
+    """Also those of functions that torch.autocast leaves in FP32, and of those that are composed of products."""
+    x, w, images, filters = torch.randn(4, 8), torch.randn(6, 8), torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    functions = [
+        lambda: x @ w.t(), lambda: torch.mv(x, w[0]), lambda: torch.matmul(x, w[0]), lambda: torch.inner(x, w),
+        lambda: torch.addmv(torch.zeros(4), x, w[0]), lambda: torch.addbmm(torch.zeros(4, 6), x[None], w.t()[None]),
+        lambda: torch.einsum("ij,kj->ik", x, w), lambda: torch.einsum("ij->ji", x), lambda: nn.RNNCell(8, 4)(x),
+        lambda: torch.tensordot(x, w, ([1], [1])), lambda: torch.linalg.multi_dot([x, w.t(), w]),
+        lambda: torch.zeros(4, 6).addmm_(x, w.t()), lambda: torch.mm(x, w.t(), out=torch.zeros(4, 6)),
+        lambda: F.conv2d(images, filters), lambda: F.conv2d(images[0], filters, padding="same"),
+        lambda: nn.GRUCell(8, 4)(x), lambda: nn.LSTMCell(8, 4)(x)[0], lambda: nn.GRU(8, 4)(x[None])[0],
+        lambda: nn.RNN(8, 4)(x[None])[0], lambda: F.bilinear(x, x, torch.randn(3, 8, 8)),
+        lambda: F.scaled_dot_product_attention(x[None], x[None], x[None]),
+        lambda: nn.MultiheadAttention(8, 2)(x[None], x[None], x[None])[1],
+    ]  # fmt: skip
+    for dtype in LOW:
+        with torch.autocast("cpu", dtype):
+            expected = [function().dtype for function in functions]
+            with fast_half():
+                assert [function().dtype for function in functions] == expected
 
 
 def test_backward_inside_autocast_sums_in_fp32(fast):
@@ -339,11 +357,9 @@ def test_torch_compile(fast, calls):
 def test_attention_and_recurrent_layers(fast, calls):
     torch.manual_seed(10)
     x = torch.randn(3, 6, 16)
-    for layer, weights in [
-        (nn.MultiheadAttention(16, 2, batch_first=True), {"need_weights": False}),
-        (nn.MultiheadAttention(16, 2, batch_first=True), {}),
-    ]:
-        low = copy.deepcopy(layer).half()
+    layer = nn.MultiheadAttention(16, 2, batch_first=True)
+    low = copy.deepcopy(layer).half()
+    for weights in ({"need_weights": False}, {}):
         for mode in (True, False):
             calls.clear()
             with torch.set_grad_enabled(mode):
@@ -351,8 +367,8 @@ def test_attention_and_recurrent_layers(fast, calls):
             assert out.dtype is HALF and calls
             wide = layer.train(mode)(x, x, x, **weights)[0]
             assert (out.float() - wide).abs().max() <= 2.0**-8  # inputs, weights, four products rounded
-    calls.clear()
     rnn = nn.LSTM(16, 5).half()
+    calls.clear()
     out, (h, c) = rnn(x.half())
     out.float().sum().backward()
     assert calls == ["composed"] and {out.dtype, h.dtype, c.dtype, rnn.weight_hh_l0.grad.dtype} == {HALF}
@@ -409,8 +425,6 @@ def test_it_ends(slow, calls):
 
 def test_fp32_calls_stay_in_c(fast, monkeypatch):
     """A call in FP32 runs no Python."""
-    import sys
-
     x, w = tensors([(5, 16), (7, 16)], SINGLE, 15)
     seen = []
     sys.setprofile(lambda frame, event, arg: seen.append(frame.f_code.co_name) if event == "call" else None)

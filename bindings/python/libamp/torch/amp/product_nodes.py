@@ -53,7 +53,7 @@ def _gradient_of_b(a: Any, grad: Any, by_columns: bool, dtype: torch.dtype) -> A
 
 def _stacked(tensor: torch.Tensor, stack: Any) -> torch.Tensor:
     """Returns the matrices one by one in a stack, those of a single one again."""
-    if tensor.dim() - len(stack) == 2 and tensor.dim() < 4 and tensor.shape[:-2] == stack:
+    if not stack or (len(stack) == 1 and tensor.dim() == 3 and tensor.shape[:1] == stack):
         return tensor
     return tensor.expand(*stack, *tensor.shape[-2:]).reshape(-1, *tensor.shape[-2:])
 
@@ -75,9 +75,10 @@ class MatrixProduct(torch.autograd.Function):
             ctx.types = a.dtype, b.dtype
             ctx.by_columns = b.stride(-2) == 1 and b.stride(-1) > 1
             ctx.shapes = a.shape, b.shape
-            ctx.stack = stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            ctx.stack = stack = () if a.dim() == b.dim() == 2 else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             wide_c = None if c is None else c.float()
-            out = _multiply(_stacked(a, stack).float(), _stacked(b, stack), wide_c, alpha, beta).to(low)
+            out = _multiply(_stacked(a, stack).float(), _stacked(b, stack), wide_c, alpha, beta)
+            out = out.to(low).contiguous()  # _multiply may make it transposed
             return out if len(stack) < 2 else out.view(*stack, a.shape[-2], b.shape[-1])
 
     @staticmethod
@@ -89,7 +90,7 @@ class MatrixProduct(torch.autograd.Function):
             grad_a = grad_b = grad_c = None
             if b is not None:
                 made = _multiply(scaled, _stacked(b, stack).mT)
-                grad_a = _unstacked(made, stack, ctx.shapes[0]).to(ctx.types[0])
+                grad_a = _unstacked(made, stack, ctx.shapes[0]).to(ctx.types[0]).contiguous()
             if a is not None:
                 # rounded once, after the sum over matrices that b was multiplied by
                 dtype = ctx.types[1] if ctx.shapes[1][:-2] == stack else torch.float32

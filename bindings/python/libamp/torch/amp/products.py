@@ -6,8 +6,8 @@ torch multiplies float16 element by element on CPUs without float16 units, 100 t
 sums. They also are as fast as libamp.kernels.matmul or faster, so that both answers of the gate lead here.
 
 `replacement(op, original)` makes the function that a patched function calls (src/patch_product.c): its arguments are
-the 16-bit type, True if FP32 arguments are to be rounded to it, and those of the original. It returns NotImplemented
-for a call that torch's own kernel has to serve.
+the 16-bit type, the reason for it, and those of the original. It returns NotImplemented for a call that torch's own
+kernel has to serve.
 
 In eager mode a product is a node of autograd (product_nodes.py). Everywhere else (torch.compile, torch.func, forward
 derivatives, torch.jit, tensors of classes like DTensor) it is the composition of cast, FP32 op and cast, which each of
@@ -189,6 +189,9 @@ UNLISTED = (
     ("torch", "_transformer_encoder_layer_fwd"),
 )
 OPS = frozenset((*_PLANS, *_OTHERS, *(name for _module, name in UNLISTED)))
+# torch.autocast on the CPU leaves these in FP32.
+_NOT_IN_AUTOCAST = frozenset(("addmv", "bilinear", "gru", "gru_cell", "lstm_cell", "mv"))
+GIVEN, BY_POLICY, BY_AUTOCAST = range(3)  # reasons: arguments of the type, or FP32 ones beside it
 _OUT_OF_PLACE = {f"{name}_": getattr(torch.Tensor, name) for name in ("addbmm", "addmm", "addmv", "baddbmm")}
 
 
@@ -217,14 +220,15 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-def _is_served(tensor: torch.Tensor, low: torch.dtype, lowers: bool) -> bool:
+def _is_served(tensor: torch.Tensor, low: torch.dtype, reason: int) -> bool:
     kind = type(tensor)
     if kind not in _PLAIN and kind.__torch_function__ is not _NO_FUNCTION:
         return False  # a class with its own products
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
         return False
     dtype = tensor.dtype
-    return dtype is low or (lowers and dtype is torch.float32) or not (dtype.is_floating_point or dtype.is_complex)
+    wide = reason != GIVEN and dtype is torch.float32
+    return dtype is low or wide or not (dtype.is_floating_point or dtype.is_complex)
 
 
 def _is_eager(tensors: list[torch.Tensor]) -> bool:
@@ -282,11 +286,13 @@ def replacement(op: str, original: Callable[..., Any]) -> Callable[..., Any] | N
         return None
     compute = _OUT_OF_PLACE.get(op, original)
 
-    def product(low: torch.dtype, lowers: bool, *args: Any, **kwargs: Any) -> Any:
+    def product(low: torch.dtype, reason: int, *args: Any, **kwargs: Any) -> Any:
         out = kwargs.pop("out", None)
         out = args[0] if name != op else out
         tensors = list(_tensors((*args, *kwargs.values(), out)))
-        if not tensors or not all(_is_served(tensor, low, lowers) for tensor in tensors):
+        if not tensors or not all(_is_served(tensor, low, reason) for tensor in tensors):
+            return NotImplemented
+        if reason == BY_AUTOCAST and (name in _NOT_IN_AUTOCAST or (name == "einsum" and len(tensors) < 2)):
             return NotImplemented
         plan = _plan(name, tensors, low, args, kwargs)
         if route(plan.kind, low, plan.shape) is TORCH:

@@ -7,14 +7,14 @@ none of them is recorded by autograd.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 _mm, _addmm = torch.mm, torch.addmm
-_BLOCK = 1 << 17  # elements of a thread, 512 KiB of FP32
+_BLOCK = 1 << 18  # elements of a thread, 1 MiB of FP32
 _FEW_ROWS = 512  # with more the time of the product counts
+_VERY_FEW_ROWS = 128
 
 
 def is_worth_it(r: torch.Tensor, rows: int) -> bool:
@@ -22,46 +22,61 @@ def is_worth_it(r: torch.Tensor, rows: int) -> bool:
     return r.is_contiguous() and r.numel() >= 2 * _BLOCK * torch.get_num_threads() and rows <= _FEW_ROWS
 
 
-def _blocks(r: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yields the rows of a block, and memory for them in FP32."""
+def _blocks(r: torch.Tensor) -> tuple[int, torch.Tensor]:
+    """Returns the number of rows in a block, and memory for them in FP32."""
     rows = max(1, _BLOCK * torch.get_num_threads() // r.shape[1])
-    memory = torch.empty(min(rows, r.shape[0]), r.shape[1])
-    for first in range(0, r.shape[0], rows):
-        block = slice(first, min(first + rows, r.shape[0]))
-        yield block, memory[: block.stop - first]
+    return rows, torch.empty(min(rows, r.shape[0]), r.shape[1])
 
 
 def by_rows(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float) -> torch.Tensor:
     """Returns alpha * (a @ r.t()) + beta * c. c: FP32, or None."""
+    if a.shape[0] <= _VERY_FEW_ROWS:
+        return _by_rows_transposed(a, r, c, alpha, beta)
     out = torch.empty(a.shape[0], r.shape[0])
-    for block, wide in _blocks(r):
-        wide.copy_(r[block])
+    rows, wide = _blocks(r)
+    parts = c.split(rows, -1) if c is not None and c.dim() and c.shape[-1] == r.shape[0] else None
+    for i, (some, to) in enumerate(zip(r.split(rows), out.split(rows, 1), strict=True)):
+        factor = wide[: len(some)].copy_(some).t()
         if c is None:
-            _mm(a, wide.t(), out=out[:, block])
+            _mm(a, factor, out=to)
         else:
-            part = c[..., block] if c.dim() and c.shape[-1] == r.shape[0] else c
-            _addmm(part, a, wide.t(), alpha=alpha, beta=beta, out=out[:, block])
+            _addmm(c if parts is None else parts[i], a, factor, alpha=alpha, beta=beta, out=to)
     return out
+
+
+def _by_rows_transposed(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float) -> torch.Tensor:
+    """The same as alpha * (r @ a.t()) + beta * c.t(), transposed: the kernel copies a once, not for each block."""
+    out = torch.empty(r.shape[0], a.shape[0])
+    rows, wide = _blocks(r)
+    factor = a.t().contiguous()
+    c = None if c is None else c.expand(a.shape[0], r.shape[0]).t()
+    for i, (some, to) in enumerate(zip(r.split(rows), out.split(rows), strict=True)):
+        if c is None:
+            _mm(wide[: len(some)].copy_(some), factor, out=to)
+        else:
+            part = c[i * rows : i * rows + len(some)]
+            _addmm(part, wide[: len(some)].copy_(some), factor, alpha=alpha, beta=beta, out=to)
+    return out.t()
 
 
 def by_columns(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float) -> torch.Tensor:
     """Returns alpha * (a @ r) + beta * c. c: FP32, or None."""
     out = torch.empty(a.shape[0], r.shape[1])
-    for block, wide in _blocks(r):
-        wide.copy_(r[block])
-        if block.start:
-            _addmm(out, a[:, block], wide, alpha=alpha, out=out)
+    rows, wide = _blocks(r)
+    for i, (some, columns) in enumerate(zip(r.split(rows), a.split(rows, 1), strict=True)):
+        factor = wide[: len(some)].copy_(some)
+        if i:
+            _addmm(out, columns, factor, alpha=alpha, out=out)
         elif c is None:
-            _mm(a[:, block], wide, out=out)
+            _mm(columns, factor, out=out)
         else:
-            _addmm(c, a[:, block], wide, alpha=alpha, beta=beta, out=out)
+            _addmm(c, columns, factor, alpha=alpha, beta=beta, out=out)
     return out
 
 
 def gradient(a: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-    """Returns a.t() @ b, rounded to the type of r, which has its shape."""
-    out = torch.empty_like(r)
-    for block, wide in _blocks(r):
-        _mm(a[:, block].t(), b, out=wide)
-        out[block].copy_(wide)
-    return out
+    """Writes a.t() @ b to r, rounded to its type, and returns it."""
+    rows, wide = _blocks(r)
+    for some, columns in zip(r.split(rows), a.split(rows, 1), strict=True):
+        some.copy_(_mm(columns.t(), b, out=wide[: len(some)]))
+    return r
