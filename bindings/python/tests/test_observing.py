@@ -381,6 +381,8 @@ def test_it_ends():
         ({"every": 0}, "every is 0"),
         ({"first": -1}, "first is -1"),
         ({"max_bytes": 0}, "max_bytes is 0"),
+        ({"sample": 0}, "sample is 0"),
+        ({"sample": 1025}, "sample is 1025"),
     ],
 )
 def test_what_cannot_be(given, says):
