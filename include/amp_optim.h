@@ -184,11 +184,20 @@ typedef struct amp_optim_tensors {
     float *const *scales[2];
     const uint64_t *keys; /* key of each tensor's random numbers, from amp_optim_key (NULL: i) */
     const uint64_t *before; /* elements of the whole parameter before each tensor, if tensors are shards (NULL: 0) */
+    uint32_t flags; /* AMP_TENSORS_* */
+    int32_t reserved;
 } amp_optim_tensors;
 
 #define AMP_OPTIM_TENSORS_INIT                                                                                         \
     { (uint32_t)sizeof(amp_optim_tensors), 0.0f, 0, NULL, NULL, NULL, { NULL, NULL, NULL }, NULL, NULL, NULL, NULL,    \
-      NULL, NULL, 0, 0, { NULL, NULL }, NULL, NULL }
+      NULL, NULL, 0, 0, { NULL, NULL }, NULL, NULL, 0, 0 }
+
+/* Flags of amp_optim_tensors. */
+enum {
+    /* bf16 parameters without masters are rounded up or down at random, with probabilities that keep their mean, so
+     * steps below half a unit are not lost. Random numbers as for moments in 8 bits. CPUs only. */
+    AMP_TENSORS_STOCHASTIC = 1u << 0
+};
 
 /* Applies one step of the rule to every tensor. AMP_ERR_INVALID_ARGUMENT, AMP_ERR_ABI_MISMATCH: nothing is written. */
 AMP_API AMP_MUST_CHECK amp_status amp_optim_list(const amp_optim *rule, const amp_optim_tensors *tensors);

@@ -119,7 +119,8 @@
  *     novograd  !decoupled: g = g / denominator;  g = g + weight_decay * p;  m = beta1 * m + rest1 * g;
  *               u = m / correction1
  *               decoupled: m = beta1 * m + rest1 * g;  u = (m / correction1) / denominator;  u = u + weight_decay * p
- *     all       p = p - lr * u;  param[i] = p, low[i] = p rounded as cast, or with rest split
+ *     all       p = p - lr * u;  param[i] = p, low[i] = p rounded as cast, or with rest split, or if stochastic (bf16
+ *               alone) by amp__round_bf16 with the random bits of element before + i under low_key
  *
  *     adam8     moments in 8 bits (bytes.h): codes[0] signed, of m; codes[1] unsigned, of sqrt(v); a scale for each
  *               AMP__BYTES_BLOCK codes. begin is a multiple of it, and so is end, or it is the tensor's end
@@ -144,11 +145,13 @@ struct amp__update {
     float *scales[2];
     uint64_t key;      /* of the step's random numbers (random.h) */
     uint64_t before;   /* elements of the whole parameter before this tensor */
+    uint64_t low_key;  /* the same as key for stochastic */
     amp_dtype grad_type, low_type; /* fp32, fp16, bf16; fp16, bf16 */
     float inv_scale, factor;
     float lr, weight_decay, beta1, rest1, beta2, rest2, eps, correction1, correction2;
     float ratio, denominator;
     bool first, nesterov, decay_after, decoupled;
+    bool stochastic; /* low, bf16, is the parameter, and is rounded stochastically */
     bool stream; /* low goes past the caches, if it can: see struct amp__kernels. Only beside a param */
 };
 #define AMP__UPDATE(name) void name(const struct amp__update *u, size_t begin, size_t end)

@@ -50,6 +50,12 @@ static const float *scales_of(const amp_optim_tensors *t, int k, size_t i) {
     return k < 2 && t->scales[k] ? t->scales[k][i] : NULL;
 }
 
+/* A bf16 parameter alone: not one with a master, whole or split. */
+static bool is_stochastic(const amp_optim_tensors *t, size_t i) {
+    const bool alone = t->param[i].dtype != AMP_FLOAT32 && !(t->remainders && t->remainders[i]);
+    return (t->flags & AMP_TENSORS_STOCHASTIC) && alone;
+}
+
 /* Moments in 8 bits. */
 static amp_status check_codes(const amp_optim *rule, const amp_optim_tensors *t, size_t i) {
     AMP_RETURN_IF(!amp__optim_codes(rule), AMP_ERR_INVALID_ARGUMENT,
@@ -76,6 +82,9 @@ static amp_status check_tensor(const amp_optim *rule, const amp_optim_tensors *t
     AMP_TRY(check_span(&t->grad[i], "grad", i, size, false));
     AMP_TRY(check_low(t, i));
     AMP_TRY(check_remainder(t, i));
+    AMP_RETURN_IF(is_stochastic(t, i) && t->param[i].dtype != AMP_BFLOAT16, AMP_ERR_INVALID_ARGUMENT,
+                  "param[%zu].dtype is %s: AMP_TENSORS_STOCHASTIC rounds to bf16", i,
+                  amp__dtype_name(t->param[i].dtype));
     if (scales_of(t, 0, i) || scales_of(t, 1, i)) return check_codes(rule, t, i);
     for (int k = 0; k < AMP__MOMENTS; k++) {
         if (!amp__optim_moment(rule, k)) continue;
@@ -89,6 +98,8 @@ static amp_status check_tensor(const amp_optim *rule, const amp_optim_tensors *t
 static amp_status check_tensors(const amp_optim *rule, const amp_optim_tensors *t) {
     AMP_RETURN_IF(t->n && (!t->grad || !t->param), AMP_ERR_INVALID_ARGUMENT, "%s is NULL and n is %zu",
                   t->grad ? "param" : "grad", t->n);
+    AMP_RETURN_IF(t->flags & ~(uint32_t)AMP_TENSORS_STOCHASTIC, AMP_ERR_INVALID_ARGUMENT, "unknown flags 0x%x",
+                  (unsigned)t->flags);
     AMP_RETURN_IF(t->n && !t->steps && !t->step, AMP_ERR_INVALID_ARGUMENT,
                   "steps is NULL and step is 0: give each tensor's count, or the number of this step");
     AMP_RETURN_IF(t->n_steps > 1 && t->n_steps != t->n, AMP_ERR_INVALID_ARGUMENT,
@@ -114,6 +125,7 @@ static void find_tensor(const amp_optim *rule, const amp_optim_tensors *t, size_
     tensor->has_norm = t->grad_norms != NULL;
     tensor->key = t->keys ? t->keys[i] : i;
     tensor->before = t->before ? t->before[i] : 0;
+    tensor->stochastic = is_stochastic(t, i);
     for (int k = 0; k < AMP__MOMENTS; k++) {
         if (!amp__optim_moment(rule, k)) continue;
         if (scales_of(t, k, i)) tensor->codes[k] = t->moments[k][i].data, tensor->scales[k] = t->scales[k][i];
@@ -202,9 +214,12 @@ AMP_API amp_status amp_device_optim(amp_device_list *list, void *stream, const a
     amp_optim rule;
     amp_optim_tensors t;
     AMP_TRY(check_call(given, tensors, "amp_device_optim", &rule, &t));
-    for (size_t i = 0; i < t.n; i++)
+    for (size_t i = 0; i < t.n; i++) {
         AMP_RETURN_IF(scales_of(&t, 0, i), AMP_ERR_UNSUPPORTED,
                       "amp_device_optim: scales[0][%zu] is given, and moments in 8 bits have kernels for CPUs", i);
+        AMP_RETURN_IF(is_stochastic(&t, i), AMP_ERR_UNSUPPORTED,
+                      "amp_device_optim: AMP_TENSORS_STOCHASTIC has kernels for CPUs, and param[%zu] is bf16 alone", i);
+    }
     for (int k = 0; k < AMP__MOMENTS; k++)
         if (!amp__optim_moment(&rule, k)) t.moments[k] = NULL;
     const struct amp__list_call call = {

@@ -69,6 +69,7 @@ struct amp__optim_tensor {
     uint8_t *codes[2]; /* of moments in 8 bits, in place of moments (NULL: none) */
     float *scales[2];
     uint64_t key;      /* key of random numbers, before the step is added */
+    bool stochastic;   /* param, bf16 alone, is rounded stochastically */
     uint64_t before;   /* elements of the whole parameter before this tensor */
     uint64_t *steps;
     float inv_scale, factor; /* the gradient is grad * inv_scale * factor */

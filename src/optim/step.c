@@ -100,8 +100,10 @@ static void fill_update(struct amp__update *u, const amp_optim *rule, const stru
         memcpy(u->codes, tensor->codes, sizeof u->codes);
         memcpy(u->scales, tensor->scales, sizeof u->scales);
         u->key = amp__random_key(tensor->key, *tensor->steps, AMP__RANDOM_MOMENTS);
-        u->before = tensor->before;
     }
+    u->before = tensor->before;
+    u->stochastic = tensor->stochastic;
+    if (u->stochastic) u->low_key = amp__random_key(tensor->key, *tensor->steps, AMP__RANDOM_PARAM);
     if (amp__optim_has(rule, AMP_OPTIM_BIAS_CORRECTION)) {
         const struct amp__powers powers = amp__optim_powers_of(rule, tensor);
         u->correction1 = (float)(1.0 - powers.of_beta1);

@@ -404,3 +404,87 @@ TEST(lists_are_checked) {
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "scales is NULL", amp_encode_moment(codes[0], NULL, param, 4, 0, 0));
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "values is NULL", amp_decode_moment(NULL, codes[0], &scale, 4, 0));
 }
+
+/* ---- bf16 parameters without masters, rounded stochastically ---- */
+
+enum { WIDE = 300 * 1000 + 77 };
+
+/* Steps a bf16 parameter of 1 by `rule` with gradients of 1, elements from `first` to `end` alone. */
+static void step_low(uint16_t *param, float *const moments[2], const amp_optim *rule, uint64_t step, size_t first,
+                     size_t end) {
+    static float grad[WIDE];
+    const uint64_t key = amp_optim_key(3, "weight"), before = first;
+    for (size_t i = 0; i < WIDE; i++) grad[i] = 1.0f;
+    const amp_span g = { grad, end - first, AMP_FLOAT32, 0 }, p = { param + first, end - first, AMP_BFLOAT16, 0 };
+    amp_span m[2];
+    amp_optim_tensors t = AMP_OPTIM_TENSORS_INIT;
+    t.n = 1, t.grad = &g, t.param = &p, t.step = step, t.keys = &key, t.before = &before;
+    t.flags = AMP_TENSORS_STOCHASTIC;
+    for (int k = 0; k < 2; k++) {
+        const bool one = rule->kind == AMP_OPTIM_NOVOGRAD && k == 1;
+        m[k] = (amp_span){ moments[k] + (one ? 0 : first), one ? 1 : end - first, AMP_FLOAT32, 0 };
+        t.moments[k] = &m[k];
+    }
+    ck_ok(amp_optim_list(rule, &t));
+}
+
+static uint16_t *low_ones(void) {
+    uint16_t *param = malloc(WIDE * sizeof *param);
+    for (size_t i = 0; i < WIDE; i++) param[i] = 0x3f80;
+    return param;
+}
+
+/* A step of 2^-12 is a sixteenth of a unit of bf16 below 1, and to nearest would be lost. Each element is rounded to 1
+ * or to the next number below, and 5 deviations of their mean are 2.5 units / sqrt(n) at most. */
+TEST(small_steps_are_not_lost) {
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0x1p-12);
+    uint16_t *param = low_ones();
+    float *moments[2] = { floats(WIDE), floats(WIDE) };
+    double sum = 0.0;
+    step_low(param, moments, &rule, 1, 0, WIDE);
+    for (size_t i = 0; i < WIDE; i++) {
+        ck_assert(param[i] == 0x3f80 || param[i] == 0x3f7f);
+        sum += param[i] == 0x3f80 ? 0.0 : -0x1p-8;
+    }
+    ck_assert_double_eq_tol(sum / WIDE, -0x1p-12, 0x1p-8 * 2.5 / sqrt(WIDE));
+    free(param), free(moments[0]), free(moments[1]);
+}
+
+/* Rules that look at no norm: sets, threads and shards that begin anywhere write the bytes of the whole. */
+TEST_TIMES(low_bytes_are_the_same, 4) {
+    static const amp_optim_kind kinds[] = { AMP_OPTIM_SGD, AMP_OPTIM_ADAM, AMP_OPTIM_ADAMW, AMP_OPTIM_ADAGRAD };
+    static const uint32_t masks[] = { 0, AMP_CPU_SSE2, AMP_CPU_SSE2 | AMP_CPU_AVX2, UINT32_MAX };
+    const amp_optim rule = optim_of(kinds[_i], 1e-3);
+    uint16_t *whole = NULL;
+    for (size_t run = 0; run < 2 * (sizeof masks / sizeof *masks); run++) {
+        uint16_t *param = low_ones();
+        float *moments[2] = { floats(WIDE), floats(WIDE) };
+        amp_set_cpu_mask(masks[run / 2]);
+        ck_ok(amp_set_num_threads(run % 2 ? 3 : 1));
+        for (uint64_t step = 1; step < 3; step++) {
+            const size_t cut = run == 3 ? 10007 : 0; /* no multiple of a vector */
+            if (cut) step_low(param, moments, &rule, step, 0, cut);
+            step_low(param, moments, &rule, step, cut, WIDE);
+        }
+        ck_assert_msg(!whole || !memcmp(whole, param, WIDE * sizeof *param), "run %zu differs", run);
+        free(moments[0]), free(moments[1]);
+        if (whole) free(param);
+        else whole = param;
+    }
+    free(whole);
+    amp_set_cpu_mask(UINT32_MAX);
+    ck_ok(amp_set_num_threads(0));
+}
+
+TEST(stochastic_is_for_bf16) {
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
+    uint16_t low[4] = { 0 };
+    float wide[4] = { 1.0f, 1.0f, 1.0f, 1.0f };
+    const amp_span grad = { wide, 4, AMP_FLOAT32, 0 };
+    amp_span param = { low, 4, AMP_FLOAT16, 0 };
+    amp_optim_tensors t = AMP_OPTIM_TENSORS_INIT;
+    t.n = 1, t.step = 1, t.grad = &grad, t.param = &param, t.flags = AMP_TENSORS_STOCHASTIC;
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, "param[0].dtype is fp16", amp_optim_list(&rule, &t));
+    t.flags = 2;
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, "unknown flags", amp_optim_list(&rule, &t));
+}

@@ -45,7 +45,7 @@ typedef struct step_call {
     amp_optim optim;
     amp_optim_tensors tensors;
     PyObject *arguments[LISTS]; /* borrowed */
-    PyObject *steps, *inv_scale, *grad_factor, *found_inf, *grad_norm, *grad_norms, *keys;
+    PyObject *steps, *inv_scale, *grad_factor, *found_inf, *grad_norm, *grad_norms, *keys, *stochastic;
     float **scales[2];  /* NULL: none */
     uint64_t *key;      /* NULL: indices are keys */
     void **remainders;  /* NULL: none */
@@ -66,6 +66,7 @@ static int read_keywords(step_call *step, PyObject *keywords) {
         { "grad_norm", &step->grad_norm },
         { "grad_norms", &step->grad_norms },
         { "keys", &step->keys },
+        { "stochastic", &step->stochastic },
         { "stream", &step->call.stream_argument },
     };
     PyObject *name, *value;
@@ -252,6 +253,9 @@ static int find_scales(step_call *step) {
         if (!step->scales[k]) return -1;
         step->tensors.scales[k] = step->scales[k];
     }
+    const int stochastic = PyObject_IsTrue(step->stochastic);
+    if (stochastic < 0) return -1;
+    step->tensors.flags = stochastic ? AMP_TENSORS_STOCHASTIC : 0;
     if (step->keys == Py_None) return 0;
     step->key = amp_py_keys(step->keys, step->call.lists[PARAMS].n);
     step->tensors.keys = step->key;
@@ -352,6 +356,7 @@ static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywor
                        .tensors = AMP_OPTIM_TENSORS_INIT };
     for (int k = MODEL_PARAMS; k < LISTS; k++) step.arguments[k] = Py_None;
     step.inv_scale = step.grad_factor = step.found_inf = step.grad_norm = step.grad_norms = step.keys = Py_None;
+    step.stochastic = Py_False;
     if (parse_step(&step, args, keywords) || open_all(&step)) return NULL;
     PyObject *result = run_step(&step);
     close_step(&step);
@@ -361,7 +366,8 @@ static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywor
 static PyMethodDef methods[] = {
     { "optimizer_step", (PyCFunction)(void (*)(void))optimizer_step, METH_VARARGS | METH_KEYWORDS,
       "optimizer_step(rule, params, grads, state, *, steps, model_params=None, remainders=None, inv_scale=1.0,\n"
-      "               grad_factor=1.0, found_inf=None, grad_norm=None, grad_norms=None, keys=None, stream=None,\n"
+      "               grad_factor=1.0, found_inf=None, grad_norm=None, grad_norms=None, keys=None, stochastic=False,\n"
+      "               stream=None,\n"
       "               **hyper_parameters)\n--\n\n"
       "Steps every tensor by a rule of amp_optim.h. Moments in 8 bits are int8 and uint8, with scales in\n"
       "state['<moment>_scale'] (None: FP32) and keys of optim_key (None: indices). Returns True if it stepped,\n"

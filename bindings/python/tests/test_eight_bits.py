@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FusedAdam(..., state_bits=8): where moments are 8 bits, equal bytes of resumed runs and layouts, states of FP32 and
-of torch's Adam, amp's levels and skips, refusals. tests/optim/test_codes.c has the numbers."""
+"""FusedAdam(..., state_bits=8) and master_weights="stochastic": the types of the state, equal bytes of resumed runs and
+layouts, states of FP32 and of torch's Adam, levels and skips, refusals. tests/optim/test_codes.c has the numbers."""
 
 import copy
 import io
@@ -10,7 +10,7 @@ import pytest
 import torch
 from libamp import ArgumentError, kernels
 from libamp.torch import amp
-from libamp.torch.optimizers import FusedAdam
+from libamp.torch.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad, FusedSGD
 from torch import nn
 
 SHAPES = [(64, 80), (8, 9, 8, 8), (64,)]  # 5120 and 4608 elements, and one below 4096
@@ -154,7 +154,7 @@ def test_torchs_state_loads():
 
 @pytest.mark.parametrize("level, masters", [("O2", None), ("O4", None), ("O5", None), ("O5", "split")])
 def test_levels_and_skips(level, masters):
-    """A run whose skipped step never was writes the same bytes."""
+    """A run without the skipped step writes the same bytes."""
     made = []
     for overflows in (True, False):
         torch.manual_seed(0)
@@ -198,3 +198,79 @@ def test_refusals():
         kernels.optimizer_step("adam", [param.detach()], [torch.ones(64, 80)], codes, steps=0)
     with pytest.raises(ArgumentError, match="keys"):
         kernels.optimizer_step("adam", [param.detach()], [torch.ones(64, 80)], codes, steps=0, keys=[1, 2])
+
+
+# ---- master_weights="stochastic" ----
+
+
+def stochastic(kind=FusedAdam, steps=range(6), state=None, **given):
+    """A net at O5 without masters, its optimizer, and its weights and the optimizer's state afterwards."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(80, 64), nn.LayerNorm(64), nn.Linear(64, 8))
+    optimizer = kind(model.parameters(), lr=1e-3, **given)
+    model, optimizer = amp.initialize(
+        model, optimizer, opt_level="O5", verbosity=0, master_weights="stochastic", loss_scale="dynamic"
+    )
+    if state is not None:
+        with torch.no_grad():
+            for param, value in zip(model.parameters(), state[0], strict=True):
+                param.copy_(value)
+        optimizer.load_state_dict(state[1])
+    for step in steps:
+        torch.manual_seed(step)
+        data = torch.randn(16, 80) * (float("inf") if step < 0 else 1.0)
+        with amp.scale_loss(model(data).float().square().mean(), optimizer) as loss:
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    params = list(model.parameters())
+    assert all(param.dtype is torch.bfloat16 for param in params) and amp.memory().masters == 0
+    result = [param.detach().clone() for param in params], copy.deepcopy(optimizer.state_dict())
+    amp.shutdown()
+    return result
+
+
+@pytest.mark.parametrize("kind", [FusedAdam, FusedLAMB, FusedNovoGrad])
+def test_stochastic_weights_resume_and_skip(kind):
+    straight = stochastic(kind)
+    assert all(map(torch.equal, straight[0], stochastic(kind)[0]))
+    resumed = stochastic(kind, range(3, 6), stochastic(kind, range(3)))
+    assert all(map(torch.equal, straight[0], resumed[0]))
+    skipped = stochastic(kind, [0, 1, -1, 2, 3, 4, 5])  # -1 overflows
+    assert all(map(torch.equal, straight[0], skipped[0]))
+    assert skipped[1]["param_groups"][0]["step"] == 6
+
+
+def test_stochastic_weights_with_8_bits_take_6_bytes():
+    params, state = stochastic(state_bits=8)
+    large = state["state"][0]
+    bytes_of = params[0].nbytes + sum(each.nbytes for each in large.values())
+    assert bytes_of == (2 + 2) * 5120 + 2 * 4 * 20  # and a gradient of 2: 6.03 bytes a parameter
+    assert all(map(torch.equal, params, stochastic(state_bits=8)[0]))
+
+
+def test_small_steps_move_the_mean():
+    """Steps of 2^-12 at 1, a sixteenth of a unit of bfloat16: after 32 the mean is 1 - 2^-7, and to nearest it is 1. A
+    rounding's deviation is at most half of the unit 2^-8. 32 of them add up, and the mean is of 5120 elements."""
+    for rounds, moved in ((True, -(2.0**-7)), (False, 0.0)):
+        param = torch.ones(64, 80, dtype=torch.bfloat16)
+        for step in range(32):
+            grads = [torch.ones(64, 80)]
+            kernels.optimizer_step("sgd", [param], grads, {}, steps=step, lr=2.0**-12, stochastic=rounds)
+        assert abs(param.double().mean().item() - 1.0 - moved) <= 5 * 2.0**-9 * (32 / 5120) ** 0.5
+
+
+def test_stochastic_weights_are_refused():
+    def start(make, level="O5"):
+        model = nn.Linear(8, 8)
+        amp.initialize(model, make(model.parameters()), opt_level=level, verbosity=0, master_weights="stochastic")
+
+    for make in (torch.optim.AdamW, torch.optim.SGD):
+        with pytest.raises(RuntimeError, match=f"torch.optim.*{make.__name__} does not round at random"):
+            start(lambda params, make=make: make(params, lr=0.1))
+    with pytest.raises(RuntimeError, match="FusedSGD does not round"):
+        start(lambda params: FusedSGD(params, lr=0.1))
+    with pytest.raises(RuntimeError, match="bfloat16 parameters"):
+        start(FusedAdam, "O2")
+    with pytest.raises(AssertionError, match="'split', 'stochastic'"):
+        amp.initialize(nn.Linear(8, 8), opt_level="O5", master_weights="sometimes")

@@ -227,6 +227,8 @@ static inline vi vi_load_u8(const uint8_t *src) {
 static inline void vi_store_u8(uint8_t *dst, vi x) {
     vst1_u8(dst, vmovn_u16(vcombine_u16(vmovn_u32(x.low), vmovn_u32(x.high))));
 }
+static inline vi vi_bits(vf x) { return (vi){ as_words(x.low), as_words(x.high) }; }
+static inline vf vf_of_bits(vi x) { return (vf){ as_floats(x.low), as_floats(x.high) }; }
 static inline vi vi_set1(uint32_t x) { return (vi){ vdupq_n_u32(x), vdupq_n_u32(x) }; }
 OF_WORDS(add, vaddq_u32)
 OF_WORDS(mul, vmulq_u32)

@@ -45,6 +45,8 @@ static void store_moments(const struct block *x, const struct amp__update *u, si
 static void step_and_store(struct block *x, const struct amp__update *u, size_t at, size_t n) {
     for (size_t i = 0; i < N; i++) x->p[i] = x->p[i] - u->lr * x->u[i];
     if (u->param) memcpy(u->param + at, x->p, n * sizeof *x->p);
+    for (size_t i = 0; u->stochastic && i < n; i++)
+        x->p[i] = amp__round_bf16(x->p[i], amp__random_bits(u->low_key, u->before + at + i));
     if (u->rest)
         for (size_t i = 0; i < n; i++) amp__split_set(u->low, u->rest, u->ties, at + i, x->p[i]);
     else if (u->low) amp__ref_cast[u->low_type][AMP_FLOAT32]((char *)u->low + 2 * at, x->p, n);

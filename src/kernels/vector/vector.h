@@ -23,6 +23,7 @@
  * pack.c and unpack.c want besides, of vectors of 32-bit integers and bits, one a lane:
  *     vi                      vi_load, _store, _set1, _add, _mul (the lower word), _and, _or, _xor, _shl, _shr;
  *                             vi_load_u8, _store_u8: of LANES bytes, as integers below 256
+ *     vi_bits(vf), vf_of_bits(vi)     the same bits
  *     vi_nearest(vf), vf_of_vi(vi)    to the nearest integer, ties to even; of signed ones below 2^24
  *     vi_halves(x, y)         y << 16 | x, where x is below 65536
  *     vi_shr_halves(x, n)     each half by itself;  vi_choose(mask, x, y): x's bits where the mask has ones, else y's

@@ -251,6 +251,8 @@ static inline void vi_store_u8(uint8_t *dst, vi x) {
     const __m128i halves = _mm_packus_epi32(low_half(x), high_half(x));
     _mm_storel_epi64((__m128i *)(void *)dst, _mm_packus_epi16(halves, halves));
 }
+static inline vi vi_bits(vf x) { return _mm256_castps_si256(x); }
+static inline vf vf_of_bits(vi x) { return _mm256_castsi256_ps(x); }
 static inline vi vi_set1(uint32_t x) { return _mm256_set1_epi32((int32_t)x); }
 static inline vi vi_add(vi x, vi y) { return _mm256_add_epi32(x, y); }
 static inline vi vi_mul(vi x, vi y) { return _mm256_mullo_epi32(x, y); }

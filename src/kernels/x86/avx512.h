@@ -244,6 +244,8 @@ static inline vi vi_load_u8(const uint8_t *src) {
 static inline void vi_store_u8(uint8_t *dst, vi x) {
     _mm_storeu_si128((__m128i *)(void *)dst, _mm512_cvtepi32_epi8(x));
 }
+static inline vi vi_bits(vf x) { return _mm512_castps_si512(x); }
+static inline vf vf_of_bits(vi x) { return _mm512_castsi512_ps(x); }
 static inline vi vi_set1(uint32_t x) { return _mm512_set1_epi32((int32_t)x); }
 static inline vi vi_add(vi x, vi y) { return _mm512_add_epi32(x, y); }
 static inline vi vi_mul(vi x, vi y) { return _mm512_mullo_epi32(x, y); }

@@ -288,6 +288,8 @@ static inline void vi_store_u8(uint8_t *dst, vi x) {
     const __m128i halves = _mm_packs_epi32(x.low, x.high); /* below 256: no sign */
     _mm_storel_epi64((__m128i *)(void *)dst, _mm_packus_epi16(halves, halves));
 }
+static inline vi vi_bits(vf x) { return (vi){ _mm_castps_si128(x.low), _mm_castps_si128(x.high) }; }
+static inline vf vf_of_bits(vi x) { return (vf){ _mm_castsi128_ps(x.low), _mm_castsi128_ps(x.high) }; }
 static inline vi vi_set1(uint32_t x) { return (vi){ _mm_set1_epi32((int32_t)x), _mm_set1_epi32((int32_t)x) }; }
 OF_WORDS(add, _mm_add_epi32)
 OF_WORDS(mul, times)

@@ -38,6 +38,7 @@ from . import (
     sharding,
     sparse_gradients,
     split_masters,
+    stochastic_weights,
     storage,
 )
 from .levels import O0, O1, O2, O3, O4, O5, opt_levels
@@ -177,6 +178,9 @@ def _build(
         current.adopt(_make_context(current, level, settings, models, optimizers))
         if current.split is not None:
             current.split.after()
+        if current.stochastic:
+            marked = stochastic_weights.mark(stochastic_weights.names_of(models))
+            current.undo.append(lambda: stochastic_weights.unmark(marked))
         if current.restoring is not None:
             current.restoring.taken()
         _wire_models(current, models)
@@ -264,8 +268,10 @@ def initialize(
     models, optimizers: one object or a list. enabled: False returns them unchanged. opt_level: "O0" to "O5" (O4 and O5
     are O1 and O2 in bfloat16). cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale:
     override the level, None keeps its value. master_weights="split" at O5 stores the masters as parameters plus 16
-    bits. cast_model_outputs: torch.dtype of forward's outputs. num_losses: number of loss scalers. verbosity: 0 prints
-    nothing, 1 prints Apex's lines, 2 also each cast. min_loss_scale, max_loss_scale: bounds of a dynamic scale.
+    bits, "stochastic" has no masters, and FusedAdam, FusedLAMB and FusedNovoGrad round the parameters at random
+    (docs/guide/memory.md). cast_model_outputs: torch.dtype of forward's outputs. num_losses: number of loss scalers.
+    verbosity: 0 prints nothing, 1 prints Apex's lines, 2 also each cast. min_loss_scale, max_loss_scale: bounds of a
+    dynamic scale.
 
     process_group: the ranks that skip a step together and keep equal scales. A group of torch.distributed, True for the
     default group, False for none. None means the ranks that share sharded parameters or optimizer states (FSDP,
@@ -297,6 +303,9 @@ def initialize(
         return models if optimizers is None else (models, optimizers)
     level, cast_model_type = bf16_switch.read(arguments.check_level(opt_level), cast_model_type)
     num_losses = arguments.check_num_losses(num_losses)
+    stochastic = master_weights == "stochastic"
+    if stochastic:
+        master_weights = False
     banner = Banner(f"Selected optimization level {level}: {opt_levels[level].brief}")
     fill(properties, level, resolve(level, {}), {})
     banner.part("Its properties:", properties)
@@ -314,7 +323,8 @@ def initialize(
     banner.end()
     settings.update(overrides)
     settings["gate"] = gate
-    return start(models, optimizers, level, settings, num_losses, cast_model_outputs, process_group, keep_buffers_fp32)
+    return start(models, optimizers, level, settings, num_losses, cast_model_outputs, process_group, keep_buffers_fp32,
+                 stochastic)
 
 
 def start(
@@ -326,6 +336,7 @@ def start(
     cast_model_outputs: torch.dtype | None,
     process_group: Any = None,
     keep_buffers_fp32: Any = False,
+    stochastic: bool = False,
 ) -> Any:
     """Builds the session for initialize, once the properties are known. Takes and returns models and optimizers as
     initialize does."""
@@ -352,6 +363,9 @@ def start(
     current.split = split_masters.Split() if splits else None
     current.low_type = _core.levels()[level][0]
     current.level, current.shards = level, sharding.check(model_list, optimizer_list, current.resolved, level)
+    current.stochastic = stochastic
+    if stochastic:
+        stochastic_weights.check(current.resolved, optimizer_list, current.shards)
     current.verbosity, current.process_group = _amp_state.verbosity, process_group
     low = torch_type(resolved["cast_model_type"])
     is_low, keeps = low in retype.LOW, _keeps_batch_norm(current)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import cuda_graphs, fused_steps, outer_optimizers, sharding, split_masters
+from . import cuda_graphs, fused_steps, outer_optimizers, sharding, split_masters, stochastic_weights
 from .compiling import apart, outside, run_as_it_is
 from .process_state import maybe_print
 from .session import Session
@@ -297,6 +297,8 @@ def add_params(stash: AmpStash, params: list[torch.Tensor]) -> None:
     session.context.add_params(stash.index, new)
     if session.split is not None:
         session.split.after()
+    if session.stochastic:
+        stochastic_weights.mark((name, param) for param, name, foreign in new if not foreign)
     session.remember(stash._pairs())
     session.ranks_known = not torch.distributed.is_available()
 

@@ -70,7 +70,7 @@ def dtype_name(dtype: Any) -> str | None:
 def _bool_of(name: str, value: Any) -> Any:
     """Returns a bool. The strings "True" and "False" are accepted, as for keep_batchnorm_fp32 in Apex."""
     value = {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
-    split = ", 'split'" if name == "master_weights" else ""
+    split = ", 'split', 'stochastic'" if name == "master_weights" else ""
     assert isinstance(value, bool), (
         f"{name} is True or False, as a bool or as a string{split}, or None; not {value!r}"
     )

@@ -44,6 +44,7 @@ class Session:
         self._params: dict[int, torch.Tensor] = {}  # parameters by the same id
         self.shadows: Any = None  # averages.Shadows, where there are masters
         self.split: Any = None  # split.Split, with master_weights="split"
+        self.stochastic = False  # master_weights="stochastic"
         self.sparse: Any = None  # sparse.Sparse, where a module may make sparse gradients
         self.kept_buffers: list[Any] = []  # kept_buffers.Owned: the buffers that stay FP32 in a 16-bit model
         self.restoring: Any = None  # restoring.Restoring, where models are 16-bit

@@ -104,6 +104,10 @@ def fused_step(
 
         remainders = [remainder_of(param) for param in params]
         numbers["remainders"] = remainders
+    if any(hasattr(param, "_amp_random_key") for param in params):  # amp.initialize(..., master_weights="stochastic")
+        from ..amp.stochastic_weights import keys_of
+
+        numbers.update(keys=keys_of(params, numbers.get("keys")), stochastic=True)
     if remainders or "keys" in numbers:
         grads = [_lie_as(param, grad) for param, grad in zip(params, grads, strict=True)]
     try:

@@ -24,7 +24,7 @@ def are_in(state: dict[str, Any]) -> bool:
 
 
 def fits(param: torch.Tensor) -> bool:
-    """Returns True for a parameter whose moments are stored in 8 bits. Raises RuntimeError for a GPU's."""
+    """Returns True if the moments of the parameter are stored in 8 bits. Raises RuntimeError for a GPU's."""
     if param.numel() < LEAST:
         return False
     if param.device.type != "cpu":
@@ -64,7 +64,7 @@ def decode(state: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def lie_as(param: torch.Tensor, state: dict[str, Any]) -> None:
-    """Lays the codes as a parameter whose layout has changed, since a block is 256 elements in the order of memory."""
+    """Lays the codes as their parameter after a change of its layout: a block is in the order of memory."""
     strides = state["exp_avg"].stride()
     if strides not in (param.stride(), torch.empty_like(param, device="meta").stride()):
         encode(param, state, decode(state))

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""master_weights="stochastic": bfloat16 parameters without masters. libamp's optimizers round them up or down at random
+(amp_optim.h), so steps below half a unit are not lost. The random numbers are a function of the parameter's name, the
+optimizer's step count and the element. A checkpoint needs the count alone, and ranks write the same bytes."""
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ... import kernels
+
+_NAME = "_amp_random_key"
+_KINDS = ("FusedAdam", "FusedLAMB", "FusedNovoGrad")  # those that count steps
+
+
+def check(resolved: dict[str, Any], optimizers: Iterable[Any], shards: Any) -> None:
+    """Raises RuntimeError for a level without bfloat16 parameters, other optimizers, and shards."""
+    if resolved["cast_model_type"] != "bfloat16":
+        raise RuntimeError('master_weights="stochastic" is for bfloat16 parameters: use opt_level="O5"')
+    if shards:
+        raise RuntimeError('master_weights="stochastic" needs whole parameters, and these are shards: use True')
+    ours = importlib.import_module("libamp.torch.optimizers")
+    for optimizer in optimizers:
+        kind = type(optimizer)
+        largest = any(group.get("norm_type") == 0 for group in optimizer.param_groups)
+        if kind not in [getattr(ours, name) for name in _KINDS] or getattr(optimizer, "capturable", False) or largest:
+            raise RuntimeError(
+                f'master_weights="stochastic": {kind.__module__}.{kind.__qualname__} does not round at random. Use '
+                f"{', '.join(_KINDS)} of libamp.torch.optimizers, without capturable and norm_type=0, or True"
+            )
+
+
+def mark(named: Iterable[tuple[str, torch.Tensor]]) -> list[torch.Tensor]:
+    """Gives bfloat16 parameters the keys of their random numbers. Returns them. Raises RuntimeError for a GPU's."""
+    marked = []
+    for name, param in named:
+        if param.dtype is torch.bfloat16 and param.requires_grad:
+            if param.device.type != "cpu":
+                raise RuntimeError(f'master_weights="stochastic" has kernels for CPUs, and {name} is on {param.device}')
+            setattr(param, _NAME, kernels.optim_key(0, name.removeprefix("module.")))
+            marked.append(param)
+    return marked
+
+
+def unmark(params: Iterable[torch.Tensor]) -> None:
+    """Ends it."""
+    for param in params:
+        vars(param).pop(_NAME, None)
+
+
+def names_of(models: list[torch.nn.Module]) -> list[tuple[str, torch.Tensor]]:
+    """Returns the parameters by name, with the index of their model before it if there are several."""
+    return [
+        (name if len(models) == 1 else f"{i}.{name}", param)
+        for i, model in enumerate(models)
+        for name, param in model.named_parameters()
+    ]
+
+
+def keys_of(params: list[torch.Tensor], given: list[int] | None) -> list[int] | None:
+    """Returns the keys of a step, None if no parameter is rounded at random."""
+    if not any(hasattr(param, _NAME) for param in params):
+        return None
+    others = range(len(params)) if given is None else given
+    return [getattr(param, _NAME, key) for param, key in zip(params, others, strict=True)]
