@@ -49,12 +49,16 @@ def pkg_config(staged, *arguments):
                env={"PKG_CONFIG_PATH": str(folder), "PKG_CONFIG_SYSROOT_DIR": str(staged)}).split()
 
 
+def compile_consumer(program, flags):
+    run(*compiler(), "-std=c11", "-Wall", "-Wextra", "-Werror", HERE / "consumer.c", "-o", program, *flags)
+
+
 def build_consumer(program, staged, *, static):
     """As a user would; static takes libamp.a and the private libraries from pkg-config --static."""
     flags = pkg_config(staged, "--cflags", "--libs", *(["--static"] if static else []))
     if static:
         flags = ["-l:libamp.a" if flag == "-lamp" else flag for flag in flags]
-    run(*compiler(), "-std=c11", "-Wall", "-Wextra", "-Werror", HERE / "consumer.c", "-o", program, *flags)
+    compile_consumer(program, flags)
     return run("readelf", "-d", program, env={"LC_ALL": "C"})
 
 
@@ -163,6 +167,12 @@ def main():
             dynamic = build_consumer(folder / "shared", staged, static=False)
             expect("libamp.so" in dynamic, f"it was not linked with libamp.so:\n{dynamic}")
             said = run(folder / "shared", env={"LD_LIBRARY_PATH": str(libraries)})
+            expect(said.strip() == version, f"amp_version says {said.strip()}, amp.h {version}")
+
+        with tap.test("a program outside builds and runs with a build that is not installed"):
+            compile_consumer(folder / "uninstalled", run("pkg-config", "--cflags", "--libs", "libamp", env={
+                "PKG_CONFIG_PATH": str(build / "meson-uninstalled")}).split())
+            said = run(folder / "uninstalled", env={"LD_LIBRARY_PATH": str(build / "src")})
             expect(said.strip() == version, f"amp_version says {said.strip()}, amp.h {version}")
 
         with tap.test("a program outside builds and runs with the static library"):
