@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fills README.md's table of measurements from bench/results.
 
-readme_table.py ROOT            prints TAP: is the table in README.md the one that bench/results gives?
+readme_table.py ROOT            prints TAP: are the table in README.md, and the gain over autocast that its first lines
+                                name, those that bench/results gives?
 readme_table.py ROOT --write    writes it into README.md
 
 Each row names its result file; a figure that is missing there is an error.
@@ -74,6 +75,14 @@ def block(root):
     return "".join("|" + "|".join(f" {text} " if text else " " for text in row) + "|\n" for row in table)
 
 
+def gain(root):
+    """O2 and O5 beside autocast, in the words of README.md's first lines."""
+    of = [row for row in rows(root) if row[2] == "autocast"]
+    ratios = [figures[level] for *_, figures in of for level in ("O2", "O5")]
+    memory = [float(ratio) for row in of for ratio in re.findall(r"[\d.]+(?=x)", row[4])]
+    return f"{min(ratios):.2f}-{max(ratios):.2f}x as fast, with {min(memory):.2f}-{max(memory):.2f}x the memory"
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     readme = root / "README.md"
@@ -85,7 +94,8 @@ def main():
         return
     print("ok 1 - README.md's table is bench/results'" if new == text else
           "not ok 1 - README.md's table is bench/results': tools/readme_table.py . --write")
-    print("1..1")
+    print(f"{'ok' if gain(root) in text else 'not ok'} 2 - its first lines say '{gain(root)}'")
+    print("1..2")
 
 
 if __name__ == "__main__":
