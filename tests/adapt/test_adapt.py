@@ -288,6 +288,11 @@ def main():
                 said = refused(arguments.split())
                 finds(said, *map(re.escape, words))
             expect(place.read("there.c") == "", "there.c was written over")
+            place.write("deep.h", "struct { " * 5000 + "int a; " + "} x; " * 4999 + "} top;\nvoid f(float *x);\n")
+            place.write("chain.h", "struct s0 { int a; };\n" + "".join(
+                f"struct s{n} {{ struct s{n - 1} a; }};\n" for n in range(1, 2000)) + "void f(struct s1999 s);\n")
+            for header in ("deep.h", "chain.h"):  # pycparser follows the first, amp-adapt alone the second
+                finds(refused([header, "f"]), f"{header} nests structs or parentheses deeper than can be followed")
         with tap.test("--help begins with examples; output without -o is C"):
             finds(place.adapt("--help"), r"amp-adapt net\.h dense_forward", r"--table layer")
             finds(place.adapt("traps.h", "nn_softmax"), r"^/\*\n \* libamp's adapter for traps\.h")

@@ -359,7 +359,8 @@ def test_demo(tap, folder, machine, root, demo, elsewhere):
         expect(len(said.splitlines()) < 20 and str(report) in said, said)
         expect(report.read_text(encoding="utf-8").count("a line of the report") == 190, "it is no report")
     with tap.test("tools/demo refuses before it builds"):
-        for arguments, words in ((["--level", "O1,O9"], "'O9'"), (["--level=x"], "'x'"), (["--frob", "1"], "'--frob'")):
+        for arguments, words in ((["--level", "O1,O9"], "'O9'"), (["--level=x"], "'x'"), (["--frob", "1"], "'--frob'"),
+                                 (["--level"], "--level needs a value")):
             refusing = Machine(folder / f"refusing{arguments[-1]}", ["ninja", "meson"], ROOT)
             said = refusing.run(demo, *arguments, status=2)
             expect(words in last_line(said) and "building" not in said, said)

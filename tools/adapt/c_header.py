@@ -188,12 +188,8 @@ def read(path, flags=(), compiler=("cc",)):
         name, _, meaning = line[len("#define "):].partition(" ")
         header.macros[name.partition("(")[0]] = meaning
     reader = _Reader(header)
-    try:  # pycparser recurses, or what reads its tree does
-        for node in _parse(path, text).ext:
-            reader.declaration(node)
-    except RecursionError as error:
-        raise HeaderError(f"{path} nests structs or parentheses deeper than can be followed. Copy the prototypes and "
-                          "structs that you need into a header of your own and give that.") from error
+    for node in _parse(path, text).ext:
+        reader.declaration(node)
     return header
 
 
