@@ -40,8 +40,8 @@ ENTRY = re.compile(r'X\((\w+), (-?\w+), "([^"]*)"[,)]')
 
 
 def plain(text):
-    """Doxygen's special characters have no meaning in the headers' comments."""
-    return re.sub(r"([\\@<>#%$&])", r"\\\1", text)
+    """Doxygen's special characters have no meaning in the headers' comments. `code` is code."""
+    return re.sub(r"`([^`]+)`", r"<tt>\1</tt>", re.sub(r"([\\@<>#%$&])", r"\\\1", text))
 
 
 def body(comment):

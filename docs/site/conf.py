@@ -4,6 +4,9 @@ AutoAPI the docstrings of the Python package without importing it. tools/docs sa
 import pathlib
 import re
 
+from docutils import nodes
+from sphinx import addnodes
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADER = (ROOT / "include" / "amp.h").read_text(encoding="utf-8")
 
@@ -36,7 +39,7 @@ c_id_attributes = cpp_id_attributes = ["AMP_API", "AMP_MUST_CHECK"]
 PUBLIC = ("torch/amp", "torch/optimizers", "kernels", "accelerate", "lightning", "mlx")
 autoapi_dirs = [str(ROOT / "bindings" / "python" / "libamp")]
 autoapi_root = "python-api"
-autoapi_options = ["members", "imported-members", "show-module-summary"]
+autoapi_options = ["members", "imported-members"]
 autoapi_add_toctree_entry = False
 autoapi_python_class_content = "both"
 autoapi_own_page_level = "module"
@@ -46,6 +49,13 @@ html_theme = "furo"
 html_title = f"libamp {release}"
 html_show_sphinx = False
 html_copy_source = False
+
+
+# An optional part of the package is shown as a build with it has it. ROOT is the copy that tools/docs makes.
+PACKAGE = ROOT / "bindings" / "python" / "libamp" / "torch" / "amp" / "__init__.py"
+OPTIONAL = re.compile(r"^try:\n    (from .*\n)except ModuleNotFoundError:\n(?:\n| .*\n)+", re.MULTILINE)
+if ROOT.parts[-3:] == ("build", "site", "source"):
+    PACKAGE.write_text(OPTIONAL.sub(r"\1", PACKAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def is_public(name):
@@ -86,7 +96,32 @@ def folders(app, name, source):
     source[0] = re.sub(r"\[([^\]\n]+)\]\(([^)#:\s]+)\)", told, source[0])
 
 
+PAGE = re.compile(r"\bdocs/[\w/-]+\.md\b")
+
+
+def references(app, tree):
+    """In the two references: links to the pages that comments name, no contents' entry for an enum without a name."""
+    if not app.env.docname.startswith(("docs/site/c-api", "python-api/")):
+        return
+    for signature in tree.findall(addnodes.desc_signature):
+        if signature.get("_toc_name", "").startswith("@"):
+            signature["_toc_name"] = ""
+    for text in list(tree.findall(nodes.Text)):
+        pages = PAGE.findall(text)
+        if not pages or isinstance(text.parent, (nodes.literal_block, nodes.reference)):
+            continue
+        parts = []
+        for words, page in zip(PAGE.split(text), [*pages, None]):
+            parts.append(nodes.Text(words))
+            if page:
+                parts.append(addnodes.pending_xref(
+                    "", nodes.inline("", page), refdomain="std", reftype="doc", refexplicit=True, refwarn=True,
+                    refdoc=app.env.docname, reftarget="/" + page.removesuffix(".md")))
+        text.parent.replace(text, parts)
+
+
 def setup(app):
+    app.connect("doctree-read", references, priority=400)  # before the contents are collected
     app.connect("autodoc-process-docstring", plain)
     app.connect("source-read", folders)
     app.connect("autoapi-skip-member", skip)

@@ -6,28 +6,21 @@
  */
 #include <amp_raw.h>
 #include <stdio.h>
-
-static int fail(void) { return fprintf(stderr, "%s\n", amp_last_error()), 1; }
-
 int main(void) {
     float weight = 0.0f, gradient = 0.0f;
     amp_buffer grad = AMP_BUFFER_INIT, param = AMP_BUFFER_INIT;
-    grad.data = &gradient, grad.size = 1;
-    param.data = &weight, param.size = 1, param.grad = &grad;
+    grad.data = &gradient, param.data = &weight, param.grad = &grad, grad.size = param.size = 1;
     amp_optimizer optimizer = AMP_OPTIMIZER_INIT;
     optimizer.host = amp_buffer_host(), optimizer.params = (void *[]){ &param }, optimizer.n_params = 1;
-    if (amp_initialize(NULL, &optimizer, AMP_O1)) return fail();
-    for (int i = 0; i < 100; i++) {
+    if (amp_initialize(NULL, &optimizer, AMP_O1)) return puts(amp_last_error());
+    for (int i = 0; i < 100; i++, gradient = 0.0f) {
         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
         amp_step_info info = AMP_STEP_INFO_INIT;
-        gradient = 0.0f;
-        if (amp_scale_loss_begin(&optimizer, NULL, &scaled)) return fail();
+        if (amp_scale_loss_begin(&optimizer, NULL, &scaled)) return puts(amp_last_error());
         gradient += 2.0f * (weight - 3.0f) * amp_seed_factor(&scaled); /* backward of the loss times its scale */
-        if (amp_scale_loss_end(&scaled)) return fail();               /* divides by the scale, finds inf and NaN */
-        if (amp_step_begin(&optimizer, &info)) return fail();
+        if (amp_scale_loss_end(&scaled) || amp_step_begin(&optimizer, &info)) return puts(amp_last_error());
         if (info.action == AMP_STEP) weight -= 0.1f * gradient; /* otherwise an overflow: the step is skipped */
-        if (amp_step_end(&optimizer)) return fail();
+        if (amp_step_end(&optimizer)) return puts(amp_last_error());
     }
-    printf("weight %.3f\n", weight);
-    return amp_shutdown(optimizer.amp);
+    return amp_shutdown(optimizer.amp) || printf("weight %.3f\n", weight) < 0;
 }

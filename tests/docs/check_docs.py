@@ -3,9 +3,10 @@
 """Holds docs/ to the code.
 
 check_docs.py ROOT               tables of docs/ against headers and tests; prints TAP
-check_docs.py --run ROOT NAME EXE           runs a program of examples/hosts: it trains, and prints what
-docs/start/c-host.md says check_docs.py --page ROOT PAGE COMMAND...   runs a command: the page has the lines that it
-prints check_docs.py --head ROOT        prints the program of include/amp.h, for tests/docs/head.c
+check_docs.py --run ROOT NAME EXE           runs a program of examples/hosts: it trains, and prints the lines that
+                                            docs/start/c-host.md shows
+check_docs.py --page ROOT PAGE COMMAND...   runs a command: the page has the lines that it prints
+check_docs.py --head ROOT                   prints the program of include/amp.h, for tests/docs/head.c
 """
 import os
 import pathlib
@@ -179,9 +180,28 @@ def anchors(text):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def pages(root):
+    """The pages of the site."""
+    folders = ("docs", "bench", "bindings", "demo", "examples")
+    return [root / "CONTRIBUTING.md", root / "README.md",
+            *(path for folder in folders for path in sorted((root / folder).rglob("*.md")))]
+
+
+def indexed(root):
+    """Each page of docs/ is in docs/README.md, and in the list of the site, by its folder or by its name."""
+    index = read(root, "docs/README.md")
+    listed = re.findall(r"^\.\./([\w/*-]+)$", read(root, "docs/site/index.md"), re.MULTILINE)
+    written = {str(path.relative_to(root / "docs")) for path in (root / "docs").glob("[!s]*/*.md")}
+    written |= {f"start/{path.name}" for path in (root / "docs" / "start").glob("*.md")}
+    return some(written, "pages") + [
+        f"{page} is not in {where}" for page in sorted(written) for where, there in (
+            ("docs/README.md", f"]({page}" in index),
+            ("docs/site/index.md", {page[:-3], page.split("/")[0] + "/*"} & set(listed))) if not there]
+
+
 def links(root):
     complaints = []
-    for path in [*(root / "docs").rglob("*.md"), root / "CONTRIBUTING.md", root / "README.md"]:
+    for path in pages(root):
         for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", path.read_text(encoding="utf-8")):
             file = path.parent / target if target else path
             if not file.exists():
@@ -217,7 +237,9 @@ def readme(root):
     """It is two screens; the rest has pages of its own."""
     text = read(root, "README.md")
     lines, words = text.count("\n"), len(text.split())
-    limits = ((lines, 120, "lines"), (words, 900, "words"))
+    python = re.search(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL).group(1)
+    limits = ((lines, 120, "lines"), (words, 900, "words"), (python.count("\n"), 12, "lines of Python"),
+              (quick_start(root)[1].count("\n"), 20, "lines of C"))
     return [f"{n} {what}, {most} at most" for n, most, what in limits if n > most]
 
 
@@ -246,7 +268,8 @@ CHECKS = {
     "the guide has at most 600 lines, and what programs print": guide,
     "libamp(7) has the levels": manual,
     "amp-adapt(1) has the options": adapt_manual,
-    "README.md has at most 120 lines and 900 words": readme,
+    "README.md and its quick starts are short": readme,
+    "each page is in both indexes": indexed,
     "the site has each header": site,
     "links lead somewhere": links,
     "pages that are named are there": mentions,

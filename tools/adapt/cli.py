@@ -224,8 +224,8 @@ def main(argv=None):
         say(str(error))
         return 1
     except RecursionError:  # of pycparser, or of a function that follows the types that it read
-        say(f"{options.header} nests structs or parentheses deeper than can be followed. Copy the prototypes and structs "
-            "that you need into a header of your own and give that.")
+        say(f"{options.header} nests structs or parentheses deeper than can be followed. Copy the prototypes and "
+            "structs that you need into a header of your own and give that.")
         return 1
     except OSError as error:
         say(f"{error.filename or options.output or 'standard output'}: {error.strerror}")
