@@ -23,19 +23,19 @@
  *     model.host = &host, model.ops = &op, model.n_ops = 1;
  *     amp_optimizer optimizer = AMP_OPTIMIZER_INIT;
  *     optimizer.params = parameters, optimizer.n_params = n;
- *     if (amp_initialize(&model, &optimizer, AMP_O1)) return puts(amp_last_error());
+ *     if (amp_initialize(&model, &optimizer, AMP_O1)) return puts(amp_last_error()), 1;
  *
  *     for (int i = 0; i < iterations; i++) {
  *         amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
  *         amp_step_info info = AMP_STEP_INFO_INIT;
  *         clear_grads(parameters, n);
  *         void *loss = forward(batch(i));                              linear sees fp16: its slot is wrapped
- *         if (amp_scale_loss_begin(&optimizer, loss, &scaled)) return puts(amp_last_error());
+ *         if (amp_scale_loss_begin(&optimizer, loss, &scaled)) return puts(amp_last_error()), 1;
  *         backward(scaled.loss);
- *         if (amp_scale_loss_end(&scaled)) return puts(amp_last_error());
- *         if (amp_step_begin(&optimizer, &info)) return puts(amp_last_error());
+ *         if (amp_scale_loss_end(&scaled)) return puts(amp_last_error()), 1;
+ *         if (amp_step_begin(&optimizer, &info)) return puts(amp_last_error()), 1;
  *         if (info.action == AMP_STEP) update(parameters, n);          or skip: a gradient was not finite
- *         if (amp_step_end(&optimizer)) return puts(amp_last_error());
+ *         if (amp_step_end(&optimizer)) return puts(amp_last_error()), 1;
  *     }
  *     return amp_shutdown(model.amp);                                  every slot and every parameter as before
  *

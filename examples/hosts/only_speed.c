@@ -36,7 +36,7 @@ static void gemm(int ta, int tb, int m, int n, int k, float alpha, const float *
     args.a = a, args.ld_a = lda, args.a_dtype = AMP_FLOAT32;
     args.b = b, args.ld_b = ldb, args.b_dtype = AMP_FLOAT32;
     args.c = args.d = c, args.ld_c = args.ld_d = ldc, args.c_dtype = args.d_dtype = AMP_FLOAT32;
-    if (amp_matmul(&args) != AMP_OK) exit(puts(amp_last_error()));
+    if (amp_matmul(&args) != AMP_OK) exit((puts(amp_last_error()), 1));
 }
 
 /* ---- or this, where the processor multiplies bf16 faster: bf16 in, sums and result in FP32 ---- */
@@ -45,7 +45,7 @@ static uint16_t *rounded(const float *x, int rows, int columns, int ld) {
     const int64_t size = (int64_t)(rows - 1) * ld + columns;
     const amp_span from = { (void *)x, (uint64_t)size, AMP_FLOAT32, 0 };
     const amp_span to = { malloc(2 * (size_t)size), (uint64_t)size, AMP_BFLOAT16, 0 };
-    if (!to.data || amp_cast_list(&to, &from, 1) != AMP_OK) exit(puts(amp_last_error()));
+    if (!to.data || amp_cast_list(&to, &from, 1) != AMP_OK) exit((puts(amp_last_error()), 1));
     return to.data;
 }
 
@@ -59,7 +59,7 @@ static void gemm_bf16(int ta, int tb, int m, int n, int k, float alpha, const fl
     args.a = low_a, args.ld_a = lda, args.a_dtype = AMP_BFLOAT16;
     args.b = low_b, args.ld_b = ldb, args.b_dtype = AMP_BFLOAT16;
     args.c = args.d = c, args.ld_c = args.ld_d = ldc, args.c_dtype = args.d_dtype = AMP_FLOAT32;
-    if (amp_matmul(&args) != AMP_OK) exit(puts(amp_last_error()));
+    if (amp_matmul(&args) != AMP_OK) exit((puts(amp_last_error()), 1));
     free(low_a);
     free(low_b);
 }
