@@ -433,7 +433,7 @@ AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
 typedef struct amp_step_info {
     uint32_t struct_size;
     amp_action action; /* AMP_STEP: update, AMP_SKIP: do not, AMP_STEP_ON_DEVICE: update if *found_inf is 0 there */
-    const float *found_inf; /* not 0: an overflow since the last step of this optimizer */
+    const float *found_inf; /* not 0: skip, as `action` says, or on `device` if it is decided there; valid until end */
     float grad_scale;       /* 1: gradients are unscaled */
     amp_device device;      /* device of found_inf */
     int32_t reserved;

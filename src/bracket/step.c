@@ -260,9 +260,10 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
         return status;
     }
     optimizer->by_hand.action = action;
+    optimizer->by_hand.found_inf = action == AMP_SKIP ? 1.0f : 0.0f;
     optimizer->by_hand.begun = true;
     filled.action = action;
-    filled.found_inf = &amp__brackets_of(optimizer->context)->list[optimizer->decision.loss].found_inf;
+    filled.found_inf = &optimizer->by_hand.found_inf;
     filled.grad_scale = 1.0f;
     filled.device = (amp_device){ 1, 0 };
     if (action == AMP_STEP_ON_DEVICE) {

@@ -24,6 +24,7 @@ struct amp__slots {
 struct amp__step_by_hand {
     bool begun;
     amp_action action; /* the answer of amp_step_begin */
+    float found_inf;   /* the same as a number: 1 for AMP_SKIP */
     amp_scope scope;
 };
 

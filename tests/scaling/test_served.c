@@ -339,6 +339,31 @@ TEST(too_many_skips_there_are_told_by_check) {
     stop(&host, &net);
 }
 
+/* Where a device decides, the step reads its flag there: of all brackets since its last step, until its end. */
+TEST_TIMES(found_inf_of_a_step_there_is_of_all_its_brackets, 8) {
+    struct fake host;
+    struct net net;
+    amp_scaled_loss scaled;
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    start(&host, &net);
+    host.hooks.flags |= AMP_HOST_SEEDS_ON_DEVICE;
+    net.optimizer.flags = AMP_OPTIMIZER_SKIPS_ON_DEVICE;
+    wire(&net, CONFIG(AMP_O1, .loss_scale = AMP_DYNAMIC, .log = AMP_LOG_OFF));
+    for (unsigned i = 0; i < 3; i++) {
+        ck_ok(bracket_there(&net, _i >> i & 1 ? INF : 1.0, false, &scaled));
+        net_zero_grad(&net);
+    }
+    for (int step = 0; step < 2; step++) {
+        ck_ok(amp_step_begin(&net.optimizer, &info));
+        ck_assert_int_eq(info.action, AMP_STEP_ON_DEVICE);
+        ck_assert_int_eq(info.device.type, AMP_DEVICE_SERVED);
+        ck_assert_float_eq(*info.found_inf, _i && !step ? 1.0f : 0.0f);
+        ck_ok(amp_step_end(&net.optimizer));
+        ck_assert_float_eq(*info.found_inf, 0.0f);
+    }
+    stop(&host, &net);
+}
+
 static double said;
 
 static amp_status reduce(void *self, amp_reduction reduction, double *values, size_t n) {

@@ -31,7 +31,33 @@ TEST(step_begin_says_skip_once) {
     ck_ok(amp_step_end(&rig.net.optimizer));
     ck_ok(amp_step_begin(&rig.net.optimizer, &info));
     ck_assert_int_eq(info.action, AMP_STEP);
+    ck_assert_float_eq(*info.found_inf, 0.0f);
     ck_ok(amp_step_end(&rig.net.optimizer));
+}
+
+/* A host that reads found_inf alone does as one that reads the action. */
+TEST_TIMES(found_inf_of_a_step_agrees_with_its_action, 8) {
+    START_AT_SCALE(rig, AMP_O2, 0, 128.0f);
+    for (unsigned i = 0; i < 3; i++) (void)bracket(&rig, _i >> i & 1 ? INF : 1.0);
+    const amp_step_info info = rig_step_begin(&rig);
+    ck_assert_int_eq(info.action, _i ? AMP_SKIP : AMP_STEP);
+    ck_assert_float_eq(*info.found_inf, _i ? 1.0f : 0.0f);
+    ck_ok(amp_step_end(&rig.net.optimizer));
+    ck_assert_float_eq(*rig_step_begin(&rig).found_inf, 0.0f);
+    ck_ok(amp_step_end(&rig.net.optimizer));
+}
+
+TEST(found_inf_of_a_step_that_a_failed_call_skips_is_not_0) {
+    START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
+    ck_assert_int_eq(bracket(&rig, 1.0), AMP_STEP);
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    fake_fail(&rig.host, FAKE_CAST, 1);
+    OWN_TENSOR *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
+    const amp_step_info info = rig_step_begin(&rig);
+    ck_assert_int_eq(info.action, AMP_SKIP);
+    ck_assert_float_eq(*info.found_inf, 1.0f);
+    ck_ok(amp_step_end(&rig.net.optimizer));
+    ck_fails(AMP_ERR_HOST_FAILED, amp_check(rig.context));
 }
 
 TEST(step_begin_and_end_come_in_pairs) {
