@@ -262,6 +262,7 @@ AMP_API amp_status amp_step_begin(amp_optimizer *user, amp_step_info *info) {
     optimizer->by_hand.action = action;
     optimizer->by_hand.found_inf = action == AMP_SKIP ? 1.0f : 0.0f;
     optimizer->by_hand.begun = true;
+    optimizer->by_hand.thread = amp__thread_state();
     filled.action = action;
     filled.found_inf = &optimizer->by_hand.found_inf;
     filled.grad_scale = 1.0f;
@@ -277,6 +278,9 @@ AMP_API amp_status amp_step_end(amp_optimizer *user) {
     struct amp__optimizer *optimizer = NULL;
     AMP_TRY(amp__optimizer_find(user, &optimizer));
     AMP_RETURN_IF(!optimizer->by_hand.begun, AMP_ERR_WRONG_STATE, "amp_step_end without amp_step_begin");
+    AMP_RETURN_IF(optimizer->by_hand.thread != amp__thread_state(), AMP_ERR_WRONG_STATE,
+                  "amp_step_end on another thread than amp_step_begin, which entered a scope there: call both on one "
+                  "thread");
     optimizer->by_hand.begun = false;
     (void)amp_scope_leave(&optimizer->by_hand.scope);
     optimizer->slots.called = optimizer->slots.expected; /* one begin and end is a whole step */

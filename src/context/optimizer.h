@@ -23,6 +23,7 @@ struct amp__slots {
 /* A step between amp_step_begin and amp_step_end. */
 struct amp__step_by_hand {
     bool begun;
+    const struct amp__thread *thread; /* that began it: the scope is its */
     amp_action action; /* the answer of amp_step_begin */
     float found_inf;   /* the same as a number: 1 for AMP_SKIP */
     amp_scope scope;

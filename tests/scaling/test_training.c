@@ -5,6 +5,7 @@
 #include "amp_kernels.h"
 
 #include <math.h>
+#include <pthread.h>
 
 TEST(step_begin_lends_the_masters) {
     START_AT_SCALE(rig, AMP_O2, 0, 128.0f);
@@ -67,6 +68,24 @@ TEST(step_begin_and_end_come_in_pairs) {
     ck_fails(AMP_ERR_WRONG_STATE, amp_step_begin(&rig.net.optimizer, &info));
     ck_fails(AMP_ERR_WRONG_STATE, amp_shutdown(rig.context));
     ck_ok(amp_step_end(&rig.net.optimizer));
+}
+
+static void *end_elsewhere(void *optimizer) {
+    ck_refused(AMP_ERR_WRONG_STATE, "another thread", amp_step_end(optimizer));
+    return NULL;
+}
+
+/* The scope of the step is the thread's that began it: ended elsewhere, that thread would cast no more. */
+TEST(a_step_ends_on_its_thread) {
+    pthread_t thread;
+    START_AT_SCALE(rig, AMP_O1, 0, 128.0f);
+    (void)rig_step_begin(&rig);
+    ck_assert_int_eq(pthread_create(&thread, NULL, end_elsewhere, &rig.net.optimizer), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_ok(amp_step_end(&rig.net.optimizer));
+    OWN_TENSOR *x = rig_tensor(&rig, AMP_FLOAT32, 1.0);
+    OWN_TENSOR *y = net_linear(&rig.net, x, rig.net.weight, rig.net.bias);
+    ck_assert_uint_eq(rig_stats(&rig, OP_linear).casts, 3);
 }
 
 /* ---- clipping ---- */
