@@ -49,12 +49,12 @@
  * valid until amp_shutdown. "Moves": the other side must now give it back or release it.
  *
  * Errors. Every fallible function returns an amp_status; on anything but AMP_OK nothing has changed, nothing has
- * leaked, out-parameters are untouched and amp_last_error() says in words what was wrong, where, and what to do. The
- * exceptions are amp_scale_loss_end, which closes its bracket whatever it returns, and amp_shutdown.
+ * leaked, out-parameters are untouched and amp_last_error() says in words what was wrong, where, and what to do. But
+ * amp_scale_loss_end (action: AMP_SKIP), _cancel and amp_step_end close anyway, amp_check clears, amp_shutdown frees.
  *
- * Threads. Different contexts are independent. Within one context, wrapped ops, amp_op_target, amp_cast_args, scopes
- * and the diagnostics may run on any number of threads at once. Initialize, shutdown and steps of one context run on
- * one thread at a time, while no other thread runs its ops. One thread at a time opens or closes its brackets.
+ * Threads. Different contexts are independent. In one, wrapped ops, amp_op_target, amp_cast_args and _done, scopes,
+ * amp_explain and amp_get_op_stats may run on any threads at once. Initialize, shutdown, steps, masters, clipping and
+ * states run on one thread at a time, while no other runs ops. Brackets and other diagnostics: one thread at a time.
  */
 #ifndef AMP_H
 #define AMP_H
@@ -265,7 +265,7 @@ enum {
 typedef struct amp_model {
     uint32_t struct_size;
     uint32_t flags; /* AMP_MODEL_* */
-    const amp_host *host; /* copied, but for self */
+    const amp_host *host; /* copied; the object of its self is kept */
     void *self;           /* value of the `self` argument of forward (not NULL if its schema has one) */
     amp_op *ops;          /* the ops of the host, borrowed */
     size_t n_ops;         /* entries of ops */
@@ -294,9 +294,9 @@ enum {
 typedef struct amp_optimizer {
     uint32_t struct_size;
     uint32_t flags; /* AMP_OPTIMIZER_* */
-    const amp_host *host; /* copied, but for self (NULL: the first model's) */
+    const amp_host *host; /* as in amp_model (NULL: the first model's) */
     void *self;           /* value of the `self` argument of a step (not NULL if its schema has one) */
-    void *const *params;  /* handles of the parameters to update, borrowed */
+    void *const *params;  /* borrowed array of the handles (kept) of the parameters to update */
     size_t n_params;      /* entries of params */
     amp_op *steps;        /* step slots, borrowed */
     size_t n_steps;       /* entries of steps */
@@ -340,7 +340,7 @@ typedef struct amp_config {
     uint32_t num_losses;          /* loss scalers (default 1) */
     uint32_t window;              /* brackets without overflow before the scale grows, default by mode (apex: 2000) */
     uint32_t hysteresis;          /* overflows before the scale backs off, default by mode (apex: 1) */
-    uint32_t max_skips;           /* skips in a row until an end returns AMP_ERR_TOO_MANY_SKIPS (default 100) */
+    uint32_t max_skips;           /* skips in a row for AMP_ERR_TOO_MANY_SKIPS, which comes once a row (default 100) */
     float loss_scale;             /* AMP_DYNAMIC, or a static scale > 0 */
     float init_scale;             /* first dynamic scale, from min_scale to max_scale, default by mode (apex: 2^16) */
     float min_scale;              /* least dynamic scale, default by mode (apex: 2^-126) */
@@ -362,13 +362,13 @@ typedef struct amp_config {
 
 /* ---- Initialize and shutdown ------------------------------------------------------------------------------------ */
 
-/* Sets the class of every op of the model that has the name or alias `op`, and of its backward ops (backward_of). Call
- * it before amp_initialize. "name#index" selects one of several ops of that name, counted from 0. AMP_ERR_NOT_FOUND
- * lists the nearest names. AMP_ERR_CONFLICT: the op is registered with another class. Names, aliases and backward_of
- * must not change between the first registration and amp_initialize. Source: Apex, register_half_function etc. */
+/* Sets the class of every op in model->ops with the name or alias `op` (add_ and layer.add count as add), and of its
+ * backward ops (backward_of). Call it before amp_initialize. "name#index" selects one of several ops of exactly that
+ * name, from 0. AMP_ERR_NOT_FOUND lists the nearest names. AMP_ERR_CONFLICT: registered before with another class.
+ * Names, aliases and backward_of must not change until amp_initialize. Source: Apex, register_half_function etc. */
 AMP_API AMP_MUST_CHECK amp_status amp_register(amp_model *model, const char *op, amp_class op_class);
 
-/* Prepares one model and one optimizer (either may be NULL) for a level with its defaults: wraps the slots, casts
+/* Prepares one model and one optimizer (one may be NULL) for a level with its defaults: wraps the slots, casts
  * parameters and makes masters, as the level says. Errors as amp_initialize_many. Source: apex.amp.initialize. */
 AMP_API AMP_MUST_CHECK amp_status amp_initialize(amp_model *model, amp_optimizer *optimizer, amp_level level);
 
@@ -380,11 +380,12 @@ AMP_API AMP_MUST_CHECK amp_status amp_initialize_many(amp_model *const *models, 
                                                       amp_optimizer *const *optimizers, size_t n_optimizers,
                                                       const amp_config *config, amp_context **context);
 
-/* Restores the slots (one shared with other contexts when the last of them ends), gives the model FP32 parameters with
- * the values of the masters, cancels open brackets and frees the context. NULL: no effect. AMP_ERR_SLOT_TAKEN: another
- * library replaced the pointer in the named slot, which stays and passes calls through. AMP_ERR_READ_ONLY: the memory
- * of a slot became read-only. In both cases the context is freed. AMP_ERR_WRONG_STATE: a step or wrapped call of this
- * context runs on this thread. */
+/* Restores the slots (one shared with other contexts when the last of them ends), gives parameters their first type and
+ * the values of the masters, cancels open brackets and frees the context, on most errors too: `amp` of its models and
+ * optimizers is NULL then. AMP_ERR_SLOT_TAKEN: another library replaced the pointer in the named slot, which stays and
+ * passes calls through. AMP_ERR_READ_ONLY: the memory of a slot became read-only. A hook's error: the named parameters
+ * keep their type. AMP_ERR_WRONG_STATE (not freed): a running step, a captured stream, or on this thread a wrapped call
+ * or scope of the context. NULL: no effect. */
 AMP_API amp_status amp_shutdown(amp_context *context);
 
 /* ---- The bracket around backward -------------------------------------------------------------------------------- */
@@ -404,9 +405,9 @@ typedef struct amp_scaled_loss {
 
 #define AMP_SCALED_LOSS_INIT AMP_SIZED_(amp_scaled_loss)
 
-/* Opens a bracket around backward: multiplies the loss by its scale and sets existing gradients aside, so that backward
- * accumulates scaled gradients alone. (At a static scale of 1 without masters they stay, and fixed FP32 buffers are
- * multiplied: docs/reference/numerics.md.) loss NULL: see amp_seed_factor. Source: apex.amp.scale_loss. */
+/* Opens a bracket around backward: multiplies `loss`, which must live until the end, by its scale (NULL, or no hook
+ * scale: amp_seed_factor) and sets existing gradients aside (exceptions: docs/reference/numerics.md). In a bracket with
+ * a loss, ops without backward_of are cast only in a scope or a forward slot. Source: apex.amp.scale_loss. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_begin(amp_optimizer *optimizer, void *loss, amp_scaled_loss *scaled);
 
 /* Returns the factor for the seed of backward, for hosts that seed backward themselves: the scale, 1 if the loss or an
@@ -417,14 +418,14 @@ AMP_API float amp_seed_factor(const amp_scaled_loss *scaled);
 /* Closes the bracket: divides the new gradients by the scale (into FP32 gradients of masters, else in place), adds the
  * gradients set aside, updates the scale and writes the decision to `action`. An overflow, an element that is infinite
  * or NaN after this, is no error: the status is AMP_OK, the action AMP_SKIP. Gradients that only amp_optimizer.fused
- * uses are checked here and divided in its step. If a wrapped call failed in the bracket, its error is returned, the
- * bracket is closed as by cancel and the next step skips. AMP_ERR_TOO_MANY_SKIPS: the bracket ended; the message names
- * the gradient. With the hook reduce ranks decide alike: an error or cancel on one skips on all, scale unchanged. */
+ * uses are checked here and divided in its step. If a wrapped call failed since the last end, also in forward, its
+ * error is returned, new and delayed gradients are dropped and the next step skips. AMP_ERR_TOO_MANY_SKIPS: it ended;
+ * the message names the gradient. With the hook reduce an error or cancel on one rank skips on all, scale unchanged. */
 AMP_API AMP_MUST_CHECK amp_status amp_scale_loss_end(amp_scaled_loss *scaled);
 
-/* Closes the bracket and undoes its backward: new gradients are dropped, gradients set aside return, and gradients that
- * an earlier bracket left scaled have their values of begin again. At a static scale of 1 without masters, gradients
- * stay as backward left them. With the hook reduce, one rank that cancels keeps every rank from stepping. */
+/* Closes the bracket as if it had not been, also for the next step: new gradients are dropped, those set aside return,
+ * and those that an earlier bracket left scaled have their values of begin. At a static scale of 1 without masters they
+ * stay as backward left them. With the hook reduce every rank skips, unless all ranks cancel. */
 AMP_API amp_status amp_scale_loss_cancel(amp_scaled_loss *scaled);
 
 /* ---- The step ---------------------------------------------------------------------------------------------------- */
@@ -441,9 +442,9 @@ typedef struct amp_step_info {
 
 #define AMP_STEP_INFO_INIT AMP_SIZED_(amp_step_info)
 
-/* Begin and end a step of a host without a step slot. begin puts FP32 masters and their gradients under the handles of
- * the host, unless info->action is AMP_SKIP. The host updates them, and end writes them back to the parameters. Call
- * both for AMP_SKIP too: after a begin without an end the next step skips. */
+/* Begin and end a step of a host without a step slot, on one thread; ops in between are not cast. begin puts FP32
+ * masters and their gradients under the handles of the host, unless info->action is AMP_SKIP. The host updates them,
+ * and end writes them back to the parameters. Call both for AMP_SKIP too: a skip holds until a step ends. */
 AMP_API AMP_MUST_CHECK amp_status amp_step_begin(amp_optimizer *optimizer, amp_step_info *info);
 AMP_API AMP_MUST_CHECK amp_status amp_step_end(amp_optimizer *optimizer);
 
@@ -469,27 +470,26 @@ typedef struct amp_master {
 
 /* Lists the tensors that the optimizer updates, as apex.amp.master_params: fills at most `capacity` entries (at a
  * distance of entry 0's struct_size; masters may be NULL for 0) and writes their total number to *count. Pointers are
- * valid until the next bracket or step, and writing through them is allowed. Outside brackets only. */
+ * valid until the next call of this, bracket or step. They may be written to: a forward before the next step sees it
+ * after amp_masters_write_back (amp_train.h). Not in brackets and steps, nor while gradients are delayed. */
 AMP_API AMP_MUST_CHECK amp_status amp_master_params(amp_optimizer *optimizer, amp_master *masters, size_t capacity,
                                                     size_t *count);
 
-/* Clips the gradients of the masters, or of parameters without masters, to a global L2 norm of at most max_norm:
+/* Clips the gradients of the masters, or of parameters without masters, to a global L2 norm of at most max_norm > 0:
  * multiplies them by max_norm / (norm + 1e-6) if that is below 1, as torch.nn.utils.clip_grad_norm_. *norm (may be
  * NULL) is the norm before, or infinity if the step will be skipped. Gradients with a norm of infinity or NaN stay.
- * Call it between amp_scale_loss_end and the step. With AMP_OPTIMIZER_SHARDED every rank calls it, for the norm of all.
- * */
+ * Call it when amp_master_params is allowed, before the step. AMP_OPTIMIZER_SHARDED: all ranks, for the norm of all. */
 AMP_API AMP_MUST_CHECK amp_status amp_clip_grad_norm(amp_optimizer *optimizer, float max_norm, float *norm);
 
-/* Clamps the same gradients to [-max_value, max_value], as torch.nn.utils.clip_grad_value_, between end and step. A NaN
- * stays. */
+/* Clamps the same gradients to +-max_value (> 0), as torch.nn.utils.clip_grad_value_, at the same time. A NaN stays. */
 AMP_API AMP_MUST_CHECK amp_status amp_clip_grad_value(amp_optimizer *optimizer, float max_value);
 
 /* ---- Explained --------------------------------------------------------------------------------------------------- */
 
 /* Writes a report as text: the level, its properties, warnings, and one line for each op (NULL: all, else those named
  * `op`) with its class, the list and the reason, the decision of the gate, and the code that multiplies
- * (AMP_OP_MATMUL). Writes at most `capacity` bytes with a final NUL. *length (may be NULL) is the full length without
- * the NUL. text NULL and capacity 0 measure the length. */
+ * (AMP_OP_MATMUL). Writes at most `capacity` bytes with a final NUL, cutting a longer text; text NULL and capacity 0
+ * measure it. *length (may be NULL) is the full length without the NUL. AMP_ERR_NOT_FOUND: no op `op`. */
 AMP_API AMP_MUST_CHECK amp_status amp_explain(amp_context *context, const char *op, char *text, size_t capacity,
                                               size_t *length);
 

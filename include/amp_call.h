@@ -16,8 +16,8 @@ extern "C" {
 
 /* Writes the type that the policy wants for the floating arguments of an op to *target, or AMP_DTYPE_DEFAULT for no
  * cast. dtypes: the present types of the `n` arguments. `op`: an op of the context or a name of the lists. Other names
- * get no cast. AMP_ERR_BANNED: an op of class AMP_BANNED with a 16-bit argument. The result is the same on every
- * machine unless amp_config.gate is AMP_ON. */
+ * get no cast. Scopes and open brackets make no difference. AMP_ERR_BANNED: an op of class AMP_BANNED with a 16-bit
+ * argument. The result is the same on every machine unless amp_config.gate is AMP_ON. */
 AMP_API AMP_MUST_CHECK amp_status amp_op_target(amp_context *context, const char *op, const amp_dtype *dtypes,
                                                 size_t n, amp_dtype *target);
 
@@ -31,9 +31,10 @@ typedef struct amp_cast_frame {
 #define AMP_CAST_FRAME_INIT AMP_SIZED_(amp_cast_frame)
 
 /* Casts the arguments of a call that the host makes itself: replaces entries of `tensors` (NULL entries are ignored) by
- * casts to the type that the policy wants. amp_cast_done restores the handles and releases the casts. `tensors` must
- * stay valid until then. On an error `tensors` is unchanged and amp_cast_done is not needed. The scope of the thread
- * applies, as in a wrapped call. AMP_ERR_BANNED as amp_op_target. */
+ * casts to the type that the policy wants. amp_cast_done restores the handles and releases the casts, but for those
+ * that a tape needs (amp_tape_done). `tensors` must stay valid until then. On an error `tensors` is unchanged and
+ * amp_cast_done is not needed. Nothing is cast in a scope of another context or of none, inside a wrapped op, or in a
+ * bracket with a loss without a scope. AMP_ERR_BANNED as amp_op_target. */
 AMP_API AMP_MUST_CHECK amp_status amp_cast_args(amp_context *context, const char *op, void **tensors, size_t n,
                                                 amp_cast_frame *frame);
 AMP_API amp_status amp_cast_done(amp_cast_frame *frame);
@@ -82,7 +83,8 @@ typedef struct amp_list_op {
 /* Copies a cast list (AMP_LISTS_*) to `ops`. capacity and count: as in amp_master_params. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_list_ops(int32_t lists, amp_list_op *ops, size_t capacity, size_t *count);
 
-/* Call this when a tape ends (after backward, or for a forward without one): releases the casts recorded on it. */
+/* Releases the recorded casts of all tapes of the context. Call it when none of them has a backward to run: after the
+ * last backward, or after a forward without one. Hosts with AMP_HOST_TAPE_RETAINS_INPUTS do not need it. */
 AMP_API amp_status amp_tape_done(amp_context *context);
 
 /* Drops all cached casts and the memory reserved for more. Do not call it while an op of this context runs. */
@@ -90,8 +92,9 @@ AMP_API amp_status amp_cache_clear(amp_context *context);
 
 /* ---- Scopes ------------------------------------------------------------------------------------------------------ */
 
-/* A change of the context of a thread. Scopes nest, and each must be left exactly once, also on error paths. Without a
- * scope a wrapped call uses the only context on its slot, and no context if there are several. */
+/* A change of the context of a thread. Scopes nest, and each must be left exactly once, also on error paths. Leaving
+ * one after the scope around it is AMP_ERR_WRONG_STATE and uses it up. A scope is left on its thread. Without a scope a
+ * wrapped call uses the only context on its slot, and no context if there are several. */
 typedef struct amp_scope {
     uintptr_t v[4]; /* private to libamp */
 } amp_scope;

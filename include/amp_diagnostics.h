@@ -111,9 +111,9 @@ typedef amp_status (*amp_run)(void *self, double *loss);
  * Agreement is an AMP_EVENT_LOG, differences are findings AMP-M61 and AMP-M62, and AMP_ERR_CONFLICT. A graph that was
  * built with libamp has its casts in every pass. Afterwards described parameters and buffers, scales and records are as
  * before; gradients are cleared, fixed buffers set to 0 (a host with momentum there calls it before its first step). It
- * needs the hooks view and grad, and a copy and 20 bytes an element of each trained parameter. AMP_ERR_WRONG_STATE: run
- * stepped, left a bracket open, left no gradient, or does not repeat. AMP_ERR_UNSUPPORTED: AMP_OPTIMIZER_HOLDS_MASTERS
- * is set. */
+ * needs the hooks view and grad, and a copy and 20 bytes an element of each trained parameter. An error of run, or
+ * of an op in it, is returned. AMP_ERR_WRONG_STATE: run stepped, left a bracket open, left no gradient, or does not
+ * repeat. AMP_ERR_UNSUPPORTED: AMP_OPTIMIZER_HOLDS_MASTERS is set. */
 AMP_API AMP_MUST_CHECK amp_status amp_verify_step(amp_context *context, amp_run run, void *self);
 
 /* ---- Ops and losses ---------------------------------------------------------------------------------------------- */
@@ -126,7 +126,8 @@ typedef struct amp_op_stats {
     amp_class op_class;    /* its casts */
     amp_dtype last_target; /* type of the casts in the last call (AMP_DTYPE_DEFAULT: no call yet) */
     uint64_t calls;        /* calls under the policy */
-    uint64_t passed;       /* calls without the policy: no scope, another context, inside an op, in backward */
+    uint64_t passed;       /* calls without the policy: in a scope of another context or of none, without a scope if
+                              contexts share the slot, inside an op, in backward */
     uint64_t casts;        /* tensors cast */
     uint64_t cache_hits;   /* casts found in the cache */
     uint64_t failures;     /* calls with a failed cast */
@@ -166,21 +167,22 @@ typedef struct amp_record {
 
 #define AMP_RECORD_INIT AMP_SIZED_(amp_record)
 
-/* Writes the record of loss_id (from 0 to num_losses - 1). If the scaler is on a device it waits for the device, and
- * includes replayed graphs. AMP_ERR_WRONG_STATE: its stream is being captured. */
+/* Writes the record of loss_id (from 0 to num_losses - 1). Call it while no other thread ends a bracket. If the scaler
+ * is on a device it waits for the device, and includes replayed graphs. AMP_ERR_WRONG_STATE: its stream is being
+ * captured. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_record(amp_context *context, uint32_t loss_id, amp_record *record);
 
-/* Returns and clears the error of a wrapped call since the last check or end, or AMP_OK. If scalers are on a device it
- * waits for the device, and may return AMP_ERR_TOO_MANY_SKIPS. */
+/* Returns and clears the error of a wrapped call since the last check or end, or AMP_OK. No later end returns it, and
+ * no step skips for it. If scalers are on a device it waits for the device, and may return AMP_ERR_TOO_MANY_SKIPS. */
 AMP_API AMP_MUST_CHECK amp_status amp_check(amp_context *context);
 
 /* ---- Configuration ----------------------------------------------------------------------------------------------- */
 
 /* Checks a configuration as amp_initialize_many does, and writes it to *resolved with every default filled in, except
- * for gate and emulate. */
+ * for gate, log, verify, observe and trace, which are as given. */
 AMP_API AMP_MUST_CHECK amp_status amp_config_resolve(const amp_config *config, amp_config *resolved);
 
-/* Writes the configuration of a context with every default filled in, except for gate and emulate. trace is NULL. */
+/* Writes the configuration of a context, filled in as by amp_config_resolve. trace is NULL. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_config(amp_context *context, amp_config *config);
 
 #ifdef __cplusplus

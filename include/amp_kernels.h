@@ -57,7 +57,7 @@ AMP_API AMP_MUST_CHECK amp_status amp_axpby_list(const amp_span *dst, float a, c
                                                  const amp_span *y, size_t n, float *found_inf);
 
 /* Writes the L2 norm over all elements to *norm, and that of src[i] to norms[i] (each pointer may be NULL). Squares are
- * summed in a fixed order, and the root is rounded once: fp32 in double, so that finite lists have a finite sum, fp16
+ * summed in a fixed order, and the root is rounded once, to infinity only if it is beyond fp32: fp32 in double, fp16
  * and bf16 in float by eights and then in double, which is less than 3 units in the last place off, for any values
  * (docs/reference/numerics.md). Source: Apex multi_tensor_l2norm. */
 AMP_API AMP_MUST_CHECK amp_status amp_l2norm_list(const amp_span *src, size_t n, float *norm, float *norms);
@@ -212,7 +212,7 @@ enum {
 typedef struct amp_matmul_args {
     uint32_t struct_size;
     int32_t transpose_a, transpose_b; /* 0 or 1 */
-    amp_dtype a_dtype, b_dtype, c_dtype, d_dtype, bias_dtype; /* types of the operands that are not NULL */
+    amp_dtype a_dtype, b_dtype, c_dtype, d_dtype, bias_dtype; /* types, of c and bias only if they are not NULL */
     int64_t m, n, k; /* extents of op(a), op(b) and d */
     const void *a, *b, *c, *bias; /* the operands, borrowed */
     void *d; /* the result, written */
@@ -311,9 +311,9 @@ AMP_API void amp_set_cpu_mask(uint32_t mask);
 /*
  * Sets the number of threads that work on one call of a list function, a matmul or a fused optimizer: the calling
  * thread and up to n - 1 threads of libamp. For the whole process, from the next call of each thread on. 1 (the
- * default): the calling thread alone. 0: as many as there are processors that the calling thread may run on now. At
- * most 256. Before the first call the number is the value of the environment variable AMP_NUM_THREADS at the first use
- * of libamp, by the same rules. Unset, or not a number: 1.
+ * default): the calling thread alone. 0: as many as there are processors that the calling thread may run on now. More
+ * than 256 means 256. Before the first call the number is the value of the environment variable AMP_NUM_THREADS at the
+ * first use of libamp, by the same rules. Unset, or not a number: 1.
  *
  * libamp starts a thread at the first call that can use it, which a list below some 200,000 elements or a small product
  * cannot. The threads sleep between calls, run no code of the host, take none of its signals and inherit the processors

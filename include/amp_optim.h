@@ -304,15 +304,15 @@ enum {
 
 /* Steps the optimizer, or skips if the brackets decided so. *action (may be NULL): the action taken, AMP_STEP_ON_DEVICE
  * if only the device knows. Parameters without a gradient are not updated and their step counts stay. Thread rule of
- * brackets. AMP_ERR_WRONG_STATE: a bracket is open. On an error no parameter has changed and the decision stays, except
+ * steps. AMP_ERR_WRONG_STATE: a bracket is open. On an error no parameter has changed and the decision stays, except
  * after AMP_ERR_BACKEND with several groups or devices: steps launched before the error take effect. */
 AMP_API AMP_MUST_CHECK amp_status amp_fused_step(amp_optimizer *optimizer, amp_action *action);
 
 /* Clears the gradients, those of masters too: removes them if the host has set_grad, else writes zeros. */
 AMP_API AMP_MUST_CHECK amp_status amp_fused_zero_grad(amp_optimizer *optimizer);
 
-/* Read and write the rule of a group between steps, for schedules. The kind, AMSGRAD, and momentum 0 or not of SGD and
- * LARC cannot change, since they determine the moments. */
+/* Read (into a rule that starts as AMP_OPTIM_INIT) and write the rule of a group between steps, for schedules. The
+ * kind, AMSGRAD, and momentum 0 or not of SGD and LARC cannot change, since they determine the moments. */
 AMP_API AMP_MUST_CHECK amp_status amp_fused_get(amp_optimizer *optimizer, size_t group, amp_optim *rule);
 AMP_API AMP_MUST_CHECK amp_status amp_fused_set(amp_optimizer *optimizer, size_t group, const amp_optim *rule);
 

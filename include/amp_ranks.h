@@ -49,7 +49,9 @@ extern "C" {
  * stream order. Without it a bracket with its scale on a device waits for the scale.
  *
  * AMP_OPTIMIZER_SKIPS_ON_DEVICE: the step of the host reads amp_step_info.found_inf in device memory and updates if it
- * is 0, as the fused optimizers of torch do. The host then never waits for the decision.
+ * is 0, as the fused optimizers of torch do. The host then never waits for the decision. The number is not 0 if a
+ * bracket since the last step of this optimizer found an overflow, or a rank gave up. The work of amp_step_end sets it
+ * to 0: read it on the current stream in between, also in a captured graph, where each replay reads the number anew.
  */
 
 #ifdef __cplusplus

@@ -33,11 +33,11 @@ enum {
 
 /* Writes a state to the file at `path`, atomically: readers, also after a power failure, find the old file or the new
  * one. On an error the old file is unchanged and no other file is left (except if the folder could not be synced, as
- * the message then says). Changes of parameters by the host go into the masters first (amp_masters_reconcile); after
+ * the message then says). Masters first take changes of parameters by the host, as by amp_masters_reconcile. After
  * writing masters call amp_masters_write_back before this, or those changes are lost. Links are followed. A replaced
- * file keeps its permissions (0777), and its owner and group if the process may set them; else a warning event names
- * the new owner. Only the owner can read the file while it is written. AMP_ERR_IO, AMP_ERR_NOT_FOUND: a fault of the
- * path. AMP_ERR_CONFLICT: two parameters have the same name. */
+ * file keeps its rwx permissions, and its owner and group if the process may set them; else a warning event names the
+ * new owner. Only the owner can read the file while it is written. AMP_ERR_IO, AMP_ERR_NOT_FOUND: a fault of the path.
+ * AMP_ERR_CONFLICT: two parameters have the same name. */
 AMP_API AMP_MUST_CHECK amp_status amp_state_save(amp_context *context, const char *path, amp_state_format format);
 
 /* The same into `capacity` bytes at `data`, with the number of bytes in *size. data NULL and capacity 0 measure it.
