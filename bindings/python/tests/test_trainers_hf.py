@@ -342,7 +342,7 @@ def test_amp_may_be_switched_off(tmp_path: Any) -> None:
 def test_backward_without_an_optimizer_says_what_to_do() -> None:
     accelerator = libamp.accelerate.initialize(accelerate.Accelerator(cpu=True), "O1", verbosity=0)
     model = accelerator.prepare(nn.Linear(2, 2))
-    with pytest.raises(RuntimeError, match=r"give accelerator\.prepare the model and its optimizer in one call"):
+    with pytest.raises(RuntimeError, match=r"the model and its optimizer to one call of accelerator\.prepare"):
         accelerator.backward(model(torch.ones(1, 2)).sum())
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from . import compiling
 from .product_nodes import Convolution, MatrixProduct, no_autocast
 from .product_rules import TORCH, route, slow_types
 
@@ -37,8 +38,8 @@ _NODE = 1 << 20
 
 
 class Plan(NamedTuple):
-    """A product: its kind and sizes for the gate, the number of such products, and the call of its node, None if it has
-    none."""
+    """A product: its kind and sizes for the gate, the number of such products (0: none, or none that FP32 kernels may
+    compute), and the call of its node, None if it has none."""
 
     kind: str
     shape: Sequence[int]
@@ -106,6 +107,12 @@ def _matmul(low: torch.dtype, input: Any, other: Any) -> Plan | None:
 # ---- convolutions ----
 
 
+def _overruns(x: Any, weight: Any, stride: Any) -> bool:
+    """Returns True for FP32 convolutions that write past their memory in torch 2.15 without AVX-512: 1x1 with a stride,
+    fewer than 8 channels, channels last."""
+    return max(weight.shape[2:]) == 1 < max(stride) and x.shape[-1 - len(stride)] < 8 and not x.is_contiguous()
+
+
 def _convolve(dims: int, transposed: bool) -> Callable[..., Plan | None]:
     def tupled(value: Any) -> Any:
         return (value,) * dims if isinstance(value, int) else tuple(value) * (dims if len(value) == 1 else 1)
@@ -120,6 +127,8 @@ def _convolve(dims: int, transposed: bool) -> Callable[..., Plan | None]:
             shape = pixels, math.prod(weight.shape[1:]), weight.shape[0] // groups
         else:
             shape = pixels // math.prod(stride), weight.shape[0] // groups, math.prod(weight.shape[1:])
+        if _overruns(x, weight, stride):
+            return Plan("conv", shape, 0, None)
         if x.dim() == dims + 1 or isinstance(padding, str):
             return Plan("conv", shape, groups, None)
         settings = stride, tupled(padding), tupled(dilation), transposed, tupled(output_padding), groups
@@ -295,7 +304,7 @@ def replacement(op: str, original: Callable[..., Any]) -> Callable[..., Any] | N
         if reason == BY_AUTOCAST and (name in _NOT_IN_AUTOCAST or (name == "einsum" and len(tensors) < 2)):
             return NotImplemented
         plan = _plan(name, tensors, low, args, kwargs)
-        if route(plan.kind, low, plan.shape) is TORCH:
+        if not plan.number or route(plan.kind, low, plan.shape) is TORCH:
             return NotImplemented
         saves = _is_eager(tensors) and sum(tensor.numel() for tensor in tensors if tensor.dtype is low) >= _NODE
         node = plan.node if saves else None
@@ -304,4 +313,5 @@ def replacement(op: str, original: Callable[..., Any]) -> Callable[..., Any] | N
             return result
         return out.copy_(result) if out.shape == result.shape and out.dtype is low else NotImplemented
 
+    compiling.run_as_it_is(product.__code__, calls=True)  # a graph contains it, or no part of it
     return product
