@@ -184,7 +184,7 @@ TEST_TIMES(test_too_many_skips, 2) {
         if (i == CLEAN) ck_ok(amp_check(run.context));
     }
     ck_refused(AMP_ERR_TOO_MANY_SKIPS, "12 steps in a row", amp_check(run.context));
-    ck_says("c's");
+    ck_says("that of c");
     ck_ok(amp_get_record(run.context, 0, &record));
     ck_assert_uint_eq(record.skips_in_row, ITERATIONS);
     ck_assert_uint_eq(record.brackets, CLEAN + ITERATIONS);
