@@ -161,7 +161,7 @@ def test_mistakes_are_told():
         amp.value_and_grad(copy.deepcopy(model), loss_fn)
     x, y = data()
     _, grads = nn.value_and_grad(model, loss_fn)(model, x[:4], y[:4])
-    with pytest.raises(libamp.Error, match="instead of nn.value_and_grad"):
+    with pytest.raises(libamp.Error, match="instead of nn"):
         optimizer.update(model, grads)
     with pytest.raises(wrong, match="another model"):
         optimizer.update(Net(), grads)

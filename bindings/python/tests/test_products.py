@@ -386,15 +386,10 @@ def test_calls_that_are_torchs(fast, calls):
     with pytest.raises(RuntimeError, match="dtype"):
         F.linear(x, w.float())
     assert F.linear(x.float(), w.float()).dtype is SINGLE and F.linear(x.double(), w.double()).dtype is torch.float64
-    assert calls == []
+    x, w = torch.randn(2, 8, 8, 4, dtype=HALF).movedim(-1, 1), torch.randn(4, 4, 1, 1, dtype=HALF)
+    assert F.conv2d(x, w, stride=2).dtype is HALF and calls == []  # FP32 kernels of torch 2.15 overrun here
     with pytest.raises(TypeError, match="linear"):  # torch's own error
         F.linear(x)
-    x, w = tensors([(2, 4, 8, 8), (4, 4, 1, 1)], HALF, 12)
-    calls.clear()
-    F.conv2d(x, w, stride=2)
-    assert calls == ["Convolution"]
-    F.conv2d(x.contiguous(memory_format=torch.channels_last), w, stride=2)  # FP32 kernels of torch 2.15 overrun here
-    assert calls == ["Convolution"]
 
 
 def test_fake_tensors(fast):
