@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The emulated kernels as a table of libamp's. */
+#include "../kernels/support.h"
 #include "emulated.h"
 
 #include <stdlib.h>
@@ -173,6 +174,7 @@ void emulated_kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
         NULL, nonfinite_AMP_FLOAT32, nonfinite_AMP_FLOAT16, nonfinite_AMP_BFLOAT16, nonfinite_AMP_FLOAT64,
     };
     (void)cpu_flags;
+    updates_are_stochastic = false; /* amp_device_optim refuses it */
     amp__kernels_init(k, 0);
     memcpy(k->cast, casts, sizeof casts);
     memcpy(k->cast_list, cast_lists, sizeof cast_lists);
