@@ -41,7 +41,7 @@ def _start(level="O2", **settings):
         ({"verbosity": "loud"}, TypeError, "verbosity must be an int .* not 'loud'"),
         ({"loss_scale": "dyn"}, ValueError, "loss_scale is \"dynamic\" or a number, not 'dyn'"),
         ({"scaler": "nope"}, ValueError, "scaler cannot be 'nope': it is one of apex, torch, megatron"),
-        ({"master_weights": "no"}, AssertionError, "master_weights is True or False, .* 'split', or None; not 'no'"),
+        ({"master_weights": "no"}, AssertionError, "master_weights is True .* 'stochastic', or None; not 'no'"),
         ({"patch_torch_functions": 1}, AssertionError, "patch_torch_functions is True or False, .* not 1"),
         ({"enabled": "False"}, TypeError, "enabled must be a boolean, not 'False'"),
         ({"process_group": 3}, TypeError, "process_group is a group of torch.distributed, True, False or None, not 3"),

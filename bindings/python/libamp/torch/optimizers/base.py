@@ -99,12 +99,12 @@ def fused_step(
         _step_served(rule, {"params": params, "grads": grads, "model_params": model_params, **state}, steps, numbers)
         return
     remainders: list[Any] = []
-    if any(hasattr(param, "_amp_remainder") for param in params):  # amp.initialize(..., master_weights="split")
+    if [param for param in params if hasattr(param, "_amp_remainder")]:  # master_weights="split"
         from ..amp.split_masters import remainder_of
 
         remainders = [remainder_of(param) for param in params]
         numbers["remainders"] = remainders
-    if any(hasattr(param, "_amp_random_key") for param in params):  # amp.initialize(..., master_weights="stochastic")
+    if [param for param in params if hasattr(param, "_amp_random_key")]:  # master_weights="stochastic"
         from ..amp.stochastic_weights import keys_of
 
         numbers.update(keys=keys_of(params, numbers.get("keys")), stochastic=True)
