@@ -8,9 +8,9 @@ import statistics
 import sys
 
 import torch
-from cpu_train import resnet18
 from libamp.torch import amp
 from torch import nn
+from training_steps.cpu import resnet18
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"))
 from digits import load

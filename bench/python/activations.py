@@ -8,11 +8,11 @@ import pathlib
 import sys
 
 import torch
-from cpu_train import ResidualBlock, resnet18, transformer
 from libamp.torch import amp
 from libamp.torch.amp.packed import origin
 from sides import ours
 from torch.utils.checkpoint import checkpoint
+from training_steps.cpu import ResidualBlock, resnet18, transformer
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"))
 from resnet_model import BasicBlock, ResNet

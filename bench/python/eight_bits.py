@@ -8,23 +8,12 @@ import statistics
 import sys
 
 import torch
+from accuracy import Rows
 from libamp.torch.optimizers import FusedAdam
 from torch import nn
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"))
 from digits import load
-from transformer import Reader
-
-
-class Rows(nn.Module):
-    """Images as the Reader's words."""
-
-    def __init__(self):
-        super().__init__()
-        self.reader = Reader()
-
-    def forward(self, images):
-        return self.reader(images[:, 0])
 
 
 def mlp():

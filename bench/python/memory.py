@@ -5,9 +5,9 @@ levels, split masters, activations in 4 bits, checkpoints, micro-batches. FusedA
 """
 import torch
 from activations import Saved, bytes_of, checkpointed, under
-from cpu_train import transformer
 from libamp.torch import amp
 from libamp.torch.optimizers import FusedAdam
+from training_steps.cpu import transformer
 
 BATCH, PARTS = 8, 4
 # level, options of initialize, bits of activations, what else

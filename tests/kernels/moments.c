@@ -26,15 +26,6 @@ static const amp_dtype grad_types[] = { AMP_FLOAT32, AMP_FLOAT16, AMP_BFLOAT16 }
 
 /* ---- the oracle: a block. Products and sums go through memory, each a float of its own ---- */
 
-static float times(float a, float b) {
-    volatile float product = a * b;
-    return product;
-}
-static float plus(float a, float b) {
-    volatile float sum = a + b;
-    return sum;
-}
-
 struct arrays {
     uint32_t grad[LONGEST], param[LONGEST], low[LONGEST];
     uint8_t codes[2][LONGEST];

@@ -21,6 +21,16 @@ uint32_t random_word(uint64_t key, uint32_t place);
 
 /* ---- updates.c, moments.c, splits.c: fused optimizers, split masters and the check before a step ---- */
 
+/* Through memory: each product and each sum is a float of its own. */
+static inline float times(float a, float b) {
+    volatile float product = a * b;
+    return product;
+}
+static inline float plus(float a, float b) {
+    volatile float sum = a + b;
+    return sum;
+}
+
 typedef void update_check(amp_fn kernel, const amp_dtype *types, const char *isa);
 #define CHECK_OF_UPDATE(set, type, group, n_types) update_check check_##group;
 AMP__UPDATE_MAP(CHECK_OF_UPDATE, )

@@ -50,16 +50,6 @@ static uint64_t as_bits(float value) {
     return word;
 }
 
-/* Through memory: each product and each sum is a float of its own. */
-static float times(float a, float b) {
-    volatile float product = a * b;
-    return product;
-}
-static float plus(float a, float b) {
-    volatile float sum = a + b;
-    return sum;
-}
-
 static float decayed(float value, const struct element *e, const struct amp__update *u) {
     return u->weight_decay == 0.0f ? value : plus(value, times(u->weight_decay, e->p));
 }
