@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The doctor: looks at any training in PyTorch, and names what its numbers lose."""
