@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/reference/mistakes.md and docs/guide/choose-a-level.md say what the library says: check_mistakes.py ROOT
-[--write]
+"""docs/reference/mistakes.md, doctor-findings.md beside it and docs/guide/choose-a-level.md say what the library says:
+check_mistakes.py ROOT [--write]
 
 Codes, titles, reasons and remedies of findings are in src/context/findings.inc and, for mistakes of scripts only, in
-bindings/python/libamp/_findings.py; those of advice are in src/survey/advice.inc. --write makes the pages of them.
+bindings/python/libamp/_findings.py, for any training in PyTorch in _doctor_findings.py beside it; those of advice are in
+src/survey/advice.inc. --write makes the pages of them.
 A remedy for C names C's functions, one for Python Python's.
 """
 import ast
@@ -30,6 +31,16 @@ SCRIPTS = """In Python scripts libamp also finds these. Each is a `libamp.Findin
 script ([python.md](python.md#mistakes)). `python -m libamp.run --check script.py` looks for them.
 
 """
+DOCTOR_HEAD = """# Findings of the doctor
+
+`python -m libamp.doctor train.py` finds these in any training in PyTorch, with or without libamp. The remedies here are
+plain PyTorch's. The doctor prints those of the framework that the script uses (accelerate, Lightning, transformers,
+libamp, Apex).
+
+This page is generated from `bindings/python/libamp/_doctor_findings.py` (`tests/docs/check_mistakes.py . --write`).
+
+"""
+SPEED = "Speed alone. These are no faults, and `--strict` does not count them.\n\n"
 ADVICE_HEAD = """# Choose a level
 
 `amp_survey` ([amp_observe.h](../../include/amp_observe.h)) examines a training in FP32 and names the level that fits,
@@ -93,14 +104,32 @@ def advice_rows(root):
     return rows_of(root / "src" / "survey" / "advice.inc")
 
 
-def script_rows(root):
-    path = root / "bindings" / "python" / "libamp" / "_findings.py"
+def literal(root, file, name):
+    """The dictionary of this name in a module of the package, which is not imported."""
+    path = root / "bindings" / "python" / "libamp" / file
     if not path.exists():
-        return []
+        return {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "FINDINGS":
-            return [[code, title, why, None, mend] for code, (title, why, mend) in ast.literal_eval(node.value).items()]
-    raise SystemExit(f"{path}: there is no FINDINGS")
+        target = getattr(node, "target", None) or (getattr(node, "targets", None) or [None])[0]
+        if getattr(target, "id", "") == name:
+            return ast.literal_eval(node.value)
+    raise SystemExit(f"{path}: there is no {name}")
+
+
+def script_rows(root):
+    return [[code, title, why, None, mend] for code, (title, why, mend) in literal(root, "_findings.py", "FINDINGS").items()]
+
+
+def doctor_rows(root, table):
+    """As script_rows, with plain PyTorch's remedy."""
+    listed = literal(root, "_doctor_findings.py", table).items()
+    return [[code, title, why, None, mends["torch"]] for code, (title, why, mends) in listed]
+
+
+def doctor_remedies(root):
+    """[code, "", "", None, remedy] for the remedies of all frameworks."""
+    tables = (literal(root, "_doctor_findings.py", table) for table in ("FAULTS", "ADVICE"))
+    return [[code, "", "", None, mend] for table in tables for code, row in table.items() for mend in row[2].values()]
 
 
 def mixed(rows):
@@ -118,9 +147,9 @@ def remedies(c, python):
     return f"C: {c}. Python: {python}."
 
 
-def page(root):
-    text = HEAD
-    for title, words, rows in (("Programs", "", library_rows(root)), ("Scripts", SCRIPTS, script_rows(root))):
+def tables(*parts):
+    text = ""
+    for title, words, rows in parts:
         if not rows:
             continue
         text += f"## {title}\n\n{words}| code | mistake | reason | remedy |\n| --- | --- | --- | --- |\n"
@@ -129,6 +158,16 @@ def page(root):
             text += "| " + " | ".join([f"`{code}`", *cells]) + " |\n"
         text += "\n"
     return text.rstrip("\n") + "\n"
+
+
+def page(root):
+    return HEAD + tables(("Programs", "", library_rows(root)), ("Scripts", SCRIPTS, script_rows(root)))
+
+
+def doctor_page(root):
+    return DOCTOR_HEAD + tables(
+        ("Faults", "", doctor_rows(root, "FAULTS")), ("Advice", SPEED, doctor_rows(root, "ADVICE"))
+    )
 
 
 def advice_page(root):
@@ -141,20 +180,24 @@ def advice_page(root):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    path, wanted = root / "docs" / "reference" / "mistakes.md", page(root)
-    advice_path, advice = root / "docs" / "guide" / "choose-a-level.md", advice_page(root)
+    pages = {
+        root / "docs" / "reference" / "mistakes.md": page(root),
+        root / "docs" / "reference" / "doctor-findings.md": doctor_page(root),
+        root / "docs" / "guide" / "choose-a-level.md": advice_page(root),
+    }
     if "--write" in sys.argv[2:]:
-        path.write_text(wanted, encoding="utf-8")
-        advice_path.write_text(advice, encoding="utf-8")
+        for path, wanted in pages.items():
+            path.write_text(wanted, encoding="utf-8")
         return 0
-    library, scripts, advised = library_rows(root), script_rows(root), advice_rows(root)
+    library, advised = library_rows(root), advice_rows(root)
+    scripts = script_rows(root) + doctor_rows(root, "FAULTS") + doctor_rows(root, "ADVICE")
     codes = [row[0] for row in library + scripts]
-    mixed_codes = mixed(library + scripts + advised)
+    mixed_codes = mixed(library + scripts + doctor_remedies(root) + advised)
+    stale = [path.name for path, wanted in pages.items() if path.read_text(encoding="utf-8") != wanted]
     points = [
-        ("the page is made of the table", path.read_text(encoding="utf-8") == wanted),
+        (f"pages are made of their tables {' '.join(stale)}".strip(), not stale),
         ("each code stands once", len(codes) == len(set(codes)) and len(codes) > 20),
-        ("codes are AMP-M and two digits", all(re.fullmatch(r"AMP-M\d\d", code) for code in codes)),
-        ("the page of advice is made of its table", advice_path.read_text(encoding="utf-8") == advice),
+        ("codes are AMP-M or AMP-D and two digits", all(re.fullmatch(r"AMP-[MD]\d\d", code) for code in codes)),
         ("each advice has a code of its own",
          [row[0] for row in advised] == [f"AMP-A{n:02}" for n in range(1, len(advised) + 1)]),
         ("each row has its texts",

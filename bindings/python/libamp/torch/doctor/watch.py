@@ -33,6 +33,8 @@ class Param:
     model: int = -1  # index in Run.models, -1 if no model was found that has it
     optimizer: int = -1  # index in Run.optimizers, -1 if none has it
     lr: float = 0.0  # of its group, at the last look
+    lr_first: float = 0.0  # at the first look
+    lr_max: float = 0.0
     sampled: int = 0  # elements in the sample, 0: this rank has none
     looks: int = 0  # steps at which it had a gradient and was sampled
     grad_looks: int = 0  # looks with a nonzero gradient in the sample
@@ -43,6 +45,7 @@ class Param:
     zeros: float = 0.0  # share of (look, element) whose gradient is exactly 0
     grad_max: float = 0.0  # largest finite |gradient| in the samples, after unscaling
     grad_min: float = 0.0  # smallest nonzero |gradient| in the samples, 0 if there is none
+    tiny: float = 0.0  # share of the nonzero sampled gradients that, with the loss scale on them, are below 2^-20
     grad_dtype: str = ""  # of .grad, "" without
     grad_nonfinite: int = 0  # looks with an inf or NaN in the sampled gradient
     weight_max: float = 0.0  # largest finite |weight| in the last sample
@@ -66,6 +69,7 @@ class Optimizer:
     skipped: int = 0  # of these, skipped (on the device, too)
     lr: float = 0.0  # of its first group, at the last step
     eps: float = 0.0  # of its first group, 0 without
+    beta2: float = 0.0  # of its first group: betas[1], or alpha of RMSprop, 0 without
     fused: bool = False
     closures: int = 0  # steps with a closure
     masters: bool = False  # FP32 copies of 16-bit parameters, by libamp, apex or FP16_Optimizer
@@ -162,7 +166,9 @@ class Buffer:
     dtype: str
     shape: tuple[int, ...] = ()
     largest: float = 0.0  # |value| in the sample
+    least: float = 0.0  # smallest |value| in the sample
     whole: bool = False  # all sampled values are integers
+    monotone: bool = False  # one dimension, and the sample rises or falls, perhaps with equal neighbours
     distinct_lost: int = 0  # equal neighbours in a sample that rises or falls: positions that merged
     persistent: bool = True
 

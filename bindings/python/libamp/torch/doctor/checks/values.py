@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings about numbers: the origin of infinity and NaN, constants that fp16 has not, and ops in 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..watch import Cause, Found, Op, Run
+from .scaling import cause_in_words
+from .words import HALF_LEAST, HALF_MAX, LOW, scaled_by, size, times
+
+_ADDS = ("add", "sub", "rsub", "clamp", "clamp_min", "maximum", "max", "where", "masked_fill", "fill", "full")
+# Ops that torch's autocast runs in FP32 on a GPU, and not on each device, with the reason in a word.
+_OVERFLOWS = ("exp", "expm1", "exp2", "pow", "square", "cosh", "sinh", "prod", "sum", "norm", "linalg_vector_norm",
+              "cumprod", "var", "logsumexp", "mul", "reciprocal", "rsqrt")
+_GROWS = ("cumsum", "sum", "nansum", "cumprod", "logcumsumexp")
+_LOSSES = ("nll_loss_forward", "nll_loss2d_forward", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
+           "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "_log_softmax", "log_softmax")
+_NEAR = 4.0  # within this factor of the largest number of fp16 an op overflows with another batch
+_COUNTS = {"float16": 2048.0, "bfloat16": 256.0}  # whole numbers beyond are not all there
+
+
+# ---- the origin of infinity and NaN ----
+
+
+def _counts(run: Run, cause: Cause) -> bool:
+    """Returns True if a cause is no search for a scale: a gradient that overflows in fp16 is what a scaler is for, and
+    AMP-D04 tells if it never ends."""
+    if cause.kind == "unknown":
+        return False
+    if cause.kind != "gradient" or not scaled_by(run):
+        return True
+    return cause.output_dtype == "float32" and cause.input_largest < 1e18  # a division by 0, not an overflow
+
+
+def _origins(run: Run, kinds: tuple[str, ...]) -> Iterable[tuple[Cause, int]]:
+    """Returns the causes of these kinds, each once, with the number of its iterations."""
+    counted: dict[tuple[str, str, str, int], list[Cause]] = {}
+    for cause in run.causes:
+        if cause.kind in kinds and _counts(run, cause):
+            key = cause.subject, cause.module, cause.place.filename, cause.place.lineno
+            counted.setdefault(key, []).append(cause)
+    for causes in counted.values():
+        yield causes[0], len(causes)
+
+
+def _where(cause: Cause, count: int) -> str:
+    more = f", and in {times(count - 1, 'later iteration')}" if count > 1 else ""
+    return f"in iteration {cause.iteration}{more}"
+
+
+def check_batches(run: Run) -> Iterable[Found]:
+    """AMP-D14."""
+    for cause, count in _origins(run, ("batch",)):
+        numbers = times(cause.count, "number") if cause.count else "numbers"
+        saw = f"{numbers} of this key are {cause.value} {_where(cause, count)}"
+        yield Found("AMP-D14", cause.subject, saw, cause.place, float(count))
+
+
+def check_weights(run: Run) -> Iterable[Found]:
+    """AMP-D15. The first weight is the origin: after one step they all have it."""
+    for cause, count in list(_origins(run, ("weight",)))[:1]:
+        saw = f"{times(cause.count, 'element') if cause.count else 'elements'} {cause.value} {_where(cause, count)}"
+        yield Found("AMP-D15", cause.subject, saw, cause.place, float(max(cause.count, count)))
+
+
+def check_ops(run: Run) -> Iterable[Found]:
+    """AMP-D16. After the first, only other lines count: what follows a NaN is no origin."""
+    for cause, count in _origins(run, ("op", "gradient")):
+        saw = f"{cause_in_words(cause)}, {_where(cause, count)}"
+        yield Found("AMP-D16", cause.module or cause.subject, saw, cause.place, float(count))
+
+
+# ---- constants ----
+
+
+def _is_half(op: Op) -> bool:
+    return op.output == "float16" and not op.backward
+
+
+def check_large_constants(run: Run) -> Iterable[Found]:
+    """AMP-D17. -infinity by name is meant, and is a constant that fp16 has."""
+    for op in run.ops:
+        large = [each for each in op.scalars if HALF_MAX < abs(each) < float("inf")]
+        if _is_half(op) and large:
+            saw = f"{op.name} of float16 with {size(large[0])}, in {times(op.calls, 'call')}"
+            yield Found("AMP-D17", op.module or op.name, saw, op.place, abs(large[0]))
+
+
+def check_epsilons(run: Run) -> Iterable[Found]:
+    """AMP-D18. Normalizations compute in FP32 inside, so only ops that add or bound are asked. A fused optimizer
+    computes in FP32 too."""
+    for op in run.ops:
+        small = [each for each in op.scalars if 0 < abs(each) < HALF_LEAST]
+        if _is_half(op) and small and op.name in _ADDS:
+            saw = f"{op.name} of float16 with {size(small[0])}, in {times(op.calls, 'call')}"
+            yield Found("AMP-D18", op.module or op.name, saw, op.place, 1 / abs(small[0]))
+    for index, optimizer in enumerate(run.optimizers):
+        half = [param for param in run.params if param.optimizer == index and param.dtype == "float16"]
+        states = any("float16" in param.state_dtypes.values() for param in half)
+        if 0 < optimizer.eps < HALF_LEAST and states and not optimizer.masters and not optimizer.fused:
+            saw = f"eps={size(optimizer.eps)} of {optimizer.kind}, with {times(len(half), 'parameter')} in float16"
+            yield Found("AMP-D18", optimizer.kind, saw, optimizer.place, 1 / optimizer.eps)
+
+
+# ---- ops in 16 bits ----
+
+
+def _risk(op: Op) -> str:
+    """Returns the harm that an op in 16 bits does, from the values that it had, "" for none. exp, softmax and means in
+    bf16 keep the range of FP32, and torch sums in FP32 inside, so a type alone is no harm."""
+    if op.output not in LOW or op.nonfinite:
+        return ""
+    if op.output == "float16" and op.name in _OVERFLOWS and op.largest >= HALF_MAX / _NEAR:
+        return f"its results reach {size(op.largest)}, and float16 ends at 65504"
+    if op.name in _GROWS and op.largest > 4 * _COUNTS[op.output]:
+        step = size(op.largest / _COUNTS[op.output])
+        return f"its sums reach {size(op.largest)}, where {op.output} has one number in {step}"
+    if op.name in _LOSSES and op.output in LOW:
+        return f"the loss is {op.output}, {8 if op.output == 'bfloat16' else 11} bits"
+    return ""
+
+
+def check_unprotected(run: Run) -> Iterable[Found]:
+    """AMP-D19."""
+    seen = set()
+    for op in run.ops:
+        harm = "" if op.backward or op.function else _risk(op)
+        if harm and (op.name, op.module, op.place) not in seen:
+            seen.add((op.name, op.module, op.place))
+            under = f"under autocast to {op.autocast}" if op.autocast else "without autocast"
+            saw = f"{op.name} gives {op.output} {under}: {harm}"
+            yield Found("AMP-D19", op.module or op.name, saw, op.place, op.largest or float(op.calls))
+
+
+def check_functions(run: Run) -> Iterable[Found]:
+    """AMP-D20. Outside autocast types are the script's own choice."""
+    seen = set()
+    for op in run.ops:
+        low = [dtype for dtype in op.inputs if dtype in LOW]
+        if op.function and not op.protected and op.autocast and low and not op.backward and op.function not in seen:
+            seen.add(op.function)
+            saw = f"{op.name} in its forward got {low[0]} numbers up to {size(op.largest)}, {times(op.calls, 'call')}"
+            yield Found("AMP-D20", op.function, saw, op.place, float(op.calls))

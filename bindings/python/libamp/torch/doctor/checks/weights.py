@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings about weights: updates, averages, states, and parameters that nothing steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...._findings import Place
+from ..watch import NOWHERE, Found, Optimizer, Param, Run
+from .words import LOW, others, share, size, times
+
+# A step that moves nothing is no finding before so many: a warm-up begins at a rate of 0, and Kahan summation moves a
+# 16-bit weight once its rest has grown.
+_STEPS = 10
+# Large weights of a good 16-bit training stand still for some steps. A quarter of all that never moved do not.
+_LOST = 0.25
+_SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "exp_avg_sq_row", "exp_avg_sq_col", "sum", "exp_inf")
+_KAHAN = ("kahan", "comp", "shift", "master", "fp32", "residual", "lower", "trunc")  # in names of states
+
+
+def _optimizer(run: Run, param: Param) -> Optimizer | None:
+    return run.optimizers[param.optimizer] if 0 <= param.optimizer < len(run.optimizers) else None
+
+
+def _carries(param: Param) -> bool:
+    """Returns True if the optimizer stores what rounding takes from the weight: a master, or a sum of rests."""
+    return any(word in name.lower() for name in param.state_dtypes for word in _KAHAN)
+
+
+def _lost_in_fp32_too(param: Param, optimizer: Optimizer) -> bool:
+    """Returns True for plain gradient descent with gradients so small that FP32 would not move either."""
+    if optimizer.kind != "SGD":
+        return False
+    return param.lr_max * param.grad_max * max(1, param.looks) < 2.0**-25 * param.weight_max
+
+
+def is_warming_up(param: Param) -> bool:
+    """Returns True if the learning rate was still rising at the end. Weights that stand may move at the full rate."""
+    return param.lr >= param.lr_max > 2 * param.lr_first
+
+
+def _never_moved(run: Run) -> Iterable[tuple[float, Param]]:
+    for param in run.params:
+        optimizer = _optimizer(run, param)
+        if optimizer is None or param.dtype not in LOW or optimizer.masters or _carries(param):
+            continue
+        steps = min(param.grad_looks, optimizer.tried - optimizer.skipped if optimizer.tried else optimizer.steps)
+        if steps < _STEPS or not param.grad_seen or not param.lr_max or is_warming_up(param):
+            continue
+        if _lost_in_fp32_too(param, optimizer):
+            continue
+        lost = (param.grad_seen - param.moved_of_seen) / param.grad_seen
+        if lost >= _LOST:
+            yield lost, param
+
+
+def check_lost_updates(run: Run) -> Iterable[Found]:
+    """AMP-D01. Judged by element: those that never had a gradient (rows of an embedding, dead units) do not count, and
+    neither do groups whose learning rate is 0 or still in warm-up."""
+    by_optimizer: dict[int, list[tuple[float, Param]]] = {}
+    for lost, param in _never_moved(run):
+        by_optimizer.setdefault(param.optimizer, []).append((lost, param))
+    for index, found in by_optimizer.items():
+        found.sort(key=lambda each: -each[0])
+        lost, worst = found[0]
+        saw = (
+            f"{share(lost)} of its {worst.dtype} elements never moved in {times(worst.grad_looks, 'step')} with "
+            f"gradients, at learning rates up to {size(worst.lr_max)}"
+        )
+        names = [param.name for _, param in found]
+        yield Found("AMP-D01", worst.name, saw + others(names), run.optimizers[index].place, lost)
+
+
+def check_averages(run: Run) -> Iterable[Found]:
+    """AMP-D21. An average that is updated rarely moves rarely: the look before an update tells nothing, so there must
+    be several. Elements that the model itself did not move do not count."""
+    for average in run.averages:
+        if average.dtype not in LOW or average.looks < _STEPS or not average.followed:
+            continue
+        stood = 1 - average.moved / average.followed
+        if stood >= 0.5:
+            saw = (
+                f"{share(stood)} of the elements of this {average.dtype} average never moved in "
+                f"{times(average.looks, 'look')}, while the model's did; most of all {average.worst}"
+            )
+            yield Found("AMP-D21", average.kind, saw, average.place, stood)
+
+
+def check_states(run: Run) -> Iterable[Found]:
+    """AMP-D22. First moments are left out: they change by a tenth in a step, which 8 bits hold. Second moments in bf16
+    with a beta2 below 0.996 change by more than half of a last bit."""
+    by_optimizer: dict[int, list[tuple[str, Param]]] = {}
+    for param in run.params:
+        optimizer = _optimizer(run, param)
+        for name, dtype in param.state_dtypes.items():
+            if name not in _SQUARES or dtype not in LOW or optimizer is None:
+                continue
+            if dtype == "float16" or not 0 < optimizer.beta2 < 1 - 2.0**-8:
+                by_optimizer.setdefault(param.optimizer, []).append((name, param))
+                break
+    for index, found in by_optimizer.items():
+        name, param = found[0]
+        optimizer = run.optimizers[index]
+        saw = f"{name} of {optimizer.kind} is {param.state_dtypes[name]} in {times(len(found), 'parameter')}"
+        yield Found("AMP-D22", param.name, saw, optimizer.place, len(found))
+
+
+def check_untrained(run: Run) -> Iterable[Found]:
+    """AMP-D23. A model of which nothing is trained is a tool (a perceptual loss, a style transfer), and a parameter
+    that moves has an update of the script's own: neither counts. One look may be from before its optimizer is made."""
+    trained = {param.model for param in run.params if param.trained and param.optimizer >= 0}
+    found = [
+        param
+        for param in run.params
+        if param.optimizer < 0
+        and param.requires_grad
+        and param.has_grad
+        and param.grad_looks >= 3
+        and not param.moved
+        and param.model in trained - {-1}
+    ]
+    if found:
+        elements = sum(_elements(param) for param in found)
+        names = [param.name for param in found]
+        saw = f"{times(len(found), 'parameter')} with {elements} elements got gradients and no step" + others(names)
+        yield Found("AMP-D23", found[0].name, saw, _first_step(run), len(found))
+
+
+def _elements(param: Param) -> int:
+    count = 1
+    for extent in param.shape:
+        count *= extent
+    return count
+
+
+def _first_step(run: Run) -> Place:
+    return run.optimizers[0].place if run.optimizers else NOWHERE
