@@ -195,7 +195,7 @@ typedef struct amp_optim_tensors {
 /* Flags of amp_optim_tensors. */
 enum {
     /* bf16 parameters without masters are rounded up or down at random, with probabilities that keep their mean, so
-     * steps below half a unit are not lost. Random numbers as for moments in 8 bits. CPUs only. */
+     * steps below half a unit are not lost. Random numbers as for moments in 8 bits. Experimental on GPUs. */
     AMP_TENSORS_STOCHASTIC = 1u << 0
 };
 
@@ -225,16 +225,17 @@ AMP_API AMP_MUST_CHECK amp_status amp_join_list(const amp_span *dst, const amp_s
                                                 size_t n);
 
 /*
- * Moments in 8 bits, for Adam and AdamW without AMSGRAD, on CPUs: 2 1/32 bytes an element instead of 8. A block of 256
- * elements has a scale for each moment:
+ * Moments in 8 bits, for Adam and AdamW without AMSGRAD: 2 1/32 bytes an element instead of 8. Experimental on GPUs:
+ * the kernels give the CPU's bytes in an emulator, and no GPU has run them. A block of 256 elements has a scale for
+ * each moment:
  *
  *     m       = code * scale, code from -127 to 127 (int8_t)
  *     sqrt(v) = code * scale, code from 0 to 255 (uint8_t); 0 only if v is 0
  *
  * The code is rounded up or down at random, with probabilities that keep its mean. To nearest, small changes would
  * vanish; upward, v would grow without end. Random numbers are a function of the tensor's key, the number of steps
- * before this one and the element, so every instruction set, number of threads and resumed run writes the same bytes,
- * and a skipped step uses none. A block with an infinite or NaN moment gets NaN scales.
+ * before this one and the element, so every device, instruction set, number of threads and resumed run writes the same
+ * bytes, and a skipped step uses none. A block with an infinite or NaN moment gets NaN scales.
  */
 #define AMP_STATE_BLOCK 256  /* elements of a block */
 #define AMP_STATE_LEAST 4096 /* smaller parameters of amp_fused and of Python's optimizers keep FP32 moments */
@@ -298,7 +299,7 @@ typedef struct amp_fused {
 enum {
     /* Adam, AdamW without AMSGRAD: moments of parameters with AMP_STATE_LEAST elements or more are 8 bits. Checkpoints
      * have their values in FP32, and "<parameter>.<moment>.scale". A checkpoint of an optimizer with FP32 moments loads
-     * into one with 8 bits, and back. Parameters on a GPU are refused (AMP_ERR_UNSUPPORTED). */
+     * into one with 8 bits, and back. Experimental on GPUs. Served devices are refused (AMP_ERR_UNSUPPORTED). */
     AMP_FUSED_STATE_8BIT = 1u << 0
 };
 

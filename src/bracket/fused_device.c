@@ -48,9 +48,12 @@ static amp_status make_on_device(const struct amp__optimizer *optimizer, struct 
     part->first = amp__alloc(groups + 1, sizeof *part->first);
     part->spans = amp__alloc(SPANS * n, sizeof *part->spans);
     part->remainders = amp__alloc(n, sizeof *part->remainders);
+    for (int k = 0; k < 2; k++) part->scales[k] = amp__alloc(n, sizeof *part->scales[k]);
+    part->keys = amp__alloc(n, sizeof *part->keys);
     part->elements = amp__alloc(n, sizeof *part->elements);
     part->lists = amp__alloc(groups + 1, sizeof(amp_device_list *));
-    if (!part->which || !part->first || !part->spans || !part->remainders || !part->elements || !part->lists)
+    if (!part->which || !part->first || !part->spans || !part->remainders || !part->scales[0] || !part->scales[1] ||
+        !part->keys || !part->elements || !part->lists)
         return amp__fail_memory();
     AMP_TRY(amp__place_alloc(place, n * sizeof *part->steps, &steps));
     part->steps = steps;
@@ -104,6 +107,18 @@ amp_status amp__fused_device_steps(const struct amp__optimizer *optimizer, bool 
 
 /* ---- before the step ---- */
 
+static void find_moments(const amp_optim *rule, const struct amp__optim_state *state, uint64_t size,
+                         const struct amp__optim_on_device *part, size_t at) {
+    for (int k = 0; k < AMP__MOMENTS; k++) {
+        amp_span *span = spans_of(part, MOMENT + k) + at;
+        if (k < 2) part->scales[k][at] = state->scales[k];
+        if (k < 2 && state->codes[k]) *span = (amp_span){ state->codes[k], size, AMP_DTYPE_OTHER, 0 };
+        else if (state->moments[k])
+            *span = (amp_span){ state->moments[k], amp__optim_moment_size(rule, k, size), AMP_FLOAT32, 0 };
+    }
+    part->keys[at] = state->key;
+}
+
 static amp_status find_one(const struct amp__optimizer *optimizer, const struct amp__optim_on_device *part, size_t at,
                            struct amp__grad_for_step *grad) {
     const size_t i = part->which[at];
@@ -112,7 +127,7 @@ static amp_status find_one(const struct amp__optimizer *optimizer, const struct 
     struct amp__param *param = optimizer->params[i];
     struct amp__elements now;
     for (int k = 0; k < SPANS; k++) spans_of(part, k)[at] = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
-    part->remainders[at] = NULL;
+    part->remainders[at] = NULL, part->scales[0][at] = part->scales[1][at] = NULL;
     AMP_TRY(amp__grads_for_step(param, grad));
     if (!grad->span.data) return AMP_OK;
     AMP_RETURN_IF(grad->span.dtype == AMP_FLOAT64, AMP_ERR_UNSUPPORTED,
@@ -127,10 +142,7 @@ static amp_status find_one(const struct amp__optimizer *optimizer, const struct 
         apart ? (amp_span){ param->master.fp32.data, now.size, AMP_FLOAT32, 0 } : elements;
     if (apart && !param->emulated) spans_of(part, LOW)[at] = elements;
     part->remainders[at] = param->master.rest.data;
-    for (int k = 0; k < AMP__MOMENTS; k++)
-        if (state->moments[k])
-            spans_of(part, MOMENT + k)[at] =
-                (amp_span){ state->moments[k], amp__optim_moment_size(rule, k, now.size), AMP_FLOAT32, 0 };
+    find_moments(rule, state, now.size, part, at);
     part->elements[at] = now.data;
     return AMP_OK;
 }
@@ -189,6 +201,8 @@ static amp_status step_group(const struct amp__optimizer *optimizer, const struc
     tensors.remainders = part->remainders + first;
     for (int m = 0; m < AMP__MOMENTS; m++)
         if (amp__optim_moment(rule, m)) tensors.moments[m] = spans_of(part, MOMENT + m) + first;
+    for (int m = 0; m < 2 && optim->codes; m++) tensors.scales[m] = part->scales[m] + first;
+    tensors.keys = part->keys + first;
     tensors.steps = part->steps + first;
     tensors.found_inf = amp__home_skip(optimizer);
     tensors.inv_scale = by->pointer;

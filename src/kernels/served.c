@@ -48,6 +48,9 @@ static amp_status run_lists(void *list, const struct amp__list_call *call) {
                   "has neither");
     amp_optim_tensors tensors = AMP_OPTIM_TENSORS_INIT;
     if (call->tensors) tensors = *call->tensors;
+    AMP_RETURN_IF(tensors.scales[0] || (tensors.flags & AMP_TENSORS_STOCHASTIC), AMP_ERR_UNSUPPORTED,
+                  "moments in 8 bits and stochastic rounding need the CPU or the backend cuda (libamp_cuda.so): a "
+                  "served device has neither");
     const amp_served_lists served = {
         .struct_size = sizeof served, .kind = call->kind, .id = id, .low = call->low, .stream = call->stream,
         .n = call->n, .spans = { call->spans[0], call->spans[1], call->spans[2] },

@@ -64,6 +64,8 @@ static amp_status check_codes(const amp_optim *rule, const amp_optim_tensors *t,
         const amp_span *span = t->moments[k] ? &t->moments[k][i] : NULL;
         AMP_RETURN_IF(!scales_of(t, k, i), AMP_ERR_INVALID_ARGUMENT,
                       "scales[%d][%zu] is NULL beside the scales of the other moment", k, i);
+        AMP_RETURN_IF((uintptr_t)scales_of(t, k, i) % sizeof(float), AMP_ERR_INVALID_ARGUMENT,
+                      "scales[%d][%zu] is not aligned to 4 bytes", k, i);
         AMP_RETURN_IF(!span || (!span->data && span->size), AMP_ERR_INVALID_ARGUMENT,
                       "%s has no codes of tensor %zu, and scales[%d] has its scales", moments[k], i, k);
         AMP_RETURN_IF(span->dtype != AMP_DTYPE_OTHER, AMP_ERR_INVALID_ARGUMENT,
@@ -214,12 +216,6 @@ AMP_API amp_status amp_device_optim(amp_device_list *list, void *stream, const a
     amp_optim rule;
     amp_optim_tensors t;
     AMP_TRY(check_call(given, tensors, "amp_device_optim", &rule, &t));
-    for (size_t i = 0; i < t.n; i++) {
-        AMP_RETURN_IF(scales_of(&t, 0, i), AMP_ERR_UNSUPPORTED,
-                      "amp_device_optim: scales[0][%zu] is given, and moments in 8 bits have kernels for CPUs", i);
-        AMP_RETURN_IF(is_stochastic(&t, i), AMP_ERR_UNSUPPORTED,
-                      "amp_device_optim: AMP_TENSORS_STOCHASTIC has kernels for CPUs, and param[%zu] is bf16 alone", i);
-    }
     for (int k = 0; k < AMP__MOMENTS; k++)
         if (!amp__optim_moment(&rule, k)) t.moments[k] = NULL;
     const struct amp__list_call call = {

@@ -143,6 +143,8 @@ struct amp__optim_on_device {
     uint64_t *steps;          /* on the device, in the order of which */
     amp_span *spans;          /* room for a step: SPANS lists of n */
     void **remainders;        /* remainders of split masters */
+    float **scales[2];        /* scales of moments in 8 bits */
+    uint64_t *keys;           /* keys of random numbers */
     void **elements;
     amp_device_list **lists;  /* one a group, and one for the norm of all */
 };

@@ -93,11 +93,12 @@ static amp_status make_moment(struct amp__place *place, size_t bytes, float **ou
 static size_t scales_at(uint64_t size) { return ((size_t)size + 63) / 64 * 64; }
 
 static amp_status make_codes(struct amp__optim_state *state, const char *name, uint64_t size) {
-    AMP_RETURN_IF(state->place, AMP_ERR_UNSUPPORTED,
-                  "%s is on a GPU, and AMP_FUSED_STATE_8BIT has kernels for CPUs: leave the flag out", name);
+    AMP_RETURN_IF(state->place && state->place->device.type == AMP__DEVICE_SERVED, AMP_ERR_UNSUPPORTED,
+                  "%s is on a served device, and AMP_FUSED_STATE_8BIT has kernels for CPUs and CUDA: leave the flag "
+                  "out", name);
     for (int k = 0; k < 2; k++) {
         float *block = NULL;
-        AMP_TRY(make_moment(NULL, scales_at(size) + amp__optim_blocks(size) * sizeof(float), &block));
+        AMP_TRY(make_moment(state->place, scales_at(size) + amp__optim_blocks(size) * sizeof(float), &block));
         state->codes[k] = (uint8_t *)(void *)block;
         state->scales[k] = block + scales_at(size) / sizeof *block;
     }
@@ -130,7 +131,8 @@ uint64_t amp__optim_moment_bytes(const struct amp__optim *optim, size_t i, int k
 static void clear_on_device(struct amp__optim_on_device *part, size_t n_groups) {
     amp__place_free(part->place, part->steps);
     for (size_t k = 0; part->lists && k <= n_groups; k++) amp_device_list_close(part->lists[k]);
-    void *blocks[] = { part->which, part->first, part->spans, part->remainders, part->elements, part->lists };
+    void *blocks[] = { part->which,     part->first, part->spans,    part->remainders, part->scales[0],
+                       part->scales[1], part->keys,  part->elements, part->lists };
     for (size_t i = 0; i < AMP_COUNT(blocks); i++) amp__free(blocks[i]);
 }
 
@@ -142,10 +144,10 @@ void amp__optim_on_device_free(struct amp__optim_on_device *devices, size_t n, s
 void amp__optim_shrink(struct amp__optim *optim, size_t n) {
     for (; optim->n > n; optim->n--) {
         struct amp__optim_state *state = &optim->states[optim->n - 1];
-        for (int k = 0; k < AMP__MOMENTS; k++)
-            if (state->place) amp__place_free(state->place, state->moments[k]);
-            else amp__free(state->moments[k]);
-        for (int k = 0; k < 2; k++) amp__free(state->codes[k]);
+        void *blocks[] = { state->moments[0], state->moments[1], state->moments[2], state->codes[0], state->codes[1] };
+        for (size_t k = 0; k < AMP_COUNT(blocks); k++)
+            if (state->place) amp__place_free(state->place, blocks[k]);
+            else amp__free(blocks[k]);
         memset(state, 0, sizeof *state);
     }
 }

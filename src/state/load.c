@@ -207,13 +207,34 @@ static amp_status copy_to_device(const struct target *target, const char *src, s
     return AMP_OK;
 }
 
+/* Moments in 8 bits. The scales of a file are in place. */
+static amp_status copy_codes(const struct target *target, struct piece *piece) {
+    uint8_t *const codes = (void *)piece->low;
+    float *const scales = (void *)piece->rest;
+    for (uint64_t at = 0; at < target->size; at += PIECE) {
+        const uint64_t left = target->size - at, n = left < PIECE ? left : PIECE;
+        const size_t bytes = amp__optim_blocks(n) * sizeof *scales;
+        float *const there = target->scales + at / AMP_STATE_BLOCK;
+        memcpy(piece->wide, target->src + 4 * at, (size_t)n * sizeof *piece->wide);
+        if (target->scaled) AMP_TRY(amp__place_out(target->place, scales, there, bytes));
+        AMP_TRY(amp_encode_moment(codes, scales, piece->wide, n, target->second, target->scaled));
+        AMP_TRY(amp__place_in(target->place, there, scales, bytes));
+        AMP_TRY(amp__place_in(target->place, target->codes + at, codes, (size_t)n));
+    }
+    return AMP_OK;
+}
+
 /* Copies to devices first, so that an error of a device leaves the rest unchanged. */
 static amp_status copy_all_to_devices(const struct load *load) {
     struct piece *piece = load->devices->n_places ? amp__alloc(1, sizeof *piece) : NULL;
     amp_status status = piece || !load->devices->n_places ? AMP_OK : amp__fail_memory();
     for (size_t i = 0; i < load->n_targets && status == AMP_OK; i++) {
         const struct target *target = &load->targets[i];
-        if (target->place && target->tensor) status = copy_to_device(target, target->src, piece);
+        if (target->place && target->tensor && !target->codes) status = copy_to_device(target, target->src, piece);
+    }
+    for (size_t i = 0; i < load->n_targets && status == AMP_OK; i++) {
+        const struct target *target = &load->targets[i];
+        if (target->place && target->tensor && target->codes) status = copy_codes(target, piece);
     }
     amp__free(piece);
     return status;
@@ -291,7 +312,8 @@ static amp_status apply_state(struct load *load) {
     for (size_t i = 0; i < load->n_targets; i++)
         if (load->targets[i].tensor && !load->targets[i].place) set_parameter(&load->targets[i]);
     for (size_t i = 0; i < load->n_targets; i++)
-        if (load->targets[i].tensor && load->targets[i].codes) encode_into(&load->targets[i]);
+        if (load->targets[i].tensor && load->targets[i].codes && !load->targets[i].place)
+            encode_into(&load->targets[i]);
     for (size_t i = 0; i < load->n_owns; i++) load->owns[i].state->steps = load->steps[i];
     /* the elements changed and the host's versions did not */
     amp__cache_drop(amp__cache_of(load->context), false);

@@ -47,6 +47,7 @@ static amp_status list_scales(struct load *load, const struct target *codes) {
     char *name = amp__state_scale_name(codes->name);
     if (!name) return amp__fail_memory();
     load->targets[load->n_targets++] = (struct target){ .name = name, .param = codes->param, .moment = codes->scales,
+                                                        .place = codes->place,
                                                         .size = amp__optim_blocks(codes->size), .optional = true };
     return AMP_OK;
 }

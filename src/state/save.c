@@ -72,16 +72,16 @@ static amp_status add_tensor(struct amp__param *param, struct amp__header *heade
 }
 
 /* Moments have their parameter's shape, but a scalar a tensor. */
-static amp_status add_scales(const char *moment, const float *scales, uint64_t size, struct amp__header *header,
-                             struct amp__image *image) {
-    const int64_t blocks = (int64_t)amp__optim_blocks(size);
+static amp_status add_scales(const char *moment, const struct amp__optim_state *state, int k,
+                             struct amp__header *header, struct amp__image *image) {
+    const int64_t blocks = (int64_t)amp__optim_blocks(state->size);
     char *name = amp__state_scale_name(moment);
     if (!name) return amp__fail_memory();
     const amp_status status = amp__header_add(header, name, &blocks, 1, (uint64_t)blocks);
     amp__free(name);
     AMP_TRY(status);
-    image->tensors[image->n_tensors++] = (struct amp__image_tensor){ scales, (uint64_t)blocks, AMP_FLOAT32, NULL, NULL,
-                                                                      NULL, false };
+    image->tensors[image->n_tensors++] =
+        (struct amp__image_tensor){ state->scales[k], (uint64_t)blocks, AMP_FLOAT32, state->place, NULL, NULL, false };
     return AMP_OK;
 }
 
@@ -101,10 +101,11 @@ static amp_status add_moments(const struct amp__state_own *own, struct amp__head
         else if (status == AMP_OK) status = amp__header_add(header, name, &one, 1, size);
         if (status == AMP_OK)
             image->tensors[image->n_tensors++] =
-                codes ? (struct amp__image_tensor){ codes, size, AMP_DTYPE_OTHER, NULL, NULL, state->scales[k], k == 1 }
+                codes ? (struct amp__image_tensor){ codes, size, AMP_DTYPE_OTHER, state->place, NULL, state->scales[k],
+                                                    k == 1 }
                       : (struct amp__image_tensor){ state->moments[k], size, AMP_FLOAT32, state->place, NULL, NULL,
                                                     false };
-        if (status == AMP_OK && codes) status = add_scales(name, state->scales[k], size, header, image);
+        if (status == AMP_OK && codes) status = add_scales(name, state, k, header, image);
         amp__free(name);
         AMP_TRY(status);
     }
@@ -142,19 +143,6 @@ static amp_status write_widened(const struct amp__image_tensor *tensor, amp__wri
         const amp_span src = { (char *)(uintptr_t)tensor->data + 2 * at, n, tensor->dtype, 0 };
         AMP_TRY(amp_cast_list(&dst, &src, 1));
         AMP_TRY(write(to, wide, (size_t)n * sizeof *wide));
-    }
-    return AMP_OK;
-}
-
-/* Writes the values of moments in 8 bits. */
-static amp_status write_decoded(const struct amp__image_tensor *tensor, amp__write_fn *write, void *to) {
-    enum { BLOCKS = 8 };
-    float values[BLOCKS * AMP_STATE_BLOCK];
-    for (uint64_t at = 0; at < tensor->size; at += AMP_COUNT(values)) {
-        const uint64_t n = tensor->size - at < AMP_COUNT(values) ? tensor->size - at : AMP_COUNT(values);
-        AMP_TRY(amp_decode_moment(values, (const uint8_t *)tensor->data + at, tensor->scales + at / AMP_STATE_BLOCK, n,
-                                  tensor->second));
-        AMP_TRY(write(to, values, (size_t)n * sizeof *values));
     }
     return AMP_OK;
 }
@@ -206,6 +194,32 @@ static amp_status write_joined(const struct amp__image_tensor *tensor, amp__writ
     for (uint64_t at = 0; at < tensor->size && status == AMP_OK; at += PIECE) {
         const uint64_t left = tensor->size - at;
         status = write_part(tensor, at, left < PIECE ? (size_t)left : PIECE, piece, write, to);
+    }
+    amp__free(piece);
+    return status;
+}
+
+/* Moments in 8 bits, piece by piece: their values. */
+struct decoded {
+    float values[PIECE], scales[PIECE / AMP_STATE_BLOCK];
+    uint8_t codes[PIECE];
+};
+
+static amp_status write_decoded_part(const struct amp__image_tensor *tensor, uint64_t at, uint64_t n,
+                                     struct decoded *piece, amp__write_fn *write, void *to) {
+    const size_t bytes = amp__optim_blocks(n) * sizeof(float);
+    AMP_TRY(fetch_bytes(tensor->place, piece->codes, (const char *)tensor->data + at, (size_t)n));
+    AMP_TRY(fetch_bytes(tensor->place, piece->scales, (const void *)(tensor->scales + at / AMP_STATE_BLOCK), bytes));
+    AMP_TRY(amp_decode_moment(piece->values, piece->codes, piece->scales, n, tensor->second));
+    return write(to, piece->values, (size_t)n * sizeof *piece->values);
+}
+
+static amp_status write_decoded(const struct amp__image_tensor *tensor, amp__write_fn *write, void *to) {
+    struct decoded *piece = amp__alloc(1, sizeof *piece);
+    amp_status status = piece ? AMP_OK : amp__fail_memory();
+    for (uint64_t at = 0; at < tensor->size && status == AMP_OK; at += PIECE) {
+        const uint64_t left = tensor->size - at;
+        status = write_decoded_part(tensor, at, left < PIECE ? left : PIECE, piece, write, to);
     }
     amp__free(piece);
     return status;

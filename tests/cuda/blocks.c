@@ -65,3 +65,26 @@ uint32_t emulate(struct cuda_plan *plan, const amp_span *const lists[], uint32_t
     if (chunk_sums && !(*chunk_sums = calloc(2 * (size_t)table.n_chunks + 1, sizeof **chunk_sums))) abort();
     return emulate_table(&table, n_spans, fn, arguments, chunk_sums ? *chunk_sums : NULL);
 }
+
+/* ---- moments in 8 bits ---- */
+
+static void run_coded_block(const struct cuda_coded *c, const struct cuda_update *u, uint64_t block) {
+    struct cuda_lane lanes[CUDA_LANES];
+    struct cuda_extremes all = { 0.0f, 0.0f };
+    for (uint32_t lane = CUDA_LANES; lane-- > 0;) {
+        const struct cuda_extremes seen = cuda_step_lane(&lanes[lane], c, u, block, lane);
+        cuda_see_moments(&all, &seen);
+    }
+    for (uint32_t lane = CUDA_LANES; lane-- > 0;) cuda_code_lane(&lanes[lane], c, u, block, lane, &all);
+}
+
+void emulate_adam8(const struct cuda_table *all, const struct cuda_table *codes, const struct cuda_update *updates) {
+    for (uint32_t i = codes->n_chunks; i-- > 0;) {
+        const struct cuda_chunk *chunk = &codes->chunks[i];
+        const struct cuda_blocks blocks = cuda_blocks_of(chunk);
+        const struct cuda_coded c = cuda_coded_of(all, codes, chunk->tensor);
+        if (updates[chunk->tensor].flags & CUDA_SKIPPED) continue;
+        for (uint64_t block = blocks.end; block-- > blocks.begin;)
+            run_coded_block(&c, &updates[chunk->tensor], block);
+    }
+}

@@ -97,7 +97,8 @@ static struct cuda_update update_of(const struct amp__update *u) {
         u->inv_scale, u->factor, u->lr, u->weight_decay, u->beta1, u->rest1, u->beta2, u->rest2, u->eps, u->correction1,
         u->correction2, u->ratio, u->denominator,
         (u->first ? CUDA_FIRST : 0u) | (u->nesterov ? CUDA_NESTEROV : 0u) | (u->decay_after ? CUDA_DECAY_AFTER : 0u) |
-            (u->decoupled ? CUDA_DECOUPLED : 0u),
+            (u->decoupled ? CUDA_DECOUPLED : 0u) | (u->stochastic ? CUDA_STOCHASTIC : 0u),
+        u->key, u->low_key, u->before,
     };
 }
 
@@ -120,9 +121,37 @@ static void put_back(const struct amp__update *u, size_t begin, size_t n, void *
     free(block);
 }
 
+static struct cuda_table table_of(struct cuda_plan *plan, const amp_span spans[], uint32_t n_spans) {
+    const amp_span *lists[CUDA_SPANS];
+    struct cuda_plan_error error;
+    bool changed;
+    for (uint32_t k = 0; k < n_spans; k++) lists[k] = &spans[k];
+    if (!cuda_plan_update(plan, lists, n_spans, 1, &changed, &error)) abort();
+    return cuda_plan_table(plan, plan->table);
+}
+
+static void step_codes(const struct amp__update *u, size_t begin, const amp_span given[],
+                       const struct cuda_update *update) {
+    OWN_PLAN all_plan = { 0 }, codes_plan = { 0 };
+    amp_span all[CUDA_UPDATE_SPANS], codes[CUDA_CODED_SPANS];
+    const size_t n = (size_t)given->size;
+    memcpy(all, given, sizeof all);
+    all[CUDA_GRAD].size = 0; /* no chunks */
+    for (int k = 0; k < 2; k++) {
+        codes[CUDA_CODES + k] = span_of(u->codes[k] + begin, n, AMP_DTYPE_OTHER);
+        codes[CUDA_SCALES + k] = span_of(u->scales[k] + begin / AMP__BYTES_BLOCK, n, AMP_FLOAT32);
+    }
+    codes[CUDA_KEYS] = codes[CUDA_BEFORE] = span_of(NULL, n, AMP_DTYPE_OTHER); /* the update has them */
+    const struct cuda_table of_all = table_of(&all_plan, all, CUDA_UPDATE_SPANS);
+    const struct cuda_table of_codes = table_of(&codes_plan, codes, CUDA_CODED_SPANS);
+    emulate_adam8(&of_all, &of_codes, update);
+}
+
+/* fn NULL: adam8. */
 static void step(const struct amp__update *u, size_t begin, size_t end, emulated_fn *fn) {
-    const struct cuda_update update = update_of(u);
+    struct cuda_update update = update_of(u);
     const size_t n = end - begin;
+    update.before += begin;
     const void *grad = (const char *)u->grad + begin * amp__dtype_size(u->grad_type);
     amp_span spans[CUDA_UPDATE_SPANS] = {
         span_of(grad, n, u->grad_type),
@@ -137,18 +166,20 @@ static void step(const struct amp__update *u, size_t begin, size_t end, emulated
     }
     for (int k = 0; k < 3; k++)
         spans[CUDA_MOMENTS + k] = span_of(u->moments[k] ? u->moments[k] + begin : NULL, n, AMP_FLOAT32);
-    (void)once(spans, CUDA_UPDATE_SPANS, fn, &update);
+    if (fn) (void)once(spans, CUDA_UPDATE_SPANS, fn, &update);
+    else step_codes(u, begin, spans, &update);
     if (block) put_back(u, begin, n, block);
 }
 
 #define RULE(name, constant, moments) \
     static uint32_t name##_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *u, \
                               double sums[2]) { \
-        cuda_update_group(CUDA_##constant, t, u, at, sums); \
+        cuda_update_group(CUDA_##constant, true, t, u, at, sums); \
         return 0; \
     } \
     static AMP__UPDATE(name) { step(u, begin, end, name##_fn); }
 CUDA_RULE_MAP(RULE)
+static AMP__UPDATE(adam8) { step(u, begin, end, NULL); }
 
 /* ---- the table ---- */
 
@@ -174,7 +205,6 @@ void emulated_kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
         NULL, nonfinite_AMP_FLOAT32, nonfinite_AMP_FLOAT16, nonfinite_AMP_BFLOAT16, nonfinite_AMP_FLOAT64,
     };
     (void)cpu_flags;
-    updates_are_stochastic = false; /* amp_device_optim refuses it */
     amp__kernels_init(k, 0);
     memcpy(k->cast, casts, sizeof casts);
     memcpy(k->cast_list, cast_lists, sizeof cast_lists);
@@ -184,4 +214,5 @@ void emulated_kernels_init(struct amp__kernels *k, uint32_t cpu_flags) {
 #define SET_RULE(name, constant, moments) k->name = name;
     CUDA_RULE_MAP(SET_RULE)
 #undef SET_RULE
+    k->adam8 = adam8;
 }

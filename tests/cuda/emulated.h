@@ -6,6 +6,7 @@
 #ifndef AMP_TESTS_CUDA_EMULATED_H
 #define AMP_TESTS_CUDA_EMULATED_H
 
+#include "kernels/cuda/adam8.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/prepare.h"
 
@@ -32,6 +33,9 @@ uint32_t emulate(struct cuda_plan *plan, const amp_span *const lists[], uint32_t
 /* The same for a table that is there; chunk_sums: two a chunk. */
 uint32_t emulate_table(const struct cuda_table *table, uint32_t n_spans, emulated_fn *fn, const void *arguments,
                        double *chunk_sums);
+
+/* optim.cu's kernel_adam8. */
+void emulate_adam8(const struct cuda_table *all, const struct cuda_table *codes, const struct cuda_update *updates);
 
 /* A block's sum of 256 values, which are overwritten. */
 double emulated_sum(double values[CUDA_THREADS]);

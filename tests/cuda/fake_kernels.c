@@ -239,6 +239,7 @@ static void run_prepare(const void *given) {
         const uint64_t steps = step->steps && !step->shares ? step->steps[i] : shared;
         step->updates[i] = cuda_prepare(&step->rule, steps, cuda_factor_of(&step->inv_scale),
                                         cuda_factor_of(&step->factor), &norms, second);
+        cuda_prepare_random(&step->updates[i], &step->random, i, steps);
         if (step->steps && !step->shares) step->steps[i]++;
     }
     if (step->shares && !skips) ++*step->steps;
@@ -249,8 +250,9 @@ cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t strea
 }
 
 struct update {
-    struct cuda_table table;
+    struct cuda_table table, codes;
     enum cuda_rule rule;
+    bool stochastic;
     amp_optim of_lamb;
     struct cuda_update *updates;
     double *sums;
@@ -259,7 +261,7 @@ struct update {
 static uint32_t update_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *given, double sums[2]) {
     const struct update *update = given;
     const struct cuda_update *u = &update->updates[emulated_tensor];
-    if (!(u->flags & CUDA_SKIPPED)) cuda_update_group(update->rule, t, u, at, sums);
+    if (!(u->flags & CUDA_SKIPPED)) cuda_update_group(update->rule, update->stochastic, t, u, at, sums);
     return 0;
 }
 
@@ -278,7 +280,7 @@ struct known {
 
 static uint32_t known_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *given, double sums[2]) {
     const struct known *known = given;
-    if (cuda_has(t, CUDA_GRAD)) cuda_update_group(known->rule, t, &known->u, at, sums);
+    if (cuda_has(t, CUDA_GRAD)) cuda_update_group(known->rule, false, t, &known->u, at, sums);
     return 0;
 }
 
@@ -336,10 +338,23 @@ cudaError_t cuda_launch_squares(const struct cuda_table *table, double *sums, cu
     return LAUNCH(run_squares, table->n_chunks, .sums = sums);
 }
 
-cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *updates,
-                               cudaStream_t stream) {
-    const struct update update = { .table = *table, .rule = rule, .updates = (struct cuda_update *)(uintptr_t)updates };
+cudaError_t cuda_launch_update(enum cuda_rule rule, bool stochastic, const struct cuda_table *table,
+                               const struct cuda_update *updates, cudaStream_t stream) {
+    const struct update update = { .table = *table, .rule = rule, .stochastic = stochastic,
+                                   .updates = (struct cuda_update *)(uintptr_t)updates };
     return launch(table->n_chunks, stream, run_update, &update, sizeof update);
+}
+
+static void run_adam8(const void *given) {
+    const struct update *update = given;
+    emulate_adam8(&update->table, &update->codes, update->updates);
+}
+
+cudaError_t cuda_launch_adam8(const struct cuda_table *all, const struct cuda_table *codes,
+                              const struct cuda_update *updates, cudaStream_t stream) {
+    const struct update update = { .table = *all, .codes = *codes,
+                                   .updates = (struct cuda_update *)(uintptr_t)updates };
+    return launch(codes->n_chunks, stream, run_adam8, &update, sizeof update);
 }
 
 cudaError_t cuda_launch_step(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *u,
@@ -350,7 +365,8 @@ cudaError_t cuda_launch_step(enum cuda_rule rule, const struct cuda_table *table
 
 cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates,
                              double *sums, cudaStream_t stream) {
-    const struct update update = { *table, CUDA_LAMB_MOMENTS, *rule, updates, sums };
+    const struct update update = { .table = *table, .rule = CUDA_LAMB_MOMENTS, .of_lamb = *rule, .updates = updates,
+                                   .sums = sums };
     const cudaError_t error = launch(table->n_chunks, stream, run_update, &update, sizeof update);
     return error == cudaSuccess ? launch(table->n_tensors, stream, run_lamb_lr, &update, sizeof update) : error;
 }

@@ -10,7 +10,7 @@
 enum { ITERATIONS = 24, LOSSES = 2 };
 enum memories { ON_CPU, ONE, MIXED, TWO, TWO_MIXED };
 enum { DELAYS = 1, CANCELS = 2, RANKS = 4, LATE = 8, CLIPS = 16, TWO_GROUPS = 32, FIXED = 64, UNCHECKED = 128,
-       EMULATES = 256, KNOWS = 512, DYNAMIC = 1024, SPLIT = 2048 };
+       EMULATES = 256, KNOWS = 512, DYNAMIC = 1024, SPLIT = 2048, CODES = 4096 };
 
 struct training {
     amp_optim_kind rule;
@@ -49,6 +49,7 @@ static void choose_rules(struct host *host, const struct training *kind) {
         if (kind->rule == AMP_OPTIM_SGD || kind->rule == AMP_OPTIM_LARC) rules[i].momentum = 0.875;
     }
     host->fused.groups = rules;
+    host->fused.flags = kind->how & CODES ? AMP_FUSED_STATE_8BIT : 0;
     host->fused.n_groups = kind->how & TWO_GROUPS ? 2 : 1;
     host->fused.group_of = kind->how & TWO_GROUPS ? group_of : NULL;
 }
@@ -146,6 +147,7 @@ static const struct training elementwise[] = {
     { AMP_OPTIM_ADAM, 0, AMP_O2, 1, 1, 0 }, { AMP_OPTIM_ADAM, AMP_OPTIM_AMSGRAD, AMP_O1, 1, 1, TWO_GROUPS },
     { AMP_OPTIM_ADAMW, 0, AMP_O5, 1, 1, 0 }, { AMP_OPTIM_ADAMW, 0, AMP_O3, 1, 1, TWO_GROUPS },
     { AMP_OPTIM_ADAGRAD, 0, AMP_O2, 1, 1, 0 },
+    { AMP_OPTIM_ADAM, 0, AMP_O2, 1, 1, CODES }, { AMP_OPTIM_ADAMW, 0, AMP_O5, 1, 2, CODES | TWO_GROUPS },
 };
 enum { N_ELEMENTWISE = sizeof elementwise / sizeof *elementwise };
 
@@ -195,6 +197,7 @@ TEST_TIMES(test_late_parameters, 6) { (void)here_and_there(&late[_i % 3], _i / 3
 /* Masters that are split on the device, against FP32 ones. */
 static const struct training split[] = {
     { AMP_OPTIM_ADAM, 0, AMP_O5, 1, 2, SPLIT | DYNAMIC | LATE },
+    { AMP_OPTIM_ADAM, 0, AMP_O5, 1, 1, SPLIT | DYNAMIC | CODES },
     { AMP_OPTIM_SGD, 0, AMP_O5, 1, 3, SPLIT | DYNAMIC | DELAYS | TWO_GROUPS },
     { AMP_OPTIM_SGD, 0, AMP_O5, 2, 2, SPLIT | DYNAMIC | CANCELS | RANKS | KNOWS },
 };
@@ -247,6 +250,16 @@ TEST_TIMES(test_several_gpus_are_experimental, TWO_MIXED + 1) {
     run_end(&run);
 }
 
+TEST_TIMES(test_codes_are_experimental, ONE + 1) {
+    const struct training kind = { AMP_OPTIM_ADAM, 0, AMP_O2, 1, 1, CODES };
+    char said[4096];
+    size_t length;
+    struct run run = begin(&kind, (enum memories)_i);
+    ck_ok(amp_explain(run.context, NULL, said, sizeof said, &length));
+    ck_assert_int_eq(strstr(said, "experimental: moments in 8 bits on a GPU") != NULL, _i == ONE);
+    run_end(&run);
+}
+
 /* ---- checkpoints ---- */
 
 /* A build without Jansson has no state files, and says so wherever the parameters lie. */
@@ -260,10 +273,11 @@ static void refuse_state(amp_context *context) {
 
 /* Saved in any memory, the file is the CPU's, to the last byte; it loads into any other, and both go on alike. Without
  * files they go on alike all the same, each by itself. */
-TEST_TIMES(test_checkpoints_anywhere, 16) {
+TEST_TIMES(test_checkpoints_anywhere, 20) {
     const struct training kinds[] = { { AMP_OPTIM_ADAM, 0, AMP_O1, 2, 2, TWO_GROUPS },
                                   { AMP_OPTIM_ADAM, 0, AMP_O2, 2, 2, TWO_GROUPS },
                                   { AMP_OPTIM_ADAM, 0, AMP_O2, 2, 2, EMULATES },
+                                  { AMP_OPTIM_ADAM, 0, AMP_O2, 2, 2, CODES },
                                   /* skips: a GPU's NaNs, and its files' checksums, would be its own */
                                   { AMP_OPTIM_SGD, 0, AMP_O3, 1, 1, EMULATES | DYNAMIC } };
     const struct training kind = kinds[_i / 4];

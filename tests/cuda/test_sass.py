@@ -23,9 +23,9 @@ import sass
 
 # What reads tensors, what writes them, and in which the elementwise arithmetic may have no fused operation.
 READS = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "check", "update", "step", "lamb_moments",
-         "finish", "statistics", "sum_columns", "sum_rows", "split", "squares"}
+         "finish", "statistics", "sum_columns", "sum_rows", "split", "squares", "adam8"}
 WRITES = {"cast", "scale", "axpby", "add", "clamp", "reconcile", "round", "zero", "update", "step", "lamb_moments",
-          "finish", "split"}
+          "finish", "split", "adam8"}
 NARROW = {"pack", "pack_mask", "unpack"}  # a lane's rows lie apart: neighbours move together
 SMALL = {"norms", "prepare", "lamb_lr", "sum_columns", "sum_rows", "scaler", "statistics_sums"}  # a block a tensor
 NO_DIVISION = {"finish"}  # of integers, for each group
@@ -37,7 +37,8 @@ REGISTERS = {  # 64: half of a multiprocessor's threads at a time, 80: three eig
     "cast": 64, "scale": 64, "clamp": 64, "reconcile": 64, "round": 64, "zero": 64, "check": 64, "norms": 64,
     "axpby": 80, "add": 80, "update": 80, "step": 80, "lamb_moments": 80, "finish": 64, "sum_columns": 64,
     "sum_rows": 64, "prepare": 64, "lamb_lr": 64, "scaler": 64,
-    "statistics": 64, "statistics_sums": 64, "split": 64, "squares": 64, "pack": 64, "pack_mask": 64, "unpack": 64,
+    "statistics": 64, "statistics_sums": 64, "split": 64, "squares": 64, "adam8": 80,
+    "pack": 64, "pack_mask": 64, "unpack": 64,
 }
 # Kernel (of kernel_update the rule's number as well), types, elements, their bytes in all that is moved, instructions
 # an element, and the work by which the way round the loop is known: two groups of eight, four where 16 bits alone are
@@ -66,12 +67,12 @@ H200 = (132, 1.98e9, 4, 4.3e12)
 
 
 def rule_counts(folder):
-    """Of kernel_update<rule> and kernel_step<rule>, from the lists in update.h."""
+    """Of kernel_update<rule, stochastic> and kernel_step<rule>, from the lists in update.h."""
     text = (pathlib.Path(folder) / "update.h").read_text(encoding="utf-8")
     rows = {name: len(re.findall(r"X\(\w+, \w+, \d\)",
                                  re.search(rf"#define CUDA_{name}_MAP\(X\)(.*?[^\\])\n", text, re.S).group(1)))
             for name in ("KNOWN_RULE", "RULE")}
-    return {"step": rows["KNOWN_RULE"], "update": rows["KNOWN_RULE"] + rows["RULE"]}
+    return {"step": rows["KNOWN_RULE"], "update": 2 * (rows["KNOWN_RULE"] + rows["RULE"])}  # stochastic or not
 
 
 def tool(*command):
@@ -99,7 +100,7 @@ def instructions(text):
 
 def budgets(plugin, cuobjdump, text):
     """What is over its budget; prints what was found."""
-    counted, rules = sass.functions(text), re.compile(r"kernel_updateIL9cuda_rule(\d)E")
+    counted, rules = sass.functions(text), re.compile(r"kernel_updateIL9cuda_rule(\d)ELb0E")
     code = {}
     for (arch, symbol), instructions_of in counted.items():
         if arch == BUDGET_ARCH:

@@ -66,7 +66,7 @@ struct call {
 static uint32_t update_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *arguments,
                           double sums[2]) {
     const struct call *call = arguments;
-    cuda_update_group(call->rule, t, &call->updates[emulated_tensor], at, sums);
+    cuda_update_group(call->rule, false, t, &call->updates[emulated_tensor], at, sums);
     return 0;
 }
 

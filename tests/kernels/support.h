@@ -66,7 +66,4 @@ void *guard_place(const struct guard *guard, size_t bytes, size_t gap);
 bool guard_intact(const struct guard *guard, size_t bytes, size_t gap);
 enum { GUARD_BORDER = 64 };
 
-/* False: update kernels round weights without masters to nearest. A table under test may say so. */
-extern bool updates_are_stochastic;
-
 #endif

@@ -230,8 +230,6 @@ static size_t check_patterns(struct run *run, amp_fn kernel, size_t combination,
     return turn - first;
 }
 
-bool updates_are_stochastic = true;
-
 static void check_rule(struct run *run, amp_fn kernel, const struct amp__update *settings, size_t n_settings) {
     for (int i = 0; i < N_GUARDS; i++) guards[i] = guard_new((LONGEST + EXTRA + MOST_OFFSET) * 4 + GUARD_BORDER);
     size_t tested = 0, combination = 0;
@@ -242,7 +240,7 @@ static void check_rule(struct run *run, amp_fn kernel, const struct amp__update 
                 run->u = settings[s];
                 run->u.grad_type = run->grad_type;
                 run->u.low_type = places[run->place].low;
-                run->u.stochastic = updates_are_stochastic && !places[run->place].param &&
+                run->u.stochastic = !places[run->place].param &&
                                     run->u.low_type == AMP_BFLOAT16 && combination % 2;
                 run->u.low_key = UINT64_C(0x123456789abcdef) * (combination + 1), run->u.before = combination * 999;
                 tested += check_patterns(run, kernel, combination, tested);

@@ -6,9 +6,9 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/memory.h"
 
-/* Plans of a list: for the spans of the call, and for the tensors with norms that an optimizer needs before its
- * step. */
-enum { CUDA_PLAN_CALL, CUDA_PLAN_GRADS, CUDA_PLAN_OTHERS, CUDA_PLANS };
+/* Plans of a list: for the spans of the call, for the tensors with norms that an optimizer needs before its step, and
+ * for its moments in 8 bits. */
+enum { CUDA_PLAN_CALL, CUDA_PLAN_GRADS, CUDA_PLAN_OTHERS, CUDA_PLAN_CODES, CUDA_PLANS };
 
 struct cuda_list {
     int device;

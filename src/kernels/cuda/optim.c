@@ -29,12 +29,20 @@ static struct parts parts_of(size_t n, uint32_t n_chunks) {
     return p;
 }
 
+/* The lists of the plans: the caller's, or lists of libamp in one block. */
+struct lists {
+    const amp_span *grad, *low, *moments[2];  /* low: copies beside FP32 masters, remainders beside split ones */
+    const amp_span *codes[CUDA_CODED_SPANS]; /* of adam8.h */
+    amp_span *made;
+    bool splits, coded, stochastic;
+};
+
 struct step {
     const struct cuda_run *run;
     const struct amp__list_call *call;
-    const amp_span *low; /* 16-bit parameters beside FP32 masters, remainders beside split ones */
-    bool splits;
+    struct lists lists;
     struct cuda_table all, grads, others; /* others: LARC's parameters, NovoGrad's scalars */
+    struct cuda_table codes;
     struct parts parts;
     unsigned char *scratch;
     struct cuda_step prepare;
@@ -54,10 +62,13 @@ static bool asks_norms(const amp_optim *rule) {
     return rule->kind == AMP_OPTIM_NOVOGRAD || rule->kind == AMP_OPTIM_LARC;
 }
 
-/* True for one launch: the host counts the steps, and no norm of a single tensor is needed. */
+static bool is_random(const struct lists *lists) { return lists->coded || lists->stochastic; }
+
+/* True for one launch: the host counts the steps, and no norm of a single tensor is needed, nor a key. */
 static bool has_known_numbers(const struct step *s) {
     const amp_optim *rule = s->call->rule;
-    return !s->call->tensors->steps && (int)rules[rule->kind] < CUDA_KNOWN_RULES && !asks_norms(rule);
+    if (s->call->tensors->steps || is_random(&s->lists)) return false;
+    return (int)rules[rule->kind] < CUDA_KNOWN_RULES && !asks_norms(rule);
 }
 
 static uint32_t max_chunks(const struct step *s) {
@@ -69,13 +80,15 @@ static uint32_t max_chunks(const struct step *s) {
 static amp_status plan_step(struct step *s, bool needs_grads) {
     const amp_optim_tensors *t = s->call->tensors;
     const amp_optim *rule = s->call->rule;
+    const struct lists *l = &s->lists;
     const amp_span *const second = rule->kind == AMP_OPTIM_NOVOGRAD ? t->moments[1] : NULL;
-    const amp_span *const others[2] = { rule->kind == AMP_OPTIM_LARC ? t->param : second, s->low };
-    const uint32_t n_others = rule->kind == AMP_OPTIM_LARC && s->splits ? 2 : 1;
+    const amp_span *const others[2] = { rule->kind == AMP_OPTIM_LARC ? t->param : second, l->low };
+    const uint32_t n_others = rule->kind == AMP_OPTIM_LARC && l->splits ? 2 : 1;
     const amp_span *const spans[CUDA_UPDATE_SPANS] = {
-        t->grad, t->param, s->low, t->moments[0], second ? NULL : t->moments[1], t->moments[2],
+        l->grad, t->param, l->low, l->moments[0], second ? NULL : l->moments[1], t->moments[2],
     };
     TRY(cuda_use_plan(s->run, CUDA_PLAN_CALL, spans, CUDA_UPDATE_SPANS, t->n, &s->all));
+    if (is_random(l)) TRY(cuda_use_plan(s->run, CUDA_PLAN_CODES, l->codes, CUDA_CODED_SPANS, t->n, &s->codes));
     if (needs_grads) TRY(cuda_use_plan(s->run, CUDA_PLAN_GRADS, &t->grad, 1, t->n, &s->grads));
     if (others[0]) TRY(cuda_use_plan(s->run, CUDA_PLAN_OTHERS, others, n_others, t->n, &s->others));
     if (has_known_numbers(s)) return AMP_OK; /* nothing is kept from launch to launch */
@@ -89,7 +102,7 @@ static amp_status sum_norms(const struct step *s, const struct cuda_table *table
     double *sums = (void *)(s->scratch + s->parts.sums), *tensor_sums = (void *)(s->scratch + s->parts.tensor_sums);
     const struct cuda_found nowhere = { NULL, NULL, 0 };
     const struct cuda_factor one = { NULL, 1.0f, CUDA_AS_IT_IS }, *by = factors ? factors : &one;
-    if (!factors && s->splits) TRY(cuda_explain(cuda_launch_squares(table, sums, s->run->stream)));
+    if (!factors && s->lists.splits) TRY(cuda_explain(cuda_launch_squares(table, sums, s->run->stream)));
     else TRY(cuda_explain(cuda_launch_check(table, by, factors ? by + 1 : by, sums, &nowhere, s->run->stream)));
     return cuda_explain(
         cuda_launch_norms(table, sums, tensor_sums, norms, norm, (void *)s->scratch, s->run->stream));
@@ -127,23 +140,73 @@ static amp_status launch_step(const struct step *s) {
         double *sums = (void *)(s->scratch + s->parts.sums);
         TRY(cuda_explain(cuda_launch_lamb(&s->all, rule, updates, sums, s->run->stream)));
     }
-    return cuda_explain(cuda_launch_update(rules[rule->kind], &s->all, updates, s->run->stream));
+    if (s->lists.coded) TRY(cuda_explain(cuda_launch_adam8(&s->all, &s->codes, updates, s->run->stream)));
+    return cuda_explain(
+        cuda_launch_update(rules[rule->kind], s->lists.stochastic, &s->all, updates, s->run->stream));
 }
 
-/* Returns spans for the remainders, at the position of the 16-bit copies. */
-static amp_span *remainders_of(const amp_optim_tensors *t) {
-    amp_span *const low = malloc(t->n * sizeof *low);
-    for (size_t i = 0; low && i < t->n; i++) {
+/* ---- lists ---- */
+
+static bool is_coded(const amp_optim_tensors *t, size_t i) { return t->scales[0] && t->scales[0][i]; }
+
+/* Remainders at the position of the 16-bit copies. */
+static void list_remainders(const amp_optim_tensors *t, amp_span *low) {
+    for (size_t i = 0; i < t->n; i++) {
         low[i] = t->low ? t->low[i] : (amp_span){ NULL, 0, AMP_BFLOAT16, 0 };
         if (t->remainders[i]) low[i] = (amp_span){ t->remainders[i], t->param[i].size, AMP_BFLOAT16, 0 };
     }
-    return low;
 }
 
-static bool has_remainder(const amp_optim_tensors *t) {
-    for (size_t i = 0; t->remainders && i < t->n; i++)
-        if (t->remainders[i]) return true;
-    return false;
+/* Tensors with codes have no elements in the table of the call, and thus no chunks. */
+static void list_others(const amp_optim_tensors *t, amp_span *grad, amp_span *m, amp_span *v) {
+    for (size_t i = 0; i < t->n; i++) {
+        grad[i] = t->grad[i], m[i] = t->moments[0][i], v[i] = t->moments[1][i];
+        if (is_coded(t, i)) grad[i].size = 0, m[i].data = v[i].data = NULL;
+    }
+}
+
+_Static_assert(sizeof(void *) == sizeof(uint64_t), "a table has keys in place of addresses");
+
+static void list_codes(const amp_optim_tensors *t, amp_span *to) {
+    for (size_t i = 0; i < t->n; i++) {
+        const bool coded = is_coded(t, i);
+        const uint64_t key = t->keys ? t->keys[i] : i, before = t->before ? t->before[i] : 0;
+        const void *const data[CUDA_CODED_SPANS] = {
+            coded ? t->moments[0][i].data : NULL, coded ? t->moments[1][i].data : NULL,
+            coded ? t->scales[0][i] : NULL,       coded ? t->scales[1][i] : NULL,
+            (const void *)(uintptr_t)key,         (const void *)(uintptr_t)before,
+        };
+        for (int k = 0; k < CUDA_CODED_SPANS; k++) {
+            const bool scales = k == CUDA_SCALES || k == CUDA_SCALES + 1;
+            to[(size_t)k * t->n + i] = (amp_span){ (void *)(uintptr_t)data[k], coded ? t->param[i].size : 0,
+                                                   scales ? AMP_FLOAT32 : AMP_DTYPE_OTHER, 0 };
+        }
+    }
+}
+
+enum { MADE_LOW, MADE_GRAD, MADE_MOMENTS, MADE_CODES = MADE_MOMENTS + 2, MADE = MADE_CODES + CUDA_CODED_SPANS };
+
+/* Fills *l. l->made is the caller's to free. */
+static amp_status make_lists(const amp_optim_tensors *t, struct lists *l) {
+    *l = (struct lists){ .grad = t->grad, .low = t->low, .moments = { t->moments[0], t->moments[1] } };
+    l->stochastic = t->flags & AMP_TENSORS_STOCHASTIC;
+    for (size_t i = 0; i < t->n; i++) {
+        l->splits |= t->remainders && t->remainders[i];
+        l->coded |= is_coded(t, i);
+    }
+    if (!l->splits && !is_random(l)) return AMP_OK;
+    l->made = malloc(MADE * t->n * sizeof *l->made);
+    if (!l->made) return cuda_fail(AMP_ERR_NO_MEMORY, "out of memory");
+    amp_span *made[MADE];
+    for (int k = 0; k < MADE; k++) made[k] = l->made + (size_t)k * t->n;
+    if (l->splits) list_remainders(t, made[MADE_LOW]), l->low = made[MADE_LOW];
+    if (is_random(l)) list_codes(t, made[MADE_CODES]);
+    for (int k = 0; k < CUDA_CODED_SPANS; k++) l->codes[k] = made[MADE_CODES + k];
+    if (!l->coded) return AMP_OK;
+    list_others(t, made[MADE_GRAD], made[MADE_MOMENTS], made[MADE_MOMENTS + 1]);
+    l->grad = made[MADE_GRAD];
+    for (int k = 0; k < 2; k++) l->moments[k] = made[MADE_MOMENTS + k];
+    return AMP_OK;
 }
 
 static amp_status run_step(struct step *s) {
@@ -159,6 +222,8 @@ static amp_status run_step(struct step *s) {
         .found_inf = t->found_inf,
         .shapes = call->passes_over ? s->all.shapes : NULL,
         .second = call->rule->kind == AMP_OPTIM_NOVOGRAD ? s->others.addresses : NULL,
+        .random = { is_random(&s->lists) ? s->codes.addresses + CUDA_KEYS * t->n : NULL,
+                    is_random(&s->lists) ? s->codes.addresses + CUDA_BEFORE * t->n : NULL, s->lists.stochastic },
         .steps = t->steps,
         .known = t->steps ? 0 : t->step - 1,
         .shares = t->steps && t->n_steps == 1,
@@ -172,12 +237,10 @@ static amp_status run_step(struct step *s) {
 }
 
 amp_status cuda_run_optim(const struct cuda_run *run, const struct amp__list_call *call) {
-    const bool splits = has_remainder(call->tensors);
-    amp_span *const mixed = splits ? remainders_of(call->tensors) : NULL;
-    struct step s = { .run = run, .call = call, .low = splits ? mixed : call->tensors->low, .splits = splits };
-    if (splits && !mixed) return cuda_fail(AMP_ERR_NO_MEMORY, "out of memory");
-    const amp_status status = run_step(&s);
-    free(mixed);
+    struct step s = { .run = run, .call = call };
+    amp_status status = make_lists(call->tensors, &s.lists);
+    if (status == AMP_OK) status = run_step(&s);
+    free(s.lists.made);
     return status;
 }
 

@@ -25,8 +25,10 @@ static __device__ void prepare_tensor(const struct cuda_step &step, uint32_t i, 
         step.param_norms ? step.param_norms[i] : 0.0f,
     };
     float *second = step.second ? (float *)(uintptr_t)step.second[i] : NULL;
-    step.updates[i] = cuda_prepare(&step.rule, steps, cuda_factor_of(&step.inv_scale), cuda_factor_of(&step.factor),
-                                   &norms, second);
+    struct cuda_update u = cuda_prepare(&step.rule, steps, cuda_factor_of(&step.inv_scale),
+                                        cuda_factor_of(&step.factor), &norms, second);
+    cuda_prepare_random(&u, &step.random, i, steps);
+    step.updates[i] = u;
     if (step.steps && !step.shares) step.steps[i]++;
 }
 
@@ -43,7 +45,7 @@ KERNEL(kernel_prepare)(const struct cuda_step step) {
     if (i < step.n_tensors) prepare_tensor(step, i, step.steps && !step.shares ? step.steps[i] : shared);
 }
 
-template <enum cuda_rule rule>
+template <enum cuda_rule rule, bool stochastic>
 LARGE_KERNEL(kernel_update)(const struct cuda_table table, const struct cuda_update *updates) {
     const struct cuda_chunk chunk = table.chunks[blockIdx.x];
     const struct cuda_update u = updates[chunk.tensor];
@@ -52,7 +54,31 @@ LARGE_KERNEL(kernel_update)(const struct cuda_table table, const struct cuda_upd
     const uint32_t groups = cuda_groups(&chunk, t.shape);
     for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
         const struct cuda_range at = cuda_range_of(&chunk, t.shape, g);
-        cuda_update_group(rule, &t, &u, &at, NULL);
+        cuda_update_group(rule, stochastic, &t, &u, &at, NULL);
+    }
+}
+
+// A warp a block of moments in 8 bits. Every thread comes to the barriers.
+LARGE_KERNEL(kernel_adam8)(const struct cuda_table all, const struct cuda_table codes,
+                           const struct cuda_update *updates) {
+    __shared__ struct cuda_extremes lanes[CUDA_THREADS];
+    const struct cuda_chunk chunk = codes.chunks[blockIdx.x];
+    const struct cuda_update u = updates[chunk.tensor];
+    if (u.flags & CUDA_SKIPPED) return;
+    const struct cuda_coded c = cuda_coded_of(&all, &codes, chunk.tensor);
+    const struct cuda_blocks blocks = cuda_blocks_of(&chunk);
+    const uint32_t lane = threadIdx.x % CUDA_LANES;
+    for (uint64_t first = blocks.begin; first < blocks.end; first += CUDA_BLOCKS) {
+        const uint64_t block = first + threadIdx.x / CUDA_LANES;
+        struct cuda_extremes seen = { 0.0f, 0.0f };
+        struct cuda_lane mine;
+        if (block < blocks.end) seen = cuda_step_lane(&mine, &c, &u, block, lane);
+        lanes[threadIdx.x] = seen;
+        __syncthreads();
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < CUDA_LANES; i++) cuda_see_moments(&seen, &lanes[threadIdx.x - lane + i]);
+        if (block < blocks.end) cuda_code_lane(&mine, &c, &u, block, lane, &seen);
+        __syncthreads();
     }
 }
 
@@ -67,7 +93,7 @@ LARGE_KERNEL(kernel_step)(const struct cuda_table table, const struct cuda_updat
     const uint32_t groups = cuda_groups(&chunk, t.shape);
     for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
         const struct cuda_range at = cuda_range_of(&chunk, t.shape, g);
-        cuda_update_group(rule, &t, &u, &at, NULL);
+        cuda_update_group(rule, false, &t, &u, &at, NULL);
     }
 }
 
@@ -82,7 +108,7 @@ KERNEL(kernel_lamb_moments)(const struct cuda_table table, const struct cuda_upd
     const uint32_t groups = cuda_groups(&chunk, t.shape);
     for (uint32_t g = threadIdx.x; g < groups; g += CUDA_THREADS) {
         const struct cuda_range at = cuda_range_of(&chunk, t.shape, g);
-        cuda_update_group(CUDA_LAMB_MOMENTS, &t, &u, &at, squares);
+        cuda_update_group(CUDA_LAMB_MOMENTS, false, &t, &u, &at, squares);
     }
     for (int k = 0; k < 2; k++) {
         sum_block(values, squares[k]);
@@ -159,15 +185,21 @@ cudaError_t cuda_launch_step(enum cuda_rule rule, const struct cuda_table *table
     return launch(kernels[rule], table->n_chunks, stream, *table, *u, *inv_scale, found_inf);
 }
 
-cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *updates,
-                               cudaStream_t stream) {
+cudaError_t cuda_launch_update(enum cuda_rule rule, bool stochastic, const struct cuda_table *table,
+                               const struct cuda_update *updates, cudaStream_t stream) {
     typedef void kernel_fn(struct cuda_table, const struct cuda_update *);
-    static kernel_fn *const kernels[CUDA_RULES] = {
-#define KERNEL_OF(kernel, constant, moments) kernel_update<CUDA_##constant>,
+    static kernel_fn *const kernels[CUDA_RULES][2] = {
+#define KERNEL_OF(kernel, constant, moments) \
+    { kernel_update<CUDA_##constant, false>, kernel_update<CUDA_##constant, true> },
         CUDA_RULE_MAP(KERNEL_OF)
 #undef KERNEL_OF
     };
-    return launch(kernels[rule], table->n_chunks, stream, *table, updates);
+    return launch(kernels[rule][stochastic], table->n_chunks, stream, *table, updates);
+}
+
+cudaError_t cuda_launch_adam8(const struct cuda_table *all, const struct cuda_table *codes,
+                              const struct cuda_update *updates, cudaStream_t stream) {
+    return launch(kernel_adam8, codes->n_chunks, stream, *all, *codes, updates);
 }
 
 cudaError_t cuda_launch_lamb(const struct cuda_table *table, const amp_optim *rule, struct cuda_update *updates,

@@ -3,6 +3,7 @@
 #ifndef AMP_KERNELS_CUDA_OPTIM_H
 #define AMP_KERNELS_CUDA_OPTIM_H
 
+#include "kernels/cuda/adam8.h"
 #include "kernels/cuda/prepare.h"
 
 #include <cuda_runtime_api.h>
@@ -17,6 +18,7 @@ struct cuda_step {
     const float *grad_norms;  /* NovoGrad, LARC */
     const float *param_norms; /* LARC */
     const uint64_t *second;   /* NovoGrad: addresses of the scalars */
+    struct cuda_random random;
     uint64_t *steps;          /* advanced where the step is taken (NULL: all tensors have had `known`) */
     uint64_t known;
     uint32_t shares;          /* steps[0] is all tensors' */
@@ -30,9 +32,12 @@ extern "C" {
 #endif
 
 cudaError_t cuda_launch_prepare(const struct cuda_step *step, cudaStream_t stream);
-/* Spans: those of update.h. `rule` is one of CUDA_RULE_MAP. */
-cudaError_t cuda_launch_update(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *updates,
-                               cudaStream_t stream);
+/* Spans: those of update.h. `rule` is one of CUDA_RULE_MAP. stochastic: some of the updates are. */
+cudaError_t cuda_launch_update(enum cuda_rule rule, bool stochastic, const struct cuda_table *table,
+                               const struct cuda_update *updates, cudaStream_t stream);
+/* The tensors of `codes` (adam8.h), which have no chunk in `all`. */
+cudaError_t cuda_launch_adam8(const struct cuda_table *all, const struct cuda_table *codes,
+                              const struct cuda_update *updates, cudaStream_t stream);
 /* A rule of CUDA_KNOWN_RULE_MAP with the same numbers for all tensors: one launch, with nothing prepared before it.
  * inv_scale replaces u's. Tensors without a gradient are passed over; found_inf not 0: all are. */
 cudaError_t cuda_launch_step(enum cuda_rule rule, const struct cuda_table *table, const struct cuda_update *u,

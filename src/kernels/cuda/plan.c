@@ -7,7 +7,8 @@
 /* ---- one tensor ---- */
 
 static unsigned width_of(amp_dtype dtype) {
-    static const uint8_t widths[] = { [AMP_FLOAT32] = 4, [AMP_FLOAT16] = 2, [AMP_BFLOAT16] = 2, [AMP_FLOAT64] = 8 };
+    static const uint8_t widths[] = { [AMP_FLOAT32] = 4, [AMP_FLOAT16] = 2, [AMP_BFLOAT16] = 2, [AMP_FLOAT64] = 8,
+                                      [AMP_DTYPE_OTHER] = 1 /* codes */ };
     return (uint32_t)dtype < sizeof widths ? widths[dtype] : 0;
 }
 

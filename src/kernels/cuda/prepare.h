@@ -66,12 +66,28 @@ CUDA_BOTH struct cuda_update cuda_common(const amp_optim *rule, uint64_t steps, 
     u.correction1 = corrects ? (float)(1.0 - cuda_power(rule->beta1, steps + 1)) : 1.0f;
     u.correction2 = corrects ? (float)(1.0 - cuda_power(rule->beta2, steps + 1)) : 1.0f;
     u.ratio = 1.0f, u.denominator = 1.0f;
+    u.key = u.low_key = u.before = 0;
     u.flags = (steps == 0 ? CUDA_FIRST : 0) | (cuda_flag(rule, AMP_OPTIM_NESTEROV) ? CUDA_NESTEROV : 0) |
               (cuda_flag(rule, AMP_OPTIM_DECAY_AFTER_MOMENTUM) ? CUDA_DECAY_AFTER : 0) |
               (cuda_flag(rule, AMP_OPTIM_DECOUPLED) || rule->kind == AMP_OPTIM_ADAMW ? CUDA_DECOUPLED : 0);
     if (rule->kind == AMP_OPTIM_SGD || rule->kind == AMP_OPTIM_LARC)
         u.beta1 = (float)rule->momentum, u.rest1 = (float)(1.0 - rule->dampening);
     return u;
+}
+
+/* Of each tensor: the key of its random numbers, and the elements of the whole parameter before it. */
+struct cuda_random {
+    const uint64_t *keys, *before; /* NULL: no tensor needs them */
+    uint32_t stochastic;           /* bf16 parameters alone are rounded at random */
+};
+
+CUDA_BOTH void cuda_prepare_random(struct cuda_update *u, const struct cuda_random *random, uint32_t tensor,
+                                   uint64_t steps) {
+    if (!random->keys) return;
+    u->key = amp__random_key(random->keys[tensor], steps, AMP__RANDOM_MOMENTS);
+    u->low_key = amp__random_key(random->keys[tensor], steps, AMP__RANDOM_PARAM);
+    u->before = random->before[tensor];
+    if (random->stochastic) u->flags |= CUDA_STOCHASTIC;
 }
 
 /* Norms that a rule does not look at are not read. */

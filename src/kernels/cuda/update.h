@@ -8,6 +8,7 @@
 #define AMP_KERNELS_CUDA_UPDATE_H
 
 #include "kernels/cuda/split.h"
+#include "kernels/random.h"
 
 #include <math.h>
 
@@ -45,8 +46,11 @@ struct cuda_update {
     float lr, weight_decay, beta1, rest1, beta2, rest2, eps, correction1, correction2;
     float ratio, denominator;
     uint32_t flags;
+    /* Of random numbers: keys of the moments in 8 bits and of the parameter, elements of the whole before it. */
+    uint64_t key, low_key, before;
 };
-enum { CUDA_FIRST = 1, CUDA_NESTEROV = 2, CUDA_DECAY_AFTER = 4, CUDA_DECOUPLED = 8, CUDA_SKIPPED = 16 };
+enum { CUDA_FIRST = 1, CUDA_NESTEROV = 2, CUDA_DECAY_AFTER = 4, CUDA_DECOUPLED = 8, CUDA_SKIPPED = 16,
+       CUDA_STOCHASTIC = 32 /* bf16 parameters alone */ };
 
 /* ---- one element ---- */
 
@@ -118,18 +122,26 @@ CUDA_BOTH int cuda_moments(enum cuda_rule rule) {
     return 2; /* CUDA_LAMB_MOMENTS */
 }
 
+CUDA_BOTH void cuda_load_param(float p[CUDA_HALF], const struct cuda_tensor *t, const struct cuda_half *at) {
+    if (cuda_is_split(t, CUDA_PARAM)) cuda_join_half(p, t, CUDA_PARAM, at);
+    else if (cuda_has(t, CUDA_PARAM)) cuda_load_half(p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
+    else cuda_load_half(p, t, CUDA_LOW, CUDA_TYPE(t->shape, CUDA_LOW), at);
+}
+
+CUDA_BOTH void cuda_load_grad(float g[CUDA_HALF], const struct cuda_tensor *t, const struct cuda_update *u,
+                              const struct cuda_half *at) {
+    cuda_load_half(g, t, CUDA_GRAD, CUDA_TYPE(t->shape, CUDA_GRAD), at);
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_HALF; i++) g[i] = g[i] * u->inv_scale * u->factor;
+}
+
 CUDA_BOTH void cuda_load_state(struct cuda_state *s, enum cuda_rule rule, const struct cuda_tensor *t,
                                const struct cuda_update *u, const struct cuda_half *at) {
     CUDA_UNROLL
     for (int k = 0; k < cuda_moments(rule); k++)
         if (cuda_has(t, CUDA_MOMENTS + k)) cuda_load_half(s->m[k], t, CUDA_MOMENTS + k, AMP_FLOAT32, at);
-    if (cuda_is_split(t, CUDA_PARAM)) cuda_join_half(s->p, t, CUDA_PARAM, at);
-    else if (cuda_has(t, CUDA_PARAM)) cuda_load_half(s->p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
-    else cuda_load_half(s->p, t, CUDA_LOW, CUDA_TYPE(t->shape, CUDA_LOW), at);
-    if (rule == CUDA_LAMB_APPLY) return;
-    cuda_load_half(s->g, t, CUDA_GRAD, CUDA_TYPE(t->shape, CUDA_GRAD), at);
-    CUDA_UNROLL
-    for (int i = 0; i < CUDA_HALF; i++) s->g[i] = s->g[i] * u->inv_scale * u->factor;
+    cuda_load_param(s->p, t, at);
+    if (rule != CUDA_LAMB_APPLY) cuda_load_grad(s->g, t, u, at);
 }
 
 CUDA_BOTH void cuda_store_moments(const struct cuda_state *s, enum cuda_rule rule, const struct cuda_tensor *t,
@@ -139,17 +151,29 @@ CUDA_BOTH void cuda_store_moments(const struct cuda_state *s, enum cuda_rule rul
         if (cuda_has(t, CUDA_MOMENTS + k)) cuda_store_half(s->m[k], t, CUDA_MOMENTS + k, AMP_FLOAT32, at);
 }
 
-CUDA_BOTH void cuda_store_param(const struct cuda_state *s, const struct cuda_tensor *t, const struct cuda_half *at) {
+CUDA_BOTH void cuda_store_param(const float p[CUDA_HALF], const struct cuda_tensor *t, const struct cuda_half *at) {
     if (cuda_is_split(t, CUDA_PARAM)) {
-        cuda_split_half(s->p, t, CUDA_PARAM, at);
+        cuda_split_half(p, t, CUDA_PARAM, at);
         return;
     }
-    if (cuda_has(t, CUDA_PARAM)) cuda_store_half(s->p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
-    if (cuda_has(t, CUDA_LOW)) cuda_store_half(s->p, t, CUDA_LOW, CUDA_TYPE(t->shape, CUDA_LOW), at);
+    if (cuda_has(t, CUDA_PARAM)) cuda_store_half(p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
+    if (cuda_has(t, CUDA_LOW)) cuda_store_half(p, t, CUDA_LOW, CUDA_TYPE(t->shape, CUDA_LOW), at);
 }
 
-CUDA_BOTH void cuda_update_half(enum cuda_rule rule, const struct cuda_tensor *t, const struct cuda_update *u,
-                                const struct cuda_half *at, double sums[2]) {
+/* Rounds a bf16 parameter without a master up or down at random. */
+CUDA_BOTH void cuda_round_param(float p[CUDA_HALF], const struct cuda_tensor *t, const struct cuda_update *u,
+                                const struct cuda_half *at) {
+    const int alone = cuda_has(t, CUDA_PARAM) != cuda_has(t, CUDA_LOW);
+    const int k = cuda_has(t, CUDA_LOW) ? CUDA_LOW : CUDA_PARAM;
+    if (!(u->flags & CUDA_STOCHASTIC) || !alone || CUDA_TYPE(t->shape, k) != AMP_BFLOAT16) return;
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_HALF; i++)
+        p[i] = amp__round_bf16(p[i], amp__random_bits(u->low_key, u->before + at->first + i));
+}
+
+/* stochastic: a constant, false where no tensor is rounded at random. */
+CUDA_BOTH void cuda_update_half(enum cuda_rule rule, bool stochastic, const struct cuda_tensor *t,
+                                const struct cuda_update *u, const struct cuda_half *at, double sums[2]) {
     struct cuda_state s;
     cuda_load_state(&s, rule, t, u, at);
     CUDA_UNROLL
@@ -175,16 +199,19 @@ CUDA_BOTH void cuda_update_half(enum cuda_rule rule, const struct cuda_tensor *t
         s.p[i] = x.p - u->lr * x.u;
     }
     if (rule != CUDA_LAMB_APPLY) cuda_store_moments(&s, rule, t, at);
-    if (rule != CUDA_LAMB_MOMENTS) cuda_store_param(&s, t, at);
+    if (rule == CUDA_LAMB_MOMENTS) return;
+    if (stochastic) cuda_round_param(s.p, t, u, at);
+    cuda_store_param(s.p, t, at);
 }
 
-/* `rule` is a constant wherever this is called. sums: of CUDA_LAMB_MOMENTS, the squares of p and of u are added. */
-CUDA_BOTH void cuda_update_group(enum cuda_rule rule, const struct cuda_tensor *t, const struct cuda_update *u,
-                                 const struct cuda_range *at, double sums[2]) {
+/* `rule` and `stochastic` are constants wherever this is called. sums: of CUDA_LAMB_MOMENTS, the squares of p and of u
+ * are added. */
+CUDA_BOTH void cuda_update_group(enum cuda_rule rule, bool stochastic, const struct cuda_tensor *t,
+                                 const struct cuda_update *u, const struct cuda_range *at, double sums[2]) {
     CUDA_ROLLED
     for (uint32_t done = 0; done < at->count; done += CUDA_HALF) {
         const struct cuda_half half = cuda_half_of(at, done);
-        cuda_update_half(rule, t, u, &half, sums);
+        cuda_update_half(rule, stochastic, t, u, &half, sums);
     }
 }
 
