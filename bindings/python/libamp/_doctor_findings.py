@@ -285,6 +285,17 @@ FAULTS: dict[str, tuple[str, str, dict[str, str]]] = {
             "libamp": "name it in keep_buffers_fp32 of amp.initialize",
         },
     ),
+    "AMP-D26": (
+        "the loss is not finite",
+        "Its gradients are infinity or NaN. The iteration after it is watched op by op for the cause, and there it was "
+        "not seen: it ended before, ran compiled, or did not repeat.",
+        {
+            "torch": "run again without torch.compile, or with torch.autograd.set_detect_anomaly(True) around that "
+            "iteration",
+            "lightning": "run again with Trainer(detect_anomaly=True)",
+            "libamp": "run again with amp.observe(model): amp.culprit() names the first op",
+        },
+    ),
 }
 
 # Speed alone: never a fault, never counted by --strict. Numbers from 80 on.

@@ -280,6 +280,7 @@ class Run:
     clips: list[Clip] = field(default_factory=list)
     autocasts: list[Autocast] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)  # the first 200, then every 2nd, 4th, ...: at most 400
+    scaled_by_hand: int = 0  # backwards of a loss that the script multiplied by 64 or more itself
     nonfinite_losses: int = 0
     first_nonfinite_loss: int = 0  # iteration, 0: none
     models: list[Model] = field(default_factory=list)

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable
 from ...._doctor_findings import is_advice
 from ..watch import Found, Run
 from . import gradients, layers, scaling, values, weights
+from .unjudged import unjudged
 
 CHECKS: list[Callable[[Run], Iterable[Found]]] = [
     scaling.check_all_skipped,
     values.check_batches,
     values.check_weights,
     values.check_ops,
+    values.check_losses,
     weights.check_lost_updates,
     gradients.check_no_scaler,
     scaling.check_bypassed,
@@ -47,4 +49,4 @@ def examine(run: Run) -> list[Found]:
     return sorted(found, key=lambda each: is_advice(each.code))
 
 
-__all__ = ["CHECKS", "examine"]
+__all__ = ["CHECKS", "examine", "unjudged"]

@@ -10,7 +10,7 @@ from ..watch import NOWHERE, Found, Param, Run
 from .words import HALF_LEAST, is_matrix, others, scaled_by, share, size, times, uses_half
 
 # Layers that begin at 0 (LoRA's B, zero-initialized residuals) give gradients of 0 to others for a step or two.
-_LOOKS = 5
+LOOKS = 5
 _ZEROS = 0.5
 # Zeros alone are no underflow: dead units, unused rows and masks give them too. Underflow also leaves gradients among
 # the last numbers of fp16, where a healthy gradient has one of thousands.
@@ -18,7 +18,7 @@ _TINY = 0.1
 
 
 def _judged(run: Run) -> list[Param]:
-    return [param for param in run.params if param.trained and param.looks >= _LOOKS and param.sampled]
+    return [param for param in run.params if param.trained and param.looks >= LOOKS and param.sampled]
 
 
 def check_underflow(run: Run) -> Iterable[Found]:
@@ -43,9 +43,11 @@ def check_underflow(run: Run) -> Iterable[Found]:
 
 
 def _scaled_by_hand(run: Run) -> bool:
-    """Returns True if gradients show a scale that the script applies and removes itself. Gradients of products in fp16
-    are multiples of its smallest number: smaller ones were divided later. A clip divides too, and then nothing is
+    """Returns True if the script scales its loss itself, as the loss or the gradients show. Gradients of products in
+    fp16 are multiples of its smallest number: smaller ones were divided later. A clip divides too, and then nothing is
     known."""
+    if run.scaled_by_hand:
+        return True
     least = [param.grad_min for param in run.params if is_matrix(param) and param.grad_min]
     small = [each for each in least if each < 0.75 * HALF_LEAST]
     return not run.clips and bool(least) and 2 * len(small) > len(least)
@@ -53,7 +55,7 @@ def _scaled_by_hand(run: Run) -> bool:
 
 def check_no_scaler(run: Run) -> Iterable[Found]:
     """AMP-D03. fp16 in evaluation alone needs no scale, and neither does a loss that the script scales by hand."""
-    if scaled_by(run) or run.libamp or not uses_half(run) or _scaled_by_hand(run):
+    if scaled_by(run) or run.libamp or "deepspeed" in run.frameworks or not uses_half(run) or _scaled_by_hand(run):
         return
     params = [param for param in run.params if param.trained and param.looks]
     if not params:

@@ -11,7 +11,7 @@ from ..watch import Cause, Found, Optimizer, Run, Scaler
 from .words import scaled_by, size, times
 
 # A scale of 65536 that must fall to 64 skips ten steps: the search for a scale is no fault.
-_SEARCH = 10
+SEARCH = 10
 _FALLS = 16.0  # a scale that began at 2 and is at 1 did not fall to its floor
 
 
@@ -35,9 +35,9 @@ def cause_in_words(cause: Cause) -> str:
 def _is_stuck(run: Run, scaler: Scaler) -> bool:
     """Returns True if skips are no search for a scale. A loss that is not finite is not in the scale's power."""
     if scaler.skips < scaler.steps:
-        return scaler.skips_in_a_row >= 2 * _SEARCH
+        return scaler.skips_in_a_row >= 2 * SEARCH
     bad = run.nonfinite_losses >= 3 and run.nonfinite_losses >= scaler.steps
-    return scaler.steps >= _SEARCH or (scaler.steps >= 3 and bad)
+    return scaler.steps >= SEARCH or (scaler.steps >= 3 and bad)
 
 
 def check_all_skipped(run: Run) -> Iterable[Found]:
@@ -61,6 +61,7 @@ def check_floor(run: Run) -> Iterable[Found]:
         fell = 0 <= scaler.scale <= 1 and scaler.first_scale >= _FALLS * max(scaler.scale, 1e-30) and scaler.skips >= 4
         if fell and not _is_stuck(run, scaler):
             saw = f"{times(scaler.skips, 'skip')} brought it from {size(scaler.first_scale)} to {size(scaler.scale)}"
+            saw += f": {cause_in_words(run.causes[0])}" if run.causes else ""
             yield Found("AMP-D05", scaler.kind, saw, scaler.place, float(scaler.skips))
 
 

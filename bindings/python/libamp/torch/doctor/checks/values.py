@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-from ..watch import Cause, Found, Op, Run
-from .scaling import cause_in_words
-from .words import HALF_LEAST, HALF_MAX, LOW, scaled_by, size, times
+from ..watch import NOWHERE, Cause, Found, Op, Run
+from .scaling import SEARCH, cause_in_words
+from .words import HALF_LEAST, HALF_MAX, LOW, others, scaled_by, size, times
 
 _ADDS = ("add", "sub", "rsub", "clamp", "clamp_min", "maximum", "max", "where", "masked_fill", "fill", "full")
 # Ops that torch's autocast runs in FP32 on a GPU, and not on each device, with the reason in a word.
@@ -52,16 +53,22 @@ def _where(cause: Cause, count: int) -> str:
 def check_batches(run: Run) -> Iterable[Found]:
     """AMP-D14."""
     for cause, count in _origins(run, ("batch",)):
-        numbers = times(cause.count, "number") if cause.count else "numbers"
-        saw = f"{numbers} of this key are {cause.value} {_where(cause, count)}"
+        saw = f"it has {cause.value} {_where(cause, count)}"
         yield Found("AMP-D14", cause.subject, saw, cause.place, float(count))
 
 
 def check_weights(run: Run) -> Iterable[Found]:
-    """AMP-D15. The first weight is the origin: after one step they all have it."""
+    """AMP-D15. The first weight is the origin: after one step they all have it. Where nothing was watched, the last
+    samples tell."""
     for cause, count in list(_origins(run, ("weight",)))[:1]:
-        saw = f"{times(cause.count, 'element') if cause.count else 'elements'} {cause.value} {_where(cause, count)}"
-        yield Found("AMP-D15", cause.subject, saw, cause.place, float(max(cause.count, count)))
+        saw = f"it has {cause.value} {_where(cause, count)}"
+        yield Found("AMP-D15", cause.subject, saw, cause.place, float(count))
+        return
+    bad = [param for param in run.params if param.weight_nonfinite and param.trained]
+    if bad and not any(_counts(run, cause) for cause in run.causes):
+        saw = f"it is not finite at the end, after {times(run.iterations, 'iteration')}"
+        place = run.optimizers[0].place if run.optimizers else NOWHERE
+        yield Found("AMP-D15", bad[0].name, saw + others([param.name for param in bad]), place, float(len(bad)))
 
 
 def check_ops(run: Run) -> Iterable[Found]:
@@ -69,6 +76,18 @@ def check_ops(run: Run) -> Iterable[Found]:
     for cause, count in _origins(run, ("op", "gradient")):
         saw = f"{cause_in_words(cause)}, {_where(cause, count)}"
         yield Found("AMP-D16", cause.module or cause.subject, saw, cause.place, float(count))
+
+
+def check_losses(run: Run) -> Iterable[Found]:
+    """AMP-D26. A loss with a known cause has its finding. A loss that has gradients in it (a gradient penalty)
+    overflows while a scaler searches for its scale, and recovers."""
+    last = run.losses[-1].value if run.losses else 0.0
+    searches = bool(scaled_by(run)) and math.isfinite(last) and run.nonfinite_losses < SEARCH
+    if run.nonfinite_losses and not searches and not any(_counts(run, cause) for cause in run.causes):
+        first = f"from iteration {run.first_nonfinite_loss} on"
+        saw = f"{run.nonfinite_losses} of {times(run.backwards, 'backward')}, {first}"
+        place = run.optimizers[0].place if run.optimizers else NOWHERE
+        yield Found("AMP-D26", "", saw, place, float(run.nonfinite_losses))
 
 
 # ---- constants ----
@@ -107,16 +126,21 @@ def check_epsilons(run: Run) -> Iterable[Found]:
 
 
 def _risk(op: Op) -> str:
-    """Returns the harm that an op in 16 bits does, from the values that it had, "" for none. exp, softmax and means in
-    bf16 keep the range of FP32, and torch sums in FP32 inside, so a type alone is no harm."""
+    """Returns the harm that an op in 16 bits does, "" for none, from its values, or its sizes where those were not
+    read. exp, softmax and means in bf16 keep the range of FP32, and torch sums in FP32 inside, so a type alone is no
+    harm. A constant near 65504 was chosen for fp16."""
     if op.output not in LOW or op.nonfinite:
         return ""
-    if op.output == "float16" and op.name in _OVERFLOWS and op.largest >= HALF_MAX / _NEAR:
+    chosen = any(abs(each) >= HALF_MAX / _NEAR for each in op.scalars)
+    if op.output == "float16" and op.name in _OVERFLOWS and op.largest >= HALF_MAX / _NEAR and not chosen:
         return f"its results reach {size(op.largest)}, and float16 ends at 65504"
     if op.name in _GROWS and op.largest > 4 * _COUNTS[op.output]:
         step = size(op.largest / _COUNTS[op.output])
         return f"its sums reach {size(op.largest)}, where {op.output} has one number in {step}"
-    if op.name in _LOSSES and op.output in LOW:
+    terms = max((extent for shape in op.shapes[:1] for extent in shape), default=0)
+    if op.name == "cumsum" and not op.largest and terms > _COUNTS[op.output]:
+        return f"it counts up to {terms}, and {op.output} has whole numbers up to {size(_COUNTS[op.output])}"
+    if op.name in _LOSSES:
         return f"the loss is {op.output}, {8 if op.output == 'bfloat16' else 11} bits"
     return ""
 
@@ -140,5 +164,5 @@ def check_functions(run: Run) -> Iterable[Found]:
         low = [dtype for dtype in op.inputs if dtype in LOW]
         if op.function and not op.protected and op.autocast and low and not op.backward and op.function not in seen:
             seen.add(op.function)
-            saw = f"{op.name} in its forward got {low[0]} numbers up to {size(op.largest)}, {times(op.calls, 'call')}"
+            saw = f"{op.name} in its forward got {low[0]} in {times(op.calls, 'call')}"
             yield Found("AMP-D20", op.function, saw, op.place, float(op.calls))

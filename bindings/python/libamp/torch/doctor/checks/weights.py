@@ -11,7 +11,8 @@ from .words import LOW, others, share, size, times
 
 # A step that moves nothing is no finding before so many: a warm-up begins at a rate of 0, and Kahan summation moves a
 # 16-bit weight once its rest has grown.
-_STEPS = 10
+STEPS = 10
+_LOOKS = 5  # of these steps were looked at: the first ones are, later ones as time allows
 # Large weights of a good 16-bit training stand still for some steps. A quarter of all that never moved do not.
 _LOST = 0.25
 _SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "exp_avg_sq_row", "exp_avg_sq_col", "sum", "exp_inf")
@@ -31,7 +32,7 @@ def _lost_in_fp32_too(param: Param, optimizer: Optimizer) -> bool:
     """Returns True for plain gradient descent with gradients so small that FP32 would not move either."""
     if optimizer.kind != "SGD":
         return False
-    return param.lr_max * param.grad_max * max(1, param.looks) < 2.0**-25 * param.weight_max
+    return param.lr_max * param.grad_max * max(1, optimizer.steps) < 2.0**-25 * param.weight_max
 
 
 def is_warming_up(param: Param) -> bool:
@@ -44,10 +45,9 @@ def _never_moved(run: Run) -> Iterable[tuple[float, Param]]:
         optimizer = _optimizer(run, param)
         if optimizer is None or param.dtype not in LOW or optimizer.masters or _carries(param):
             continue
-        steps = min(param.grad_looks, optimizer.tried - optimizer.skipped if optimizer.tried else optimizer.steps)
-        if steps < _STEPS or not param.grad_seen or not param.lr_max or is_warming_up(param):
+        if optimizer.tried - optimizer.skipped < STEPS or param.grad_looks < _LOOKS or not param.grad_seen:
             continue
-        if _lost_in_fp32_too(param, optimizer):
+        if not param.lr_max or is_warming_up(param) or _lost_in_fp32_too(param, optimizer):
             continue
         lost = (param.grad_seen - param.moved_of_seen) / param.grad_seen
         if lost >= _LOST:
@@ -63,25 +63,26 @@ def check_lost_updates(run: Run) -> Iterable[Found]:
     for index, found in by_optimizer.items():
         found.sort(key=lambda each: -each[0])
         lost, worst = found[0]
+        optimizer = run.optimizers[index]
         saw = (
-            f"{share(lost)} of its {worst.dtype} elements never moved in {times(worst.grad_looks, 'step')} with "
-            f"gradients, at learning rates up to {size(worst.lr_max)}"
+            f"{share(lost)} of its {worst.dtype} elements with gradients never moved in "
+            f"{times(optimizer.tried - optimizer.skipped, 'step')}, at learning rates up to {size(worst.lr_max)}"
         )
         names = [param.name for _, param in found]
-        yield Found("AMP-D01", worst.name, saw + others(names), run.optimizers[index].place, lost)
+        yield Found("AMP-D01", worst.name, saw + others(names), optimizer.place, lost)
 
 
 def check_averages(run: Run) -> Iterable[Found]:
-    """AMP-D21. An average that is updated rarely moves rarely: the look before an update tells nothing, so there must
-    be several. Elements that the model itself did not move do not count."""
+    """AMP-D21. One or two updates of a healthy average may round to nothing, so there must be several. Elements that
+    the model itself did not move do not count."""
     for average in run.averages:
-        if average.dtype not in LOW or average.looks < _STEPS or not average.followed:
+        if average.dtype not in LOW or average.updates < STEPS or not average.followed:
             continue
         stood = 1 - average.moved / average.followed
         if stood >= 0.5:
             saw = (
                 f"{share(stood)} of the elements of this {average.dtype} average never moved in "
-                f"{times(average.looks, 'look')}, while the model's did; most of all {average.worst}"
+                f"{times(average.updates, 'update')}, while the model's did; most of all {average.worst}"
             )
             yield Found("AMP-D21", average.kind, saw, average.place, stood)
 
