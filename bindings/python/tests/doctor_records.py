@@ -2,8 +2,6 @@
 """Records of trainings for the doctor's checks: for each code those in which it is found and those in which it is
 not."""
 from libamp._findings import Place
-from libamp.torch.doctor import checks
-from libamp.torch.doctor.checks import words
 from libamp.torch.doctor.watch import (
     Autocast,
     Average,

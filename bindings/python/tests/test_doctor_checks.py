@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from doctor_records import CASES, HERE, adam, half, lost, module, scaled, training, weight  # noqa: E402
-from libamp import _doctor_findings  # noqa: E402
-from libamp.torch.doctor import checks  # noqa: E402
-from libamp.torch.doctor.checks import words  # noqa: E402
-from libamp.torch.doctor.watch import Run, Scheduler  # noqa: E402
+from doctor_records import CASES, HERE, adam, half, lost, module, scaled, training, weight
+from libamp import _doctor_findings
+from libamp.torch.doctor import checks
+from libamp.torch.doctor.checks import words
+from libamp.torch.doctor.watch import Run, Scheduler
 
 FINDS = [(code, name) for code, (finds, _) in CASES.items() for name in finds]
 PASSES = [(code, name) for code, (_, passes) in CASES.items() for name in passes]
