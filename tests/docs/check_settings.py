@@ -58,7 +58,10 @@ SECTIONS = [
     ("Python", PYTHON, "The Python package reads them."),
 ]
 # Read by parts of libamp for one another.
-INTERNAL = {"LIBAMP_APEX", "LIBAMP_CHECK", "LIBAMP_CPU", "LIBAMP_STARTUP_WARNED", "LIBAMP_SURVEY", "LIBAMP_SWITCH"}
+INTERNAL = {
+    "LIBAMP_APEX", "LIBAMP_CHECK", "LIBAMP_CPU", "LIBAMP_DOCTOR", "LIBAMP_STARTUP_WARNED", "LIBAMP_SURVEY",
+    "LIBAMP_SWITCH",
+}
 NOTES = [
     "A switch is on for `1`, `true`, `yes` or `on`, and off for `0`, `false`, `no`, `off` or nothing, in any case.",
     "Programs that gain privileges when they start (setuid) ignore the variables that name files of code.",

@@ -179,8 +179,19 @@ def place() -> Place:
     return Place("", 0)
 
 
-_checked: list[Finding] = []  # all findings while LIBAMP_CHECK is set
+_checked: list[Finding] = []  # all findings while they are kept
 _reports: list[str] = []  # reports of ended contexts
+_kept = False  # a doctor wants reports and findings of this process
+
+
+def keep_reports(kept: bool) -> None:
+    """Keeps all findings, and the reports of contexts that end, until they are taken."""
+    global _kept
+    _kept = kept
+
+
+def _is_kept() -> bool:
+    return _kept or is_strict()
 
 
 def take_checked() -> list[Finding]:
@@ -232,7 +243,7 @@ class Record:
         at = at or place()
         finding = Finding(code, subject, message, 1, at.filename, at.lineno)
         self.found[code, subject] = finding
-        if is_strict():
+        if _is_kept():
             _checked.append(finding)
         if at.filename:
             warnings.warn_explicit(message, FindingWarning, at.filename, at.lineno, at.module)
@@ -271,5 +282,5 @@ def report(context: Any, record: Record) -> str:
 
 def ends(context: Any, record: Record) -> None:
     """Keeps the report of a context that ends, if one is wanted at the end of the script."""
-    if is_strict():
+    if _is_kept():
         _reports.append(report(context, record))

@@ -8,16 +8,15 @@ ranks) import libamp too.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import runpy
 import site
 import sys
 import sysconfig
+import warnings
 from functools import partial
 from typing import Any, NoReturn
 
-from . import _check, _cpu, _cpu_hint, _local_rank, _survey, apex_shim
+from . import _cpu, _cpu_hint, _findings, _local_rank, _script, _survey, apex_shim, doctor
 from ._environment import switch
 
 USAGE = """\
@@ -28,9 +27,8 @@ Runs an unedited script in which `import apex` imports libamp (apex.amp, apex.op
   --cpu          runs on the CPU whatever the script asks for: .cuda(), device="cuda", torch.cuda, NCCL
                  (docs/start/from-apex.md)
   --bf16         runs levels in bfloat16: O1 becomes O4, O2 becomes O5, O3 uses bfloat16. Sets LIBAMP_BF16=1
-  --check        looks for mistakes (docs/reference/mistakes.md) until the script ends, then writes a report to
-                 standard error. The status is that of the script, or 1 if that is 0 and there are findings. The
-                 script runs in the process of libamp.run
+  --check        runs the script under libamp.doctor --strict, and looks for mistakes in all its iterations
+                 (docs/guide/doctor.md). The script runs in the process of libamp.run
   --survey       observes the script, and at its end reports on standard error the losses at each level and their
                  places (docs/guide/choose-a-level.md). AMP_OBSERVE in the environment has the settings, by default
                  every=10,first=10. The script runs in the process of libamp.run
@@ -47,7 +45,6 @@ Runs an unedited script in which `import apex` imports libamp (apex.amp, apex.op
 
 # Environment variables for all processes of the script.
 SWITCHES = {"--cpu": _cpu.VARIABLE, "--bf16": "LIBAMP_BF16"}
-STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_startup")
 PTH = "libamp_apex.pth"
 # A line of a .pth must not fail after libamp is removed.
 PTH_LINE = (
@@ -103,15 +100,18 @@ def main(args: list[str]) -> int:
     start = 2 if args[0] in ("-m", "-c") else 1
     if ranks:
         args[start:start] = [_local_rank.for_script(rank, _local_rank.text_of(args)) for rank in ranks]
-    set_environment(replace)
+    _script.set_environment(replace)
+    if check:
+        os.environ[_findings.STRICT] = "1"
+        warnings.simplefilter("always", _findings.FindingWarning)
     if check or survey:
-        why = why_not_run(args)
+        why = _script.why_not_run(args)
         if why:
             return fail(why)
         script = partial(run_here, args, replace)
         if survey:
             script = partial(_survey.run, script)
-        return _check.run(script) if check else _survey.done(script)
+        return doctor.run(script, strict=True) if check else _survey.done(script)
     options = interpreter_options(args)
     if options is None:
         run_here(args, replace)
@@ -151,34 +151,6 @@ def why_no_trace(file: str) -> str | None:
     return None
 
 
-def why_not_run(args: list[str]) -> str | None:
-    """Returns the error that Python itself would report, for a script that runs in this process, else None."""
-    if args[0][:2] == "-m":
-        name = args[0][2:] or args[1]
-        try:
-            found = importlib.util.find_spec(name) is not None
-        except (ImportError, ValueError):  # the package is absent, or is none
-            found = False
-        return None if found else f"no module named {name}"
-    if args[0][:2] == "-c" or args[0] == "-" or os.path.exists(args[0]):
-        return None
-    return f"{args[0]}: there is no such script"
-
-
-def set_environment(replace: bool) -> None:
-    """Makes every Python that this process starts run _startup/sitecustomize.py first."""
-    folders = [STARTUP]
-    package = os.path.dirname(os.path.dirname(STARTUP))
-    if os.path.abspath(sys.path[0] or ".") == package and package not in sys.path[1:]:
-        folders.append(package)  # libamp was found in the working directory, where the script will not look
-    old = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != STARTUP]
-    os.environ["PYTHONPATH"] = os.pathsep.join(folders + old)
-    if replace:
-        os.environ["LIBAMP_APEX"] = "replace"
-    else:
-        os.environ.pop("LIBAMP_APEX", None)
-
-
 def interpreter_options(args: list[str]) -> list[str] | None:
     """Returns the options of `python OPTIONS -m libamp.run …`. Returns None if no new Python can replace this one:
     under a debugger or another runner, or if Python ignores PYTHONPATH."""
@@ -200,7 +172,7 @@ def interpreter_options(args: list[str]) -> list[str] | None:
 
 
 def run_here(args: list[str], replace: bool) -> dict[str, Any]:
-    """Runs the script in this process and returns its globals."""
+    """Runs the script in this process, with libamp as its apex, and returns its globals."""
     apex_shim.install(replace)
     if switch(_cpu.VARIABLE):
         _cpu.when_imported()
@@ -208,34 +180,12 @@ def run_here(args: list[str], replace: bool) -> dict[str, Any]:
         _cpu_hint.install()
     if "LOCAL_RANK" in os.environ:
         _local_rank.parse_what_is_known()
-    if args[0][:2] == "-m":
-        module = args[0][2:] or args.pop(1)
-        sys.argv = [module, *args[1:]]
-        return runpy.run_module(module, run_name="__main__", alter_sys=True)
-    if args[0][:2] == "-c" or args[0] == "-":
-        return run_text(args)
-    sys.argv = args
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.path.dirname(os.path.realpath(args[0]))
-    return runpy.run_path(args[0], run_name="__main__")
-
-
-def run_text(args: list[str]) -> dict[str, Any]:
-    """Runs the code of `-c` or of standard input and returns its globals."""
-    names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
-    if args[0] == "-":
-        sys.argv = args
-        exec(compile(sys.stdin.read(), "<stdin>", "exec"), names)
-    else:
-        code = args[0][2:] or args.pop(1)
-        sys.argv = ["-c", *args[1:]]
-        exec(compile(code, "<string>", "exec"), names)
-    return names
+    return _script.run_script(args)
 
 
 def pth_path() -> str:
     """Returns the path of the .pth file."""
-    package = os.path.dirname(os.path.dirname(STARTUP))
+    package = os.path.dirname(os.path.dirname(_script.STARTUP))
     folders = [*site.getsitepackages(), site.getusersitepackages()]
     return os.path.join(package if package in folders else sysconfig.get_path("purelib"), PTH)
 

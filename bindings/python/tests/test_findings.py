@@ -195,7 +195,7 @@ def test_a_check_looks_until_the_script_ends(tmp_path, args, status, last):
     result = forks.run(*command, cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert (result.returncode, result.stdout) == (status, "done\n"), result.stderr
     assert ("\nsound\n" in result.stderr) == ("wrong" not in args)
-    assert f"\nlibamp.run: {last}" in result.stderr and "\nlevel O5" in result.stderr
+    assert f"libamp.doctor: {last} in 4 steps of 2 parameters\n" in result.stderr and "\nlevel O5" in result.stderr
     assert ("script.py:15: AMP-M32 " in result.stderr) == ("wrong" in args)
     assert ("ValueError: the script's own" in result.stderr) == ("raise" in args)
 
@@ -215,4 +215,4 @@ def test_standard_error_that_nobody_reads(tmp_path, check, wrong):
 
 def test_a_check_of_a_script_without_amp(tmp_path):
     result = forks.run("-m", "libamp.run", "--check", "-c", "print(5)", cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (0, "5\n") and "nothing went through amp.initialize" in result.stderr
+    assert (result.returncode, result.stdout) == (2, "5\n") and "looked at nothing: no step of" in result.stderr

@@ -17,7 +17,7 @@ import venv
 import forks
 import pytest
 from libamp import _at_exit
-from libamp.run import STARTUP
+from libamp._script import STARTUP
 
 PROBE = """
     import sys, os

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs libamp's apex in processes under `python -m libamp.run`, which puts this folder on PYTHONPATH. Python then
+"""Installs libamp's apex in processes under `python -m libamp.run`, or the doctor in those under `python -m
+libamp.doctor`. These commands put this folder on PYTHONPATH. Python then
 runs this file at the start of the script's process and of every process that the script starts: workers, spawned
 children, the ranks of a launcher. An error here does not stop such a process."""
 
@@ -16,6 +17,12 @@ def _prepare() -> None:
     from libamp import _cpu, _cpu_hint, apex_shim
     from libamp._environment import switch
 
+    if os.environ.get("LIBAMP_DOCTOR"):
+        from libamp import doctor
+
+        doctor.prepare()
+    if os.environ.get("LIBAMP_APEX") == "off":  # under python -m libamp.doctor
+        return
     apex_shim.install(replace=os.environ.get("LIBAMP_APEX") == "replace")
     if switch(_cpu.VARIABLE):
         _cpu.when_imported()

@@ -56,6 +56,7 @@ __all__ = [
     "compress_activations",
     "culprit",
     "disable_casts",
+    "doctor",
     "exempt",
     "explain",
     "findings",
@@ -100,6 +101,8 @@ _amp_state = process_state._amp_state
 def __getattr__(name: str) -> Any:
     if name in _APEX:
         return importlib.import_module(f".{name}", __name__)
+    if name == "doctor":
+        return importlib.import_module("..doctor", __name__).doctor
     if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":  # from apex.amp import wrap
         apex_shim.raise_missing(f"apex.amp.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

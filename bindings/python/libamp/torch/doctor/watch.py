@@ -238,7 +238,13 @@ class Op:
     inplace: bool = False
     largest: float = 0.0  # |finite output|
     nonfinite: int = 0  # calls with an inf or NaN in the output
-    origin: int = 0  # of these, with finite inputs
+
+    def add(self, largest: float) -> None:
+        """Adds the largest |output| of a call, NaN if there is one."""
+        if largest - largest != 0:
+            self.nonfinite += 1
+        else:
+            self.largest = max(self.largest, largest)
 
 
 @dataclass
@@ -255,9 +261,9 @@ class Cause:
     input_largest: float = 0.0  # |finite input| of the op
     output_dtype: str = ""
     scalars: list[float] = field(default_factory=list)
-    after: str = ""  # why the watch began: "skip" or "loss"
-    share: float = 0.0  # of the elements that are not finite
+    share: float = 0.0  # of the elements of a batch or weight that are not finite
     count: int = 0  # of them
+    after: str = ""  # why the watch began: "skip" or "loss"
 
 
 @dataclass
@@ -293,7 +299,7 @@ class Run:
     tf32: bool = False  # FP32 products may use TF32 (torch.backends.cuda.matmul)
     bf16: bool = True  # the device multiplies bf16 in hardware
     deterministic: bool = False
-    seconds: float = 0.0  # from the doctor's begin to its end, processor time
+    seconds: float = 0.0  # from the first backward to the end of the run
     spent: float = 0.0  # of these, the doctor's
     looked: int = 0  # elements that the samples read, in all
     libamp: list[str] = field(default_factory=list)  # amp.health() of libamp's own sessions

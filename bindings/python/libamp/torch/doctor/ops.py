@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The watch op by op: the ops that one iteration calls, and, after a skip or a loss that is not finite, the op where an
+inf or NaN began. It sees ops below autograd, forward and backward, calls each as it is, and reads nothing until an
+iteration has ended. It is off while torch.compile, a graph capture or another mode of torch has the ops."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _python_dispatch
+
+from .._dtensors import local_part
+from .cause import Node, Outside, find
+from .later import Later
+from .modules import Modules, address_of
+from .places import script_place
+from .samples import is_readable
+from .watch import Op, Run
+
+AFTER = 3  # iterations that are watched after a skip or a loss that is not finite
+LIMIT = 30  # iterations that are watched for a cause, in all
+_FULL = 20000  # nodes of an iteration
+_node: Any = getattr(torch._C, "_current_autograd_node", lambda: None)
+_task: Any = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+_sequence: Any = getattr(torch.autograd, "_get_sequence_nr", lambda: 0)
+
+
+class _Kind:
+    """Facts of an op, by its overload."""
+
+    def __init__(self, func: Any) -> None:
+        schema = getattr(func, "_schema", None)
+        space, _, name = (schema.name if schema is not None else str(func)).rpartition("::")
+        self.name = name.rstrip("_") or name
+        returns = schema.returns if schema is not None else ()
+        alias = [each.alias_info for each in returns]
+        self.inplace = any(each is not None and each.is_write for each in alias)
+        view = getattr(func, "is_view", None)
+        self.is_view = bool(view) if view is not None else any(each is not None and not each.is_write for each in alias)
+        self.counts = space not in ("prim", "profiler", "c10d", "_c10d_functional") and name != "detach"
+
+
+class _Mode(_python_dispatch.TorchDispatchMode):
+    """Calls each op and notes it."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, ops: Ops) -> None:
+        super().__init__()
+        self.ops = ops
+        self.thread = threading.get_ident()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True imports torch's compiler
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if self.ops.mode is self and not self.ops.paused():
+            self.ops.note(func, args, kwargs or {}, out)
+        return out
+
+
+def _flat(values: Any, found: list[Any]) -> list[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            _flat(value, found)
+        else:
+            found.append(value)
+    return found
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+class Ops:
+    """Decides which iterations are watched, and keeps what it saw of the present one."""
+
+    def __init__(self, run: Run, later: Later, modules: Modules) -> None:
+        self.run, self.later, self.modules = run, later, modules
+        self.mode: _Mode | None = None
+        self.known: dict[tuple[Any, ...], Op] = {}
+        self.kinds: dict[Any, _Kind] = {}
+        self.paused: Callable[[], bool] = bool  # True while the doctor itself calls ops
+        self.autocasts: list[Any] = []  # the regions that are open, of the recorder
+        self.first: Any = None  # the optimizer whose cycle is watched for the table of ops
+        self.surveyed = 0  # iterations of it
+        self.reason = ""
+        self.left = self.spent = 0
+        self.deep = False
+        self.refused = ""
+        self._clear()
+
+    def _clear(self) -> None:
+        self.nodes: list[Node] = []
+        self.sizes: list[Any] = []
+        self.outside: list[Outside] = []
+        self.writer: dict[int, int] = {}  # address of memory: index of the node that wrote it, or -1 - outside
+        self.by_sequence: dict[int, Op] = {}
+        self.loss = -1
+
+    # ---- when ----
+
+    def wanted(self, reason: str) -> None:
+        """A step was skipped, or a loss is not finite: the next iterations are watched."""
+        if not self.run.causes and self.spent < LIMIT:
+            self.reason, self.left = reason, AFTER
+
+    def on_tried(self, seen: Any) -> None:
+        """Runs when a step was tried: an iteration has ended."""
+        if self.mode is not None and not self._end():
+            return
+        if self.left and not self.run.causes:
+            self.left -= 1
+            self.spent += 1
+            self._begin(deep=True)
+        elif self.first is None or (self.first is not seen and self.surveyed < 4):
+            self.first = self.first or seen
+            self.surveyed += 1
+            self._begin(deep=False)
+        elif self.first is seen:
+            self.surveyed = 4
+
+    def _begin(self, deep: bool) -> None:
+        refused = self._why_not()
+        if refused:
+            if refused not in self.run.unseen:
+                self.run.unseen.append(refused)
+            return
+        self._clear()
+        self.deep = deep
+        self.modules.read()
+        self.mode = _Mode(self)
+        self.mode.__enter__()
+        self.modules.enter()
+        self.run.watched.append(self.run.iterations + 1)
+
+    def _why_not(self) -> str:
+        if self.run.compiled or _has_compiled():
+            self.run.compiled = True
+            return "compiled: ops not seen"
+        if _python_dispatch._get_current_dispatch_mode() is not None:
+            return "another mode of torch has the ops: ops not seen"
+        if torch.cuda.is_available() and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            return "a CUDA graph is captured: ops not seen"
+        return ""
+
+    def _end(self) -> bool:
+        """Takes the mode away. Returns False where that must wait."""
+        mode = self.mode
+        if mode is None:
+            return True
+        if mode.thread != threading.get_ident() or _python_dispatch._get_current_dispatch_mode() is not mode:
+            return False
+        mode.__exit__(None, None, None)
+        self.modules.leave()
+        self.mode = None
+        if self.deep and self.sizes:
+            self._judge()
+        self._clear()
+        return True
+
+    def stop(self) -> None:
+        """Ends the watch with the run."""
+        if not self._end():
+            self.mode = None  # it stays on torch's stack and calls ops as they are
+            self.modules.leave()
+
+    def on_loss(self, loss: Any) -> None:
+        """Runs before backward."""
+        if self.mode is not None and isinstance(loss, torch.Tensor):
+            self.loss = self.writer.get(address_of(loss), -1)
+
+    def on_batch(self, batch: Any) -> None:
+        """A DataLoader has made a batch: its tensors come from outside, although ops stacked them."""
+        self.modules.on_batch(batch)
+        for address in self.modules.batch:
+            self.writer.pop(address, None)
+
+    # ---- an op ----
+
+    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Notes a call."""
+        kind = self.kinds.get(func)
+        if kind is None:
+            kind = self.kinds[func] = _Kind(func)
+        if not kind.counts or kind.is_view or len(self.nodes) >= _FULL:
+            return
+        flat = _flat((*args, *kwargs.values()), [])
+        inputs = [value for value in flat if isinstance(value, torch.Tensor)]
+        outputs = [value for value in _flat((out,), []) if isinstance(value, torch.Tensor)]
+        floats = [value for value in outputs if value.is_floating_point()]
+        if not floats:
+            return
+        scalars = [float(value) for value in flat if type(value) in (int, float)]
+        op = self._op(kind, inputs, floats, scalars)
+        op.calls += 1
+        if self.deep:
+            self._node(op, inputs, floats, scalars)
+
+    def _op(self, kind: _Kind, inputs: list[Any], outputs: list[Any], scalars: list[float]) -> Op:
+        backward = _task() != -1
+        if backward:
+            node = _node()
+            forward = self.by_sequence.get(node._sequence_nr()) if node is not None else None
+            found = (forward.module, forward.kind, forward.function, forward.protected) if forward else ("",) * 3 + (0,)
+            place = forward.place if forward is not None else script_place()
+        else:
+            found, place = self.modules.where(), script_place()
+        key = (kind.name, place, found, backward, bool(scalars), tuple(_dtype(value) for value in inputs))
+        op = self.known.get(key)
+        if op is None:
+            module, module_kind, function, protected = found
+            op = Op(kind.name, place, module, module_kind, function, bool(protected), backward)
+            top = self.autocasts[-1] if self.autocasts else None
+            op.autocast = top.dtype if top is not None and top.enabled and not backward else ""
+            op.inputs = [_dtype(value) for value in inputs]
+            op.output = _dtype(outputs[0])
+            op.shapes = [tuple(value.shape) for value in inputs]
+            op.scalars, op.inplace = scalars, kind.inplace
+            self.known[key] = op
+            self.run.ops.append(op)
+        if not backward and any(value.requires_grad for value in inputs):
+            self.by_sequence.setdefault(_sequence() - 1, op)
+        return op
+
+    def _node(self, op: Op, inputs: list[Any], outputs: list[Any], scalars: list[float]) -> None:
+        sources = [self._source(value) for value in inputs if value.is_floating_point()]
+        node = Node(op, sources, any(value - value != 0 for value in scalars))
+        index = len(self.nodes)
+        read = [local for value in outputs if (local := _readable(value)) is not None]
+        if read:
+            node.size = len(self.sizes)
+            self.sizes.append(_largest(read))
+        self.nodes.append(node)
+        for value in outputs:
+            self.writer[address_of(value)] = index
+
+    def _source(self, tensor: Any) -> int:
+        """Returns the node that made a tensor, or -1 - index of a tensor from outside."""
+        address = address_of(tensor)
+        source = self.writer.get(address)
+        if source is None:
+            made = Outside(*self.modules.outside(tensor))
+            local = _readable(tensor)
+            if local is not None:
+                made.size, made.elements = len(self.sizes), local.numel()
+                self.sizes += [_largest([local]), (~torch.isfinite(local)).sum().double()]
+            self.outside.append(made)
+            source = self.writer[address] = -len(self.outside)
+        return source
+
+    def _judge(self) -> None:
+        """Looks for the cause when the numbers of the iteration have arrived."""
+        nodes, outside, loss = self.nodes, self.outside, self.loss
+        iteration, reason = self.run.iterations, self.reason
+
+        def then(values: list[float]) -> None:
+            for node in nodes:
+                node.op.add(values[node.size] if node.size >= 0 else 0.0)
+            cause = find(nodes, outside, values, loss)
+            if cause is not None and not self.run.causes:
+                cause.iteration, cause.after = iteration, reason
+                self.run.causes.append(cause)
+                self.left = 0
+
+        self.later.put_all(self.sizes, then)
+
+
+def _readable(tensor: Any) -> Any:
+    local = local_part(tensor).detach()
+    return local if is_readable(local) and local.numel() else None
+
+
+def _largest(tensors: list[Any]) -> Any:
+    """Returns the largest |value|, on the device: NaN if there is one, else inf if there is one."""
+    sizes = [tensor.abs().amax().double() for tensor in tensors]
+    return sizes[0] if len(sizes) == 1 else torch.stack([size.to(sizes[0].device) for size in sizes]).amax()
+
+
+def _has_compiled() -> bool:
+    """Returns True if torch.compile has compiled a frame."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return bool(utils is not None and utils.counters.get("frames"))

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that the doctor puts into torch, from its begin to its end. A tap tells the recorder, and calls the original with
+the arguments that it got. An error of a tap is written to the record and never reaches the script.
+
+Under torch.compile a traced tap is its original: is_compiling is a constant there."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..amp.compiling import is_compiling
+from ..amp.torch_checks import Guard
+from . import scaling
+from .recorder import Watch
+
+_watch: Watch | None = None  # of the doctor that runs
+
+
+def _heard(event: Callable[..., Any], *args: Any) -> Any:
+    """Calls an event of the recorder. Its time is the doctor's."""
+    watch = _watch
+    if watch is None or watch.busy:
+        return None
+    begin = time.perf_counter()
+    watch.busy = True
+    try:
+        return event(watch, *args)
+    except Exception as error:
+        watch.failed(event.__name__, error)
+        return None
+    finally:
+        watch.busy = False
+        watch.run.spent += time.perf_counter() - begin
+
+
+# ---- steps ----
+
+
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if not is_compiling():
+        _heard(Watch.on_step, optimizer, args, kwargs)
+
+
+def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if not is_compiling():
+        _heard(Watch.on_stepped, optimizer)
+
+
+class Steps:
+    """torch's hooks on the steps of all optimizers. Where torch has none, the step of each optimizer is wrapped, of old
+    and of new ones."""
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+        self._wrapped: list[weakref.ref[Any]] = []
+        self._made: Guard | None = None
+
+    def put(self) -> None:
+        module = sys.modules[torch.optim.Optimizer.__module__]
+        names = ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook")
+        registers: list[Any] = [getattr(module, name, None) for name in names]
+        if all(registers):
+            self._handles = [register(hook) for register, hook in zip(registers, (_before_step, _after_step))]
+            return
+        self._made = Guard(torch.optim.Optimizer, "__init__", self._wrapping)
+        self._made.put()
+        for thing in gc.get_objects():
+            if issubclass(type(thing), torch.optim.Optimizer) and "param_groups" in vars(thing):
+                self._wrap(thing)
+
+    def _wrapping(self, original: Any) -> Any:
+        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            if _watch is not None:
+                self._wrap(optimizer)
+
+        return init
+
+    def _wrap(self, optimizer: Any) -> None:
+        if "step" not in vars(optimizer):
+            own = optimizer.step
+            optimizer.step = _around_step(own, optimizer)
+            self._wrapped.append(weakref.ref(optimizer))
+
+    def put_back(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        if self._made is not None:
+            self._made.put_back()
+        for optimizer in (ref() for ref in self._wrapped):
+            if optimizer is not None and hasattr(vars(optimizer).get("step"), "_libamp_doctor"):
+                del optimizer.step
+
+
+def _around_step(original: Any, optimizer: Any) -> Any:
+    """Looks around a step that runs without torch's hooks: a compiled one, or one of a torch without them."""
+
+    @functools.wraps(original)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or _watch is None:
+            return original(*args, **kwargs)
+        _heard(Watch.on_step, optimizer, args, kwargs)
+        result = original(*args, **kwargs)
+        _heard(Watch.on_stepped, optimizer)
+        return result
+
+    step._libamp_doctor = True  # type: ignore[attr-defined]
+    return step
+
+
+# ---- wrappers ----
+
+
+def _traced(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a wrapper that torch.compile traces as its original."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or _watch is None:
+            return original(*args, **kwargs)
+        return wrapper(original, *args, **kwargs)
+
+    return call
+
+
+def _tap(owner: Any, name: str, wrapper: Callable[..., Any]) -> Guard:
+    return Guard(owner, name, lambda original: _traced(wrapper, original))
+
+
+def _first(args: Any, kwargs: Any, name: str, index: int = 0) -> Any:
+    """Returns an argument by position or name."""
+    return args[index] if len(args) > index else kwargs.get(name)
+
+
+def _backward(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Tensor.backward calls autograd.backward: the outer one tells."""
+    watch = _watch
+    if watch is None or watch.depth:
+        return original(*args, **kwargs)
+    tensors = args[0] if args else kwargs.get("tensors")
+    gradient = any(_first(args, kwargs, name, 1) is not None for name in ("gradient", "grad_tensors"))
+    _heard(Watch.on_backward, tensors, gradient)
+    watch.depth += 1
+    try:
+        return original(*args, **kwargs)
+    finally:
+        watch.depth -= 1
+
+
+def _scale(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(scaler, *args, **kwargs)
+    _heard(scaling.on_scale, scaler, _first(args, kwargs, "outputs"))
+    return result
+
+
+def _unscale(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+    optimizer = _first(args, kwargs, "optimizer")
+    try:
+        result = original(scaler, *args, **kwargs)
+    except RuntimeError:
+        _heard(scaling.on_unscale, scaler, optimizer, True)
+        raise
+    _heard(scaling.on_unscale, scaler, optimizer, False)
+    return result
+
+
+def _scaler_step(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+    optimizer = _first(args, kwargs, "optimizer")
+    steps = _heard(scaling.on_scaler_step, scaler, optimizer) or 0
+    failed = True
+    try:
+        result = original(scaler, *args, **kwargs)
+        failed = False
+    finally:
+        _heard(scaling.on_scaler_stepped, scaler, optimizer, steps, failed)
+    return result
+
+
+def _update(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(scaler, *args, **kwargs)
+    _heard(scaling.on_update, scaler)
+    return result
+
+
+def _clip(kind: str) -> Callable[..., Any]:
+    def clip(original: Any, *args: Any, **kwargs: Any) -> Any:
+        given = _first(args, kwargs, "parameters")
+        if given is not None and not isinstance(given, torch.Tensor):
+            given = list(given)  # a generator would be empty for the original
+            args, kwargs = ((given, *args[1:]), kwargs) if args else (args, kwargs | {"parameters": given})
+        limit = next((each for name in ("max_norm", "clip_value") if (each := _first(args, kwargs, name, 1))), 0.0)
+        listed = [given] if isinstance(given, torch.Tensor) else given or []
+        _heard(Watch.on_clip, kind, {id(param) for param in listed}, limit)
+        return original(*args, **kwargs)
+
+    return clip
+
+
+def _schedule(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    watch = _watch
+    is_first = vars(scheduler).get("_step_count", 1) == 0  # its constructor steps once
+    if watch is None or watch.scheduling or is_first:
+        return original(scheduler, *args, **kwargs)
+    _heard(Watch.on_schedule, scheduler)
+    watch.scheduling += 1  # schedulers that step others
+    try:
+        return original(scheduler, *args, **kwargs)
+    finally:
+        watch.scheduling -= 1
+
+
+def _autocast_enter(original: Any, region: Any) -> Any:
+    result = original(region)
+    _heard(Watch.on_autocast, region.device, region.fast_dtype, region._enabled, region._cache_enabled)
+    return result
+
+
+def _autocast_exit(original: Any, region: Any, *error: Any) -> Any:
+    _heard(Watch.on_autocast_end)
+    return original(region, *error)
+
+
+def _average(original: Any, averaged: Any, *args: Any, **kwargs: Any) -> Any:
+    result = original(averaged, *args, **kwargs)
+    _heard(Watch.on_average, averaged)
+    return result
+
+
+def _next_batch(original: Any, iterator: Any) -> Any:
+    batch = original(iterator)
+    _heard(Watch.on_batch, batch)
+    return batch
+
+
+def _compile(original: Any, model: Any = None, *args: Any, **kwargs: Any) -> Any:
+    _heard(Watch.on_compile)
+    result = original(model, *args, **kwargs)
+    owner = getattr(model, "__self__", None)
+    if isinstance(owner, torch.optim.Optimizer) and callable(result):
+        return _around_step(result, owner)
+    return result
+
+
+def _scaler_classes() -> list[Any]:
+    newer = getattr(torch.amp, "GradScaler", None)
+    sharded = sys.modules.get("torch.distributed.fsdp.sharded_grad_scaler")
+    listed = [newer, torch.cuda.amp.GradScaler, getattr(sharded, "ShardedGradScaler", None)]
+    return [kind for kind in dict.fromkeys(listed) if kind is not None]
+
+
+def _schedulers() -> list[Any]:
+    module = torch.optim.lr_scheduler
+    base = getattr(module, "LRScheduler", None) or module._LRScheduler
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type)]
+    return [kind for kind in dict.fromkeys(kinds) if issubclass(kind, (base, module.ReduceLROnPlateau))]
+
+
+def _taps() -> list[Any]:
+    """Makes the taps. This is the list of all that the doctor changes in torch."""
+    loader = torch.utils.data.dataloader._BaseDataLoaderIter
+    listed: list[tuple[Any, str, Any]] = [
+        (torch.Tensor, "backward", _backward),
+        (torch.autograd, "backward", _backward),
+        (torch.nn.utils, "clip_grad_norm_", _clip("clip_grad_norm_")),
+        (torch.nn.utils, "clip_grad_value_", _clip("clip_grad_value_")),
+        (torch.autocast, "__enter__", _autocast_enter),
+        (torch.autocast, "__exit__", _autocast_exit),
+        (torch.optim.swa_utils.AveragedModel, "update_parameters", _average),
+        (loader, "__next__", _next_batch),
+        (torch, "compile", _compile),
+        *((kind, "step", _schedule) for kind in _schedulers()),
+    ]
+    scaler = (("scale", _scale), ("unscale_", _unscale), ("step", _scaler_step), ("update", _update))
+    listed += [(kind, name, wrapper) for kind in _scaler_classes() for name, wrapper in scaler]
+    return [Steps(), *(_tap(owner, name, wrapper) for owner, name, wrapper in listed if name in vars(owner))]
+
+
+_put: list[Any] = []
+
+
+def put(watch: Watch) -> None:
+    """Puts the taps in."""
+    global _watch
+    if _watch is not None:
+        raise RuntimeError("a doctor looks at this process already: end it first")
+    _watch = watch
+    _put[:] = _taps()
+    for tap in _put:
+        tap.put()
+
+
+def put_back() -> None:
+    """Takes the taps out, last first."""
+    global _watch
+    for tap in reversed(_put):
+        tap.put_back()
+    _put.clear()
+    _watch = None
