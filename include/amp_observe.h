@@ -163,6 +163,8 @@ typedef struct amp_observed_call {
     int32_t is_cast;      /* 1: a cast instead of an op: an infinity from it is reported as the cast of the input of the
                              next op */
     int32_t reserved;
+    const char *line;     /* line of the program that calls the op, "model.py:41", copied at the first call (NULL: not
+                             known), for the trace */
 } amp_observed_call;
 
 #define AMP_OBSERVED_CALL_INIT AMP_SIZED_(amp_observed_call)
@@ -174,6 +176,17 @@ AMP_API int32_t amp_is_observing(const amp_context *context);
  * Pass an input that the call overwrote as an output only. Any thread. AMP_ERR_INVALID_ARGUMENT: op or a value has no
  * name. */
 AMP_API AMP_MUST_CHECK amp_status amp_observe_call(amp_context *context, const amp_observed_call *call);
+
+/* ---- What only the host knows, for the trace --------------------------------------------------------------------- */
+
+/* Writes a loss, unscaled, beside the loss scale: in the line of the next decision of loss_id. amp_scale_loss_begin
+ * does it for a loss of one element in CPU memory that the hook view shows. Without a trace it has no effect. Thread
+ * rule of brackets. AMP_ERR_INVALID_ARGUMENT: there is no such loss_id. */
+AMP_API AMP_MUST_CHECK amp_status amp_observe_loss(amp_context *context, uint32_t loss_id, double loss);
+/* Writes a remark about the training, in words: ("gate", "products in FP32 below 256"), ("data", "day 3"). The report
+ * shows the last one about each subject. Without a trace it has no effect. AMP_ERR_INVALID_ARGUMENT: a text is NULL or
+ * empty. */
+AMP_API AMP_MUST_CHECK amp_status amp_observe_remark(amp_context *context, const char *about, const char *text);
 
 /* ---- Memory of a training ---------------------------------------------------------------------------------------- */
 
@@ -232,6 +245,33 @@ typedef struct amp_surveyed_level {
     amp_memory memory;    /* amp_predict_memory of memory.level */
 } amp_surveyed_level;
 
+/* Nonzero elements that a cast to an FP8 format changes. */
+typedef struct amp_fp8_losses {
+    uint64_t zeros;      /* become 0 */
+    uint64_t subnormals; /* do not become 0, and are below the least normal number: they have fewer bits */
+    uint64_t saturated;  /* are beyond the largest number of the format by more than half a step, and become it: in
+                            blocks alone */
+} amp_fp8_losses;
+
+/* A dry run of FP8 for one input of a product: nothing is computed in FP8. The formats are those of the OCP: E4M3
+ * without infinities, up to 448, and E5M2, up to 57344. The scale of a tensor in an iteration is the greatest power of
+ * two at which no element overflows, so casts that saturate lose the same as others. Counts are exact, unless
+ * amp_observe_options.sample is above 1. Blocks: MXFP8, 32 consecutive elements with a scale of their own, the exponent
+ * of their largest, saturating (OCP Microscaling Formats 1.0); a few of each compact tensor in CPU memory are cast. */
+typedef struct amp_fp8_input {
+    uint32_t struct_size;
+    uint32_t index;       /* index of the op among those of its name */
+    const char *op;       /* the product */
+    const char *name;     /* the argument or field */
+    int32_t in_backward;  /* 1: op of backward */
+    int32_t stays;        /* 1: more than a twentieth of its nonzero elements become 0, in E4M3, or in backward in E5M2:
+                             this product would have to stay in 16 bits */
+    uint64_t numbers;     /* nonzero elements in all observed iterations */
+    amp_fp8_losses e4m3, e5m2; /* of `numbers` */
+    uint64_t block_numbers;    /* nonzero elements of sampled blocks */
+    amp_fp8_losses e4m3_blocks, e5m2_blocks; /* of `block_numbers` */
+} amp_fp8_input;
+
 /* The result of a survey. The struct_size of the first element of an array is its stride. Pointers are valid until the
  * next amp_survey, amp_observe, amp_observe_stop or amp_shutdown. */
 typedef struct amp_survey_result {
@@ -248,6 +288,8 @@ typedef struct amp_survey_result {
     const amp_surveyed_level *levels; /* one entry a level, from O0 */
     uint64_t n_levels;    /* entries of levels */
     const char *text;     /* the whole result as text */
+    const amp_fp8_input *fp8; /* each input of a product, in the order of the first calls */
+    uint64_t n_fp8;       /* entries of fp8 */
 } amp_survey_result;
 
 #define AMP_SURVEY_RESULT_INIT AMP_SIZED_(amp_survey_result)

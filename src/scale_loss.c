@@ -160,6 +160,7 @@ static amp_status begin(amp_context *context, amp_optimizer *const *optimizers, 
         return status;
     }
     open_bracket(bracket, loss != NULL, flags);
+    amp__bracket_tell_loss(bracket, loss);
     bracket->opening.serial = amp__new_serial();
     filled->scale = bracket->shown.scale;
     filled->found_inf = bracket->shown.found_inf;

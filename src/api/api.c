@@ -79,6 +79,8 @@ static const amp_api table = {
     .weights_restore = amp_weights_restore,
     .get_config = amp_get_config,
     .get_gate_rows = amp_get_gate_rows,
+    .observe_loss = amp_observe_loss,
+    .observe_remark = amp_observe_remark,
 };
 
 #define MEMBER_AT(member, slot) \

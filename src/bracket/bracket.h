@@ -127,6 +127,9 @@ amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_
 
 /* ---- tell.c: events of a decided bracket, from its record ---- */
 
+/* Writes the loss to the trace, where it is one element in CPU memory. */
+void amp__bracket_tell_loss(const struct amp__bracket *bracket, void *loss);
+
 /* overflow_here: or on another rank. */
 void amp__bracket_tell(struct amp__bracket *bracket, amp_action action, bool overflow_here);
 /* A rank had an error or cancelled: nothing is counted. */

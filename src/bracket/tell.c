@@ -10,9 +10,23 @@
 #include "context/parts.h"
 #include "context/report.h"
 #include "context/reporting.h"
+#include "context/trace.h"
 #include "observe/observe.h"
 
 #include <stdio.h>
+
+void amp__bracket_tell_loss(const struct amp__bracket *bracket, void *loss) {
+    amp_context *context = bracket->context;
+    const amp_host *host = bracket->host;
+    amp_tensor_view view = { .data = NULL };
+    amp_span span;
+    float value;
+    if (!amp__reporting_of(context)->trace || !loss || !host || !host->view) return;
+    if (host->view(host->self, loss, &view) != AMP_OK || view.device.type > AMP__DEVICE_CPU) return;
+    if (!amp__view_is_plain(&view, &span) || span.size != 1) return;
+    const amp_span to = { &value, 1, AMP_FLOAT32, 0 };
+    if (amp_cast_list(&to, &span, 1) == AMP_OK) amp__trace_loss(context, bracket->loss_id, (double)value);
+}
 
 enum { IN_FULL = 10, MANY = 10 };
 

@@ -6,6 +6,7 @@
  * used, a sixteenth as many of the brackets that stepped get a line; the next line says how many had none.
  */
 #include "context/trace.h"
+#include "amp_gate.h"
 #include "common/fork.h"
 #include "context/log.h"
 #include "context/op.h"
@@ -20,6 +21,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +57,9 @@ struct amp__trace {
     uint32_t thinned;          /* number of times that half of the remaining room was used */
     uint64_t lost;             /* lines that there was no room for */
     bool began;                /* its line "start" is there */
+    uint32_t n_losses;
+    double losses[];           /* by loss_id: the host's loss of the coming decision (NaN: unknown, infinity: none that
+                                  is finite) */
 };
 
 /* The parent's are not the child's. */
@@ -238,8 +243,9 @@ amp_status amp__trace_open(amp_context *context, struct amp__trace **out) {
     const char *wanted = p->trace ? p->trace : getenv("AMP_TRACE");
     *out = NULL;
     if (!wanted || !*wanted || !p->enabled) return AMP_OK;
-    struct amp__trace *trace = amp__alloc(1, sizeof *trace);
+    struct amp__trace *trace = amp__alloc(1, sizeof *trace + p->num_losses * sizeof trace->losses[0]);
     if (!trace) return amp__fail_memory();
+    for (; trace->n_losses < p->num_losses; trace->n_losses++) trace->losses[trace->n_losses] = NAN;
     traces.forkable.in_child = forget_in_child;
     amp_status status = amp__fork_add(&traces.forkable, &traces.mutex);
     if (status == AMP_OK) {
@@ -256,6 +262,28 @@ amp_status amp__trace_open(amp_context *context, struct amp__trace **out) {
     *out = trace;
     write_start(context, trace);
     return AMP_OK;
+}
+
+/* The rule of the gate for products, which initialize has set: null where it holds no call back. */
+static void add_gate(amp__text *line, const amp_context *context) {
+    const struct amp__models *models = amp__models_of(context);
+    const char *low = amp__dtype_name(amp__policy_of(context)->properties.low);
+    const struct amp__op *product = NULL;
+    char rule[160];
+    for (size_t i = 0; i < models->n; i++)
+        for (size_t j = 0; j < models->list[i].n_ops && !product; j++)
+            if (models->list[i].ops[j].gate.applies && models->list[i].ops[j].flags & AMP_OP_MATMUL)
+                product = &models->list[i].ops[j];
+    if (product) {
+        const uint64_t least = product->gate.least;
+        const char *where = product->gate.unit && product->gate.unit[0] ? product->gate.unit : "converted to fp32";
+        if (least == AMP_GATE_ALWAYS) snprintf(rule, sizeof rule, "products in %s (%s)", low, where);
+        else if (least == AMP_GATE_NEVER) snprintf(rule, sizeof rule, "products in fp32: %s is slower here", low);
+        else
+            snprintf(rule, sizeof rule, "products in %s from an edge of %llu on (%s), smaller ones in fp32", low,
+                     (unsigned long long)least, where);
+    }
+    amp__line_string(line, "gate", product ? rule : NULL);
 }
 
 void amp__trace_wired(amp_context *context) {
@@ -283,6 +311,7 @@ void amp__trace_wired(amp_context *context) {
     amp__line_number(&line, "trained", trained);
     amp__line_number(&line, "low", low);
     amp__line_number(&line, "masters", masters);
+    add_gate(&line, context);
     end_line(&line, trace, AMP__WHILE_IT_TRAINS);
 }
 
@@ -312,9 +341,16 @@ static void write_bracket(struct amp__trace *trace, const amp_event *event) {
     amp__line_float(&line, "scale", event->scale_before);
     amp__line_float(&line, "next", event->scale_after);
     amp__line_string(&line, "overflow", event->first_nonfinite);
+    if (!isnan(trace->losses[event->loss_id])) amp__line_double(&line, "value", trace->losses[event->loss_id]);
     amp__line_number(&line, "left_out", trace->left_out);
     end_line(&line, trace, AMP__WHILE_IT_TRAINS);
     trace->left_out = 0;
+    trace->losses[event->loss_id] = NAN;
+}
+
+void amp__trace_loss(amp_context *context, uint32_t loss_id, double loss) {
+    struct amp__trace *trace = amp__reporting_of(context)->trace;
+    if (trace && loss_id < trace->n_losses) trace->losses[loss_id] = isnan(loss) ? (double)INFINITY : loss;
 }
 
 bool amp__trace_follows(const amp_context *context) {
@@ -338,6 +374,24 @@ void amp__trace_end(amp__text *line, const amp_context *context) {
     amp__trace_end_in(line, context, AMP__WHILE_IT_TRAINS);
 }
 
+static void begin_told(amp__text *line, const struct amp__trace *trace, const char *as, const char *code) {
+    begin_line(line, "told", trace);
+    amp__line_number(line, "n", trace->brackets);
+    amp__line_string(line, "as", as);
+    amp__line_string(line, "code", code);
+}
+
+void amp__trace_remark(amp_context *context, const char *about, const char *text) {
+    struct amp__trace *trace = amp__reporting_of(context)->trace;
+    if (!trace) return;
+    AMP__LINE(line);
+    begin_told(&line, trace, "note", NULL);
+    amp__line_string(&line, "status", NULL);
+    amp__line_string(&line, "message", text);
+    amp__line_string(&line, "about", about);
+    end_line(&line, trace, AMP__WHILE_IT_TRAINS);
+}
+
 static const char *name_of(amp_event_kind kind) {
     return kind == AMP_EVENT_ERROR ? "error" : kind == AMP_EVENT_WARNING ? "warning" : "note";
 }
@@ -349,10 +403,7 @@ void amp__trace_event(amp_context *context, const amp_event *event) {
         write_bracket(trace, event);
     } else if (event->kind != AMP_EVENT_SKIP && event->kind != AMP_EVENT_SCALE_CHANGE && *event->message) {
         AMP__LINE(line);
-        begin_line(&line, "told", trace);
-        amp__line_number(&line, "n", trace->brackets);
-        amp__line_string(&line, "as", name_of(event->kind));
-        amp__line_string(&line, "code", event->code);
+        begin_told(&line, trace, name_of(event->kind), event->code);
         amp__line_string(&line, "status", event->status == AMP_OK ? NULL : amp_status_name(event->status));
         amp__line_string(&line, "message", event->message);
         end_line(&line, trace, AMP__WHILE_IT_TRAINS);

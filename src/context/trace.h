@@ -20,6 +20,9 @@ void amp__trace_wired(amp_context *context);
 void amp__trace_event(amp_context *context, const amp_event *event);
 /* Returns true if there is a trace and the last bracket has a line, so that its observations get lines too. */
 bool amp__trace_follows(const amp_context *context);
+/* The unscaled loss of the next decision of loss_id, and a remark of the host. Without a trace: nothing. */
+void amp__trace_loss(amp_context *context, uint32_t loss_id, double loss);
+void amp__trace_remark(amp_context *context, const char *about, const char *text);
 /* Brackets so far, of all losses. */
 uint64_t amp__trace_brackets(const amp_context *context);
 /* Begins a line of this kind (context/trace_line.h), and writes it, where there is room. The context has a trace. Of

@@ -78,8 +78,9 @@ static void follow(struct amp__seen_call *call, bool is_output, amp_dtype dtype,
     pthread_mutex_unlock(observer->lock);
 }
 
-/* Counted, and in the call's memory. `name` is copied into the entry: the host's own may be of the moment. */
-static void take(struct amp__seen_call *call, const char *name, bool is_output, amp_dtype dtype,
+/* Counted, and in the call's memory. `name` is copied into the entry: the host's own may be of the moment. span: its
+ * elements, NULL if they have gaps. */
+static void take(struct amp__seen_call *call, const char *name, bool is_output, amp_dtype dtype, const amp_span *span,
                  const amp_statistics *statistics, const void *memory, int64_t odd) {
     struct amp__observer *observer = amp__observer_of(call->op->context);
     const uint32_t what = is_output ? AMP_SEE_OUTPUTS : AMP_SEE_INPUTS;
@@ -90,6 +91,7 @@ static void take(struct amp__seen_call *call, const char *name, bool is_output, 
     follow(call, is_output, dtype, memory, statistics->elements);
     if (call->is_cast) return;
     if (observer->options.what & what) amp__observe_add(observer, seen, dtype, statistics);
+    if (span) amp__observe_sample(observer, seen, span);
     if (odd) atomic_store_explicit(&seen->odd, odd, memory_order_relaxed);
 }
 
@@ -131,8 +133,11 @@ static void take_buffer(struct amp__seen_call *call, const struct amp__raw_buffe
     amp_statistics statistics = AMP_STATISTICS_INIT;
     if (!is_here(call->op->context, memory)) return;
     count_rows(amp__observer_of(call->op->context), memory, dtype, &buffer->extents, &statistics);
+    const struct amp__extents *e = &buffer->extents;
+    const amp_span span = { (void *)(uintptr_t)memory, (uint64_t)e->count, dtype, 0 };
+    const bool gaps = e->ndim && e->row_stride != e->shape[e->ndim - 1];
     call->may_be_cast = true;
-    take(call, named(buffer->name), is_output, dtype, &statistics, buffer->host,
+    take(call, named(buffer->name), is_output, dtype, gaps ? NULL : &span, &statistics, buffer->host,
          odd_dimension(buffer->extents.shape, buffer->extents.ndim));
     call->may_be_cast = false;
     if (is_output && amp__nonfinite(&statistics)) amp__observe_gradient(call->op->context, memory);
@@ -225,7 +230,9 @@ void amp__observe_handle(struct amp__seen_call *call, void *handle, const char *
     const amp_span span = span_of(elements);
     const int64_t odd = odd_dimension(elements->shape, elements->ndim);
     if (counted.place) take_later(call, counted.place, &span, named(name), is_output, handle, odd);
-    else take(call, named(name), is_output, elements->dtype, &counted.statistics, elements->data, odd);
+    else
+        take(call, named(name), is_output, elements->dtype, elements->strides ? NULL : &span, &counted.statistics,
+             elements->data, odd);
 }
 
 void amp__observe_span(struct amp__seen_call *call, const amp_span *span, const char *name, bool is_output) {
@@ -235,7 +242,7 @@ void amp__observe_span(struct amp__seen_call *call, const amp_span *span, const 
     if (!span->data || !amp__observe_find(call->op->context, cpu, span->data, &place)) return;
     if (place) take_later(call, place, span, name, is_output, span->data, 0);
     else if (amp__observe_count(amp__observer_of(call->op->context), span, &statistics) == AMP_OK)
-        take(call, name, is_output, span->dtype, &statistics, span->data, 0);
+        take(call, name, is_output, span->dtype, span, &statistics, span->data, 0);
 }
 
 /* As the op gets them. */

@@ -210,20 +210,36 @@ struct amp__seen *amp__observe_param(struct amp__observer *observer, const struc
     return seen;
 }
 
+/* A new iteration of it begins: the last one's losses in FP8 are added up, at its own scale. */
+static void begin_next(struct amp__observer *observer, struct amp__seen *seen) {
+    if (amp__fp8_casts(seen))
+        for (int kind = 0; kind < AMP__FP8S; kind++) amp__fp8_total(seen, kind, &seen->fp8_before[kind]);
+    seen->iteration = observer->observed;
+    seen->iterations++;
+    seen->tensors = 0;
+    seen->blocks_last = (struct amp__fp8_blocks){ 0 };
+    seen->last = (amp_statistics)AMP_STATISTICS_INIT;
+}
+
 void amp__observe_add(struct amp__observer *observer, struct amp__seen *seen, amp_dtype dtype,
                       const amp_statistics *statistics) {
     pthread_mutex_lock(observer->lock);
-    if (seen->iteration != observer->observed) {
-        seen->iteration = observer->observed;
-        seen->iterations++;
-        seen->tensors = 0;
-        seen->last = (amp_statistics)AMP_STATISTICS_INIT;
-    }
+    if (seen->iteration != observer->observed) begin_next(observer, seen);
     seen->tensors++;
     seen->dtype = dtype;
     const amp_status last = amp_statistics_merge(&seen->last, statistics);
     const amp_status total = amp_statistics_merge(&seen->total, statistics);
     (void)last, (void)total;
+    pthread_mutex_unlock(observer->lock);
+}
+
+void amp__observe_sample(struct amp__observer *observer, struct amp__seen *seen, const amp_span *span) {
+    if (!amp__fp8_casts(seen) || seen->iteration != observer->observed) return;
+    struct amp__fp8_blocks blocks = { 0 };
+    amp__fp8_sample(span, observer->observed, &blocks);
+    pthread_mutex_lock(observer->lock);
+    amp__fp8_add(&seen->blocks_last, &blocks);
+    amp__fp8_add(&seen->blocks, &blocks);
     pthread_mutex_unlock(observer->lock);
 }
 

@@ -20,6 +20,18 @@
 /* The type of a call at O1, by the class of its op, or for a class that follows its inputs by their types. */
 enum { AMP__FLOWS_LOW = 1, AMP__FLOWS_WIDE = 2 }; /* low: or not known */
 
+/* The two formats of FP8, and the nonzero elements that a cast to one would change: to 0, to subnormals (in magnitude
+ * below its least normal number), and, in blocks alone, to its largest number. */
+enum amp__fp8 { AMP__E4M3, AMP__E5M2, AMP__FP8S };
+struct amp__fp8_losses {
+    uint64_t zeros, subnormals, saturated;
+};
+/* Sampled blocks of 32 elements: their nonzero elements, and the losses of both formats. */
+struct amp__fp8_blocks {
+    uint64_t numbers;
+    struct amp__fp8_losses losses[AMP__FP8S];
+};
+
 /* One thing that is looked at. */
 struct amp__seen {
     struct amp__seen *next, *sibling; /* of the same op or parameter */
@@ -39,6 +51,8 @@ struct amp__seen {
         double kept_largest;  /* of the others */
     } skipped;
     uint64_t lost_fp16, lost_bf16, lost_last[2]; /* updates: in total, and in the last one of both types */
+    struct amp__fp8_losses fp8_before[AMP__FP8S]; /* of a product's input: in the iterations before the last one */
+    struct amp__fp8_blocks blocks_last, blocks;   /* in the last one, and in all */
     amp_statistics last, total;
 };
 
@@ -207,6 +221,8 @@ struct amp__seen *amp__observe_param(struct amp__observer *observer, const struc
 /* One more tensor of it. */
 void amp__observe_add(struct amp__observer *observer, struct amp__seen *seen, amp_dtype dtype,
                       const amp_statistics *statistics);
+/* Samples blocks of the tensor that was added, for FP8, if it is an input of a product. */
+void amp__observe_sample(struct amp__observer *observer, struct amp__seen *seen, const amp_span *span);
 
 /* ---- src/survey/, which nothing here includes ---- */
 
@@ -259,6 +275,18 @@ void amp__decision_follow(struct amp__observer *observer, const struct amp__deci
 void amp__decision_wait(struct amp__observer *observer);
 void amp__decision_end(struct amp__observer *observer);
 
+/* ---- fp8.c ---- */
+
+/* Writes the losses of a cast to the format at the best scale of these elements, which is a power of two. */
+void amp__fp8_losses(const amp_statistics *s, enum amp__fp8 kind, struct amp__fp8_losses *out);
+/* Adds a few blocks of the elements, others for another seed. */
+void amp__fp8_sample(const amp_span *span, uint64_t seed, struct amp__fp8_blocks *blocks);
+void amp__fp8_add(struct amp__fp8_blocks *into, const struct amp__fp8_blocks *blocks);
+/* Is it an input of a product, which FP8 would cast? Its bias is none. */
+bool amp__fp8_casts(const struct amp__seen *seen);
+/* Writes the losses of all iterations, each at a scale of its own. */
+void amp__fp8_total(const struct amp__seen *seen, enum amp__fp8 kind, struct amp__fp8_losses *out);
+
 /* ---- reach.c ---- */
 
 /* Finds the place of memory on `device`. *place NULL: the CPU can read it. False: it cannot be read. */
@@ -270,6 +298,8 @@ bool amp__observe_reach(const struct amp__place *place, const void **memory, uin
 /* ---- told.c ---- */
 
 void amp__observe_free_told(struct amp__observer *observer);
+/* The line of the program that calls the op of this name, as the host reported it, or NULL. */
+const char *amp__observe_line(const struct amp__observer *observer, const char *op);
 
 /* ---- calls.c ---- */
 

@@ -18,6 +18,27 @@ static void add_losses(amp__text *line, const char *name, const amp_statistics *
                   (unsigned long long)losses.subnormals, (unsigned long long)losses.infinities);
 }
 
+/* "e4m3":[zeros,subnormals] at the tensor's best scale, and the sampled blocks, if there are any: their nonzero
+ * elements, then zeros, subnormals and saturated ones of E4M3, and of E5M2. */
+static void add_fp8(amp__text *line, const struct amp__seen *seen) {
+    static const char *const names[] = { [AMP__E4M3] = "e4m3", [AMP__E5M2] = "e5m2" };
+    const struct amp__fp8_blocks *blocks = &seen->blocks_last;
+    for (int kind = 0; kind < AMP__FP8S; kind++) {
+        struct amp__fp8_losses losses;
+        amp__fp8_losses(&seen->last, kind, &losses);
+        amp__text_add(line, ",\"%s\":[%llu,%llu]", names[kind], (unsigned long long)losses.zeros,
+                      (unsigned long long)losses.subnormals);
+    }
+    if (amp__fp8_casts(seen)) amp__text_add(line, ",\"product\":true");
+    if (!blocks->numbers) return;
+    amp__text_add(line, ",\"mxfp8\":[%llu", (unsigned long long)blocks->numbers);
+    for (int kind = 0; kind < AMP__FP8S; kind++)
+        amp__text_add(line, ",%llu,%llu,%llu", (unsigned long long)blocks->losses[kind].zeros,
+                      (unsigned long long)blocks->losses[kind].subnormals,
+                      (unsigned long long)blocks->losses[kind].saturated);
+    amp__text_add(line, "]");
+}
+
 /* From the first binade that has some to the last. */
 static void add_binades(amp__text *line, const amp_statistics *statistics) {
     int first = 0, last = AMP_BINADES - 1;
@@ -31,6 +52,7 @@ static void add_binades(amp__text *line, const amp_statistics *statistics) {
 
 static void tell_one(amp_context *context, const struct amp__seen *seen, uint64_t bracket) {
     const amp_statistics *s = &seen->last;
+    const char *where = amp__observe_line(amp__observer_of(context), seen->op ? seen->op->name : NULL);
     AMP__LINE(line);
     amp__trace_begin(&line, "seen", context);
     amp__line_number(&line, "n", bracket);
@@ -56,7 +78,9 @@ static void tell_one(amp_context *context, const struct amp__seen *seen, uint64_
     }
     add_losses(&line, "fp16", s, AMP_FLOAT16);
     add_losses(&line, "bf16", s, AMP_BFLOAT16);
+    add_fp8(&line, seen);
     add_binades(&line, s);
+    if (where) amp__line_string(&line, "line", where);
     amp__trace_end(&line, context);
 }
 
@@ -134,7 +158,8 @@ void amp__observe_tell_culprit(amp_context *context, uint64_t bracket) {
     static const char *const causes[] = { [AMP_CAUSE_UNKNOWN] = "unknown", [AMP_CAUSE_OP] = "op",
                                           [AMP_CAUSE_CAST] = "cast", [AMP_CAUSE_INPUT] = "input",
                                           [AMP_CAUSE_WEIGHT] = "weight" };
-    const amp_culprit *culprit = &amp__observer_of(context)->culprit;
+    const struct amp__observer *observer = amp__observer_of(context);
+    const amp_culprit *culprit = &observer->culprit;
     if (!amp__trace_follows(context)) return;
     tell_ring(context, bracket);
     AMP__LINE(line);
@@ -150,6 +175,7 @@ void amp__observe_tell_culprit(amp_context *context, uint64_t bracket) {
     amp__line_string(&line, "weight", culprit->weight);
     amp__line_number(&line, "since", culprit->since);
     amp__line_number(&line, "since_least", culprit->since_least);
+    amp__line_string(&line, "line", amp__observe_line(observer, culprit->op));
     amp__text_add(&line, ",\"arguments\":[");
     for (uint32_t i = 0; i < culprit->n_arguments; i++) add_argument(&line, &culprit->arguments[i], !i);
     amp__text_add(&line, "]");

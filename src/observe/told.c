@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls reported by the host: each name is an op here, without a slot. */
+/* Calls reported by the host: each name is an op here, without a slot. Losses and remarks of the host. */
 #include "context/live.h"
 #include "context/params.h"
 #include "context/parts.h"
 #include "context/policy.h"
 #include "context/report.h"
+#include "context/trace.h"
 #include "observe/observe.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* An op that the host reports, and the line of its program that calls it (NULL: unknown). */
+struct told {
+    struct amp__op op;
+    const char *line;
+};
 
 static const char *name_of(const void *op) { return ((const struct amp__op *)op)->name; }
 
@@ -29,11 +36,14 @@ static amp_class class_of(const amp_context *context, const char *name) {
 /* Under the lock, where there is room. */
 static struct amp__op *new_op(amp_context *context, const amp_observed_call *call, const char *name) {
     struct amp__observer *observer = amp__observer_of(context);
-    const size_t length = strlen(name) + 1, bytes = sizeof(struct amp__op) + length;
+    const size_t length = strlen(name) + 1, line = call->line ? strlen(call->line) + 1 : 0;
+    const size_t bytes = sizeof(struct told) + length + line;
     if (observer->bytes + bytes > observer->options.max_bytes) return NULL;
-    struct amp__op *op = amp__alloc(1, bytes);
-    if (!op) return NULL;
-    op->name = memcpy(op + 1, name, length);
+    struct told *told = amp__alloc(1, bytes);
+    if (!told) return NULL;
+    struct amp__op *op = &told->op;
+    op->name = memcpy(told + 1, name, length);
+    told->line = line ? memcpy(op->name + length, call->line, line) : NULL;
     op->context = context;
     op->host = amp__any_host(context);
     op->listed = op->op_class = class_of(context, call->op);
@@ -44,6 +54,11 @@ static struct amp__op *new_op(amp_context *context, const amp_observed_call *cal
     }
     observer->bytes += bytes;
     return op;
+}
+
+const char *amp__observe_line(const struct amp__observer *observer, const char *op) {
+    const struct told *told = op ? amp__map_get_name(&observer->told, op, name_of) : NULL;
+    return told ? told->line : NULL;
 }
 
 /* NULL: there is no room for one more. */
@@ -115,5 +130,24 @@ AMP_API amp_status amp_observe_call(amp_context *context, const amp_observed_cal
             if (!value->is_output == !outputs && !made_by(context, call, value)) take(&seen, value);
         }
     amp__observe_call(context, &seen);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_observe_loss(amp_context *context, uint32_t loss_id, double loss) {
+    AMP_RETURN_IF(!context || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_observe_loss: there is no such context: was it shut down?");
+    const uint32_t losses = amp__policy_of(context)->properties.num_losses;
+    AMP_RETURN_IF(loss_id >= losses, AMP_ERR_INVALID_ARGUMENT, "amp_observe_loss: loss_id is %u, and num_losses is %u",
+                  (unsigned)loss_id, (unsigned)losses);
+    amp__trace_loss(context, loss_id, loss);
+    return AMP_OK;
+}
+
+AMP_API amp_status amp_observe_remark(amp_context *context, const char *about, const char *text) {
+    AMP_RETURN_IF(!context || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_observe_remark: there is no such context: was it shut down?");
+    AMP_RETURN_IF(!about || !*about || !text || !*text, AMP_ERR_INVALID_ARGUMENT, "amp_observe_remark: %s is missing",
+                  about && *about ? "the text" : "the subject of the remark");
+    amp__trace_remark(context, about, text);
     return AMP_OK;
 }

@@ -140,6 +140,7 @@ static void write_text(const struct amp__survey *survey, const amp_survey_result
         amp__text_add(text, " (products in fp16 are not faster than FP32's on this CPU: docs/guide/gate.md)");
     amp__text_add(text, "\n");
     write_memory(result, context, text);
+    amp__survey_write_fp8(result, text);
     if (left_out)
         amp__text_add(text, "%llu tensors and ops were omitted for lack of room (the option max_bytes of observe)\n",
                       (unsigned long long)left_out);
@@ -162,6 +163,7 @@ void amp__survey_free(struct amp__survey *survey) {
     amp__advice_free(&survey->list);
     amp__free(survey->advice);
     amp__free(survey->levels);
+    amp__free(survey->fp8);
     amp__free(survey->text);
     amp__free(survey);
 }
@@ -186,6 +188,8 @@ static amp_status conclude(struct amp__survey *survey, const amp_context *contex
         .iterations = observer->seen_iterations + (observer->calls != 0),
         .advice = survey->advice, .n_advice = n, .levels = survey->levels, .n_levels = AMP__LEVELS,
     };
+    AMP_TRY(amp__survey_fp8(context, &survey->fp8, &result->n_fp8));
+    result->fp8 = survey->fp8;
     if (amp__survey_scale(context, &exponent)) result->init_scale = ldexpf(1.0f, exponent);
     survey->text = make_text(survey, result, context);
     result->text = survey->text;

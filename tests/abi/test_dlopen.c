@@ -105,7 +105,9 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(weights_release, "amp_weights_release")                                                                          \
     X(weights_restore, "amp_weights_restore")                                                                          \
     X(get_config, "amp_get_config")                                                                                    \
-    X(get_gate_rows, "amp_get_gate_rows")
+    X(get_gate_rows, "amp_get_gate_rows")                                                                              \
+    X(observe_loss, "amp_observe_loss")                                                                                \
+    X(observe_remark, "amp_observe_remark")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

@@ -16,7 +16,8 @@ import tempfile
 TYPES = {"string": str, "number": (int, float), "integer": int, "boolean": bool, "null": type(None), "object": dict,
          "array": list}
 
-OPTIONAL = {"fp16", "bf16", "lost_fp16", "lost_bf16"}  # a reader may do without
+OPTIONAL = {"fp16", "bf16", "lost_fp16", "lost_bf16", "e4m3", "e5m2", "product", "mxfp8", "line", "value",
+            "about"}  # a reader may do without
 
 
 def is_of(value, name):

@@ -67,6 +67,40 @@ TEST_TIMES(a_training_is_told, N_EACH_LEVEL) {
     ck_assert_int_eq(text[strlen(text) - 1], '\n');
 }
 
+/* What only the host knows: a loss, given or read, a remark, and the line of a call. */
+TEST(a_loss_and_a_remark_of_the_host_are_told) {
+    float x[4] = { 1, 2, 3, INFINITY };
+    const amp_observed_value values[] = { { "x", NULL, { x, 4, AMP_FLOAT32, 0 }, 0, 0 },
+                                          { "out", NULL, { x, 4, AMP_FLOAT32, 0 }, 1, 0 } };
+    amp_observed_call call = AMP_OBSERVED_CALL_INIT;
+    amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;
+    options.every = 1;
+    struct rig rig;
+    start(&rig, path_of("host"), AMP_O1);
+    ck_ok(amp_observe(rig.context, &options));
+    call.op = "linear", call.where = "fc", call.line = "net.c:41", call.values = values, call.n_values = 2;
+    ck_ok(amp_observe_remark(rig.context, "gate", "products in \"FP32\""));
+    ck_ok(amp_observe_call(rig.context, &call));
+    ck_ok(amp_observe_loss(rig.context, 0, 2.5));
+    bracket(&rig, INF);
+    ck_ok(amp_observe_loss(rig.context, 0, NAN));
+    bracket(&rig, 1.0);
+    bracket(&rig, 1.0);
+    ck_assert_int_eq(amp_observe_loss(rig.context, 1, 1.0), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(amp_observe_loss(NULL, 0, 1.0), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(amp_observe_remark(rig.context, "", "words"), AMP_ERR_INVALID_ARGUMENT);
+    ck_assert_int_eq(amp_observe_remark(rig.context, "gate", NULL), AMP_ERR_INVALID_ARGUMENT);
+    rig_end(&rig);
+    content(path_of("host"));
+    ck_assert_int_eq(count("\"value\":2.5"), 1);
+    ck_assert_int_eq(count("\"value\":null"), 1);
+    ck_assert_int_eq(count("\"message\":\"products in \\\"FP32\\\"\",\"about\":\"gate\""), 1);
+    ck_assert_int_eq(count("\"product\":true,\"mxfp8\":[3,"), 1);
+    ck_assert_int_gt(count("\"line\":\"net.c:41\"}"), 0);
+    ck_assert_int_eq(count("\"cause\":\"input\""), 1);
+    ck_assert_int_eq(count("\"line\":\"net.c:41\",\"arguments\""), 1);
+}
+
 TEST_TIMES(what_is_observed_is_told, N_EACH_LEVEL) {
     char name[32];
     amp_observe_options options = AMP_OBSERVE_OPTIONS_INIT;

@@ -128,12 +128,21 @@ class FindingWarning(UserWarning):
     """Warns of a mistake, with its code, at the line of the script. docs/reference/mistakes.md lists all codes."""
 
 
+def _short(filename: str) -> str:
+    here = os.path.relpath(filename) if os.path.isabs(filename) else filename
+    return os.path.basename(filename) if here.startswith(os.pardir) else here
+
+
 class Place(NamedTuple):
     """A line of the script."""
 
     filename: str
     lineno: int
     module: str = "__main__"
+
+    def __str__(self) -> str:
+        """Returns "model.py:41", with the folder in the present one, or "" if unknown."""
+        return f"{_short(self.filename)}:{self.lineno}" if self.filename else ""
 
 
 class Finding(NamedTuple):

@@ -145,6 +145,8 @@ PyObject *amp_py_Context_observe(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_observe_stop(PyObject *self, PyObject *unused);
 PyObject *amp_py_Context_observing(PyObject *self, PyObject *unused);
 PyObject *amp_py_Context_observe_call(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_observe_loss(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_observe_remark(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_observations(PyObject *self, PyObject *unused);
 PyObject *amp_py_Context_culprit(PyObject *self, PyObject *unused);
 PyObject *amp_py_Context_memory(PyObject *self, PyObject *args);

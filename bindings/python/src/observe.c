@@ -66,8 +66,8 @@ PyObject *amp_py_Context_observe_call(PyObject *self, PyObject *args) {
     amp_observed_call call = AMP_OBSERVED_CALL_INIT;
     PyObject *list;
     int in_backward, is_cast = 0;
-    if (!context || !PyArg_ParseTuple(args, "szpO!|p:observe_call", &call.op, &call.where, &in_backward,
-                                             &PyList_Type, &list, &is_cast))
+    if (!context || !PyArg_ParseTuple(args, "szpO!|pz:observe_call", &call.op, &call.where, &in_backward,
+                                             &PyList_Type, &list, &is_cast, &call.line))
         return NULL;
     const Py_ssize_t n = PyList_Size(list);
     amp_observed_value *values = calloc((size_t)n + 1, sizeof *values);
@@ -89,6 +89,22 @@ PyObject *amp_py_Context_observe_call(PyObject *self, PyObject *args) {
     const amp_status status = amp_observe_call(context->amp, &call);
     free(values);
     return status == AMP_OK ? Py_NewRef(Py_None) : amp_py_context_raise(context, status);
+}
+
+/* A loss and a remark, for the trace. */
+PyObject *amp_py_Context_observe_loss(PyObject *self, PyObject *args) {
+    const amp_py_Context *context = amp_py_live(self);
+    unsigned loss_id;
+    double loss;
+    if (!context || !PyArg_ParseTuple(args, "Id:observe_loss", &loss_id, &loss)) return NULL;
+    return amp_py_result(amp_observe_loss(context->amp, loss_id, loss));
+}
+
+PyObject *amp_py_Context_observe_remark(PyObject *self, PyObject *args) {
+    const amp_py_Context *context = amp_py_live(self);
+    const char *about, *text;
+    if (!context || !PyArg_ParseTuple(args, "ss:observe_remark", &about, &text)) return NULL;
+    return amp_py_result(amp_observe_remark(context->amp, about, text));
 }
 
 /* ---- records ---- */
@@ -212,6 +228,27 @@ static PyObject *levels_list(const amp_survey_result *result) {
     return list;
 }
 
+static PyObject *losses_tuple(const amp_fp8_losses *l) {
+    return Py_BuildValue("(KKK)", (unsigned long long)l->zeros, (unsigned long long)l->subnormals,
+                         (unsigned long long)l->saturated);
+}
+
+static PyObject *fp8_list(const amp_survey_result *result) {
+    PyObject *list = PyList_New(0);
+    for (uint64_t i = 0; list && i < result->n_fp8; i++) {
+        const amp_fp8_input *input =
+            (const amp_fp8_input *)((const char *)result->fp8 + i * result->fp8[0].struct_size);
+        PyObject *entry = Py_BuildValue("(ssNNKNNKNN)", input->op, input->name, PyBool_FromLong(input->in_backward),
+                                        PyBool_FromLong(input->stays), (unsigned long long)input->numbers,
+                                        losses_tuple(&input->e4m3), losses_tuple(&input->e5m2),
+                                        (unsigned long long)input->block_numbers, losses_tuple(&input->e4m3_blocks),
+                                        losses_tuple(&input->e5m2_blocks));
+        if (!entry || PyList_Append(list, entry)) Py_CLEAR(list);
+        Py_XDECREF(entry);
+    }
+    return list;
+}
+
 PyObject *amp_py_Context_survey(PyObject *self, PyObject *unused) {
     const amp_py_Context *context = amp_py_live(self);
     amp_survey_result result = AMP_SURVEY_RESULT_INIT;
@@ -219,7 +256,7 @@ PyObject *amp_py_Context_survey(PyObject *self, PyObject *unused) {
     if (!context) return NULL;
     const amp_status status = amp_survey(context->amp, &result);
     if (status != AMP_OK) return amp_py_raise(status);
-    return Py_BuildValue("(sdKNNN)", name_of_level((int)result.level), (double)result.init_scale,
+    return Py_BuildValue("(sdKNNNN)", name_of_level((int)result.level), (double)result.init_scale,
                          (unsigned long long)result.iterations, advice_list(&result), levels_list(&result),
-                         PyUnicode_FromString(result.text));
+                         fp8_list(&result), PyUnicode_FromString(result.text));
 }

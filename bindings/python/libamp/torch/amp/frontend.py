@@ -373,6 +373,8 @@ def start(
     current.kept_buffers = chosen if is_low else []
     damaged = buffer_rounding.damaged(model_list, low, keeps, current.kept_buffers)
     _build(current, level, settings, model_list, optimizer_list, gate)
+    if current.products is not None and current.traces():
+        current.context.observe_remark("gate", product_rules.sentence(current.gate, current.products))
     if current.verbosity > 0:
         for line in described(param for item in model_list for param in item.parameters()):
             maybe_print(line, True)

@@ -11,6 +11,7 @@ import torch
 from . import cuda_graphs, sharding
 from ._casting import scaled
 from .compiling import outside
+from .observed_call import is_readable
 from .process_state import _amp_state, loss_probes
 from .session import Session, last
 
@@ -109,6 +110,8 @@ class ScaledLoss:
         mistakes.begin(self._optimizers)
         with cuda_graphs.explained(self._optimizers):
             self._bracket = sharding.begin(self._session, indices, loss_id, delay_unscale, delay_check)
+        if self._session.traces():
+            self._note_loss(loss_id)
         try:
             watch = self._session.watch
             if watch is not None and not watch.told and isinstance(self._loss, torch.Tensor):
@@ -121,6 +124,12 @@ class ScaledLoss:
         except BaseException:
             self._bracket.cancel()
             raise
+
+    def _note_loss(self, loss_id: int) -> None:
+        """Writes the loss to the trace. A GPU is not waited for."""
+        loss = self._loss
+        if self._session is not None and is_readable(loss) and loss.device.type == "cpu" and loss.numel() == 1:
+            self._session.context.observe_loss(loss_id, loss.detach().item())
 
     @outside
     def __exit__(

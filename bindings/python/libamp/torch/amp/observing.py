@@ -226,17 +226,18 @@ class Watch:
         if not made or (not in_place and any(one.data_ptr() in places for one in made)):  # a view, or the argument
             return
         where = self._place()
-        self.lines[f"{where}: {op}" if where else op] = _findings.place()
+        place = self.lines[f"{where}: {op}" if where else op] = _findings.place()
         values = [(name, tensor, False) for name, tensor in (*got, *observed_call.constants(op, args, kwargs))]
-        session.context.observe_call(op, where, False, values + [("output", one, True) for one in made])
+        line = str(place) or None
+        session.context.observe_call(op, where, False, values + [("output", one, True) for one in made], False, line)
         nodes = {tensor.grad_fn for _, tensor in got}
         for node in {one.grad_fn for one in made} - nodes - {None}:
-            self._hook(node, op, where)
+            self._hook(node, op, where, line=line)
 
-    def _hook(self, node: Any, op: str, where: str | None, is_cast: bool = False) -> None:
-        node.register_hook(self._backward_of(op, where, is_cast))
+    def _hook(self, node: Any, op: str, where: str | None, is_cast: bool = False, line: str | None = None) -> None:
+        node.register_hook(self._backward_of(op, where, is_cast, line))
 
-    def _backward_of(self, op: str, where: str | None, is_cast: bool) -> Any:
+    def _backward_of(self, op: str, where: str | None, is_cast: bool, line: str | None = None) -> Any:
         watching = weakref.ref(self)
 
         def hook(made: Any, got: Any) -> None:
@@ -247,7 +248,7 @@ class Watch:
             values = [("gradient of output", tensor, False) for tensor in observed_call.tensors(got)]
             values += [("gradient of input", tensor, True) for tensor in observed_call.tensors(made)]
             if values:
-                session.context.observe_call(op, where, True, values, is_cast)
+                session.context.observe_call(op, where, True, values, is_cast, line)
 
         return hook
 
@@ -274,9 +275,10 @@ class Watch:
     def _hook_function(self, node: Any) -> None:
         op = type(node).__name__.removesuffix("Backward")
         code = getattr(getattr(getattr(node, "_forward_cls", None), "backward", None), "__code__", None)
+        place = _findings.Place(code.co_filename, code.co_firstlineno) if code is not None else _findings.Place("", 0)
         if code is not None:
-            self.lines[op] = _findings.Place(code.co_filename, code.co_firstlineno)
-        self._hooks.append(node.register_hook(self._backward_of(op, None, False)))
+            self.lines[op] = place
+        self._hooks.append(node.register_hook(self._backward_of(op, None, False, str(place) or None)))
 
     def _gradient_of(self, param: torch.Tensor) -> Any:
         watching, param_of = weakref.ref(self), weakref.ref(param)

@@ -200,6 +200,10 @@ class Session:
         with _lock:
             _sessions.append(weakref.ref(self))
 
+    def traces(self) -> bool:
+        """Returns True if this process writes a trace."""
+        return self._traced_by == os.getpid()
+
     def patch(self, uninstall: Callable[[Any, bool], None], casts: bool = True) -> None:
         """Records that the context patches torch's functions, and its undo function, which receives whether the context
         was collected. casts: by the policy of the context."""

@@ -32,6 +32,31 @@ class Level(NamedTuple):
     memory: Memory
 
 
+class Losses(NamedTuple):
+    """Nonzero elements that a cast to an FP8 format changes: to 0, to subnormals, in blocks to its largest number."""
+
+    zeros: int
+    subnormals: int
+    saturated: int
+
+
+class FP8Input(NamedTuple):
+    """A dry run of FP8 for an input of a product, as amp_fp8_input of amp_observe.h defines it. stays: the product
+    would have to stay in 16 bits. e4m3, e5m2: of `numbers` nonzero elements. e4m3_blocks, e5m2_blocks: MXFP8's, of
+    block_numbers."""
+
+    op: str
+    name: str
+    in_backward: bool
+    stays: bool
+    numbers: int
+    e4m3: Losses
+    e5m2: Losses
+    block_numbers: int
+    e4m3_blocks: Losses
+    e5m2_blocks: Losses
+
+
 class Survey(NamedTuple):
     """The fit of each level for the observed training. str() gives a report for people."""
 
@@ -41,6 +66,7 @@ class Survey(NamedTuple):
     advice: list[Advice]
     levels: list[Level]
     text: str
+    fp8: list[FP8Input]
 
     def __str__(self) -> str:
         return self.text
@@ -53,11 +79,24 @@ class Survey(NamedTuple):
             rows.append((memory.level, fits, n_advice, *taken))
         told = [(each.code, " ".join(each.levels), each.message) for each in self.advice]
         title = f"survey of {self.iterations} iterations; advised: {self.level}, init_scale {self.init_scale:g}"
-        return _html.table(title, head, rows) + _html.table("", ("code", "levels", "advice"), told)
+        shown = _html.table(title, head, rows) + _html.table("", ("code", "levels", "advice"), told)
+        return shown + (_html.table("FP8, as a dry run", _FP8_HEAD, map(_fp8_row, self.fp8)) if self.fp8 else "")
+
+
+_FP8_HEAD = ("op", "input", "E4M3 to 0", "E5M2 to 0", "MXFP8 E4M3 to 0", "MXFP8 E5M2 to 0", "")
+
+
+def _fp8_row(each: FP8Input) -> tuple[str, ...]:
+    def share(losses: Losses, of: int) -> str:
+        return f"{100 * losses.zeros / of:.3g} %" if of else "-"
+
+    whole = [share(losses, each.numbers) for losses in (each.e4m3, each.e5m2)]
+    blocks = [share(losses, each.block_numbers) for losses in (each.e4m3_blocks, each.e5m2_blocks)]
+    return each.op, each.name, *whole, *blocks, "stays" if each.stays else "fits"
 
 
 def _survey_of(session: Session) -> Survey:
-    level, init_scale, iterations, advice, surveyed, text = session.context.survey()
+    level, init_scale, iterations, advice, surveyed, fp8, text = session.context.survey()
     listed = [Advice(code, op, name, tuple(names), *rest) for code, op, name, names, *rest in advice]
     fits = {0: "no", 1: "yes", 2: "with ops in fp32"}
     described = [Level(fits[each], n, Memory(*taken)) for each, n, taken in surveyed]
@@ -67,7 +106,11 @@ def _survey_of(session: Session) -> Survey:
         listed.append(
             Advice(buffer_rounding.CODE, None, damaged.name, damaged.levels, damaged.size, damaged.size, 0.0, message)
         )
-    return Survey(level, init_scale, iterations, listed, described, text + buffer_rounding.text_of(found))
+    dry = [
+        FP8Input(op, name, backward, stays, numbers, Losses(*a), Losses(*b), sampled, Losses(*c), Losses(*d))
+        for op, name, backward, stays, numbers, a, b, sampled, c, d in fp8
+    ]
+    return Survey(level, init_scale, iterations, listed, described, text + buffer_rounding.text_of(found), dry)
 
 
 def survey(of: Any = None) -> Survey:
