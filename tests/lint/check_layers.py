@@ -60,7 +60,7 @@ EXTRAS = {
     "nccl": ("include/amp_nccl.h", "src/nccl/", "src/kernels/cuda/nccl", "tests/cuda/fake_nccl",
              "tests/cuda/test_nccl.c", "tests/cuda/test_average.c", "tests/cuda/test_ranks.c", "tests/cuda/ranks"),
     "report": ("bindings/python/libamp/_report/", "bindings/python/libamp/report.py",
-               PY_TESTS + "test_report.py", PY_TESTS + "test_notebooks.py"),
+               PY_TESTS + "test_report.py", PY_TESTS + "test_verdict.py", PY_TESTS + "test_notebooks.py"),
     "rust": ("bindings/rust/",),
     "survey": ("src/survey/", "tests/observe/test_survey.c"),
 }

@@ -22,7 +22,7 @@ EXTRAS = {
          "test_apex_scripts.py", "test_apex_shim.py"),  # the last two import all of Apex
     ),
     "mlx": (("mlx",), ("test_mlx*.py",)),
-    "report": (("_report", "report.py"), ("test_notebooks.py", "test_report.py")),
+    "report": (("_report", "report.py"), ("test_notebooks.py", "test_report.py", "test_verdict.py")),
 }
 
 

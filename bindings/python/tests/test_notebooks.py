@@ -134,7 +134,6 @@ def test_sizes():
 
 
 def test_a_report_is_a_page_in_a_frame(tmp_path, monkeypatch):
-    pytest.importorskip("plotly")
     monkeypatch.setenv("AMP_TRACE", str(tmp_path / "run.jsonl"))
     train("O4")
     amp.shutdown()

@@ -1,7 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines of a trace (docs/reference/trace.md), as libamp would write them."""
 
+import html.parser
+import json
+
 import numpy as np
+
+
+def maker(tmp_path):
+    def made(name="run.jsonl", **options):
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines(**options)))
+        return str(path)
+
+    return made
+
+
+class Elements(html.parser.HTMLParser):
+    """What a browser would make of the page: elements and their attributes, texts, and what lies in scripts."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.tags, self.attributes, self.texts, self.scripts, self.inside = [], [], [], [], None
+        self.feed(source)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+        self.inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self.inside = None
+
+    def handle_data(self, data):
+        if self.inside == "script":
+            self.scripts[-1] += data
+        else:
+            self.texts.append(data)
+
+
+FINDING = {"kind": "told", "context": 1, "n": 1, "as": "warning", "code": "AMP-M07", "status": None,
+           "message": "3 of them"}  # fmt: skip
 
 
 def seen(n, what="gradient", op=None, name="w", values=(0.5, 1.0, 0.0), **more):
@@ -38,7 +79,7 @@ def seen(n, what="gradient", op=None, name="w", values=(0.5, 1.0, 0.0), **more):
     }
 
 
-def lines(level="O1", skips=(2,), more=()):
+def lines(level="O1", skips=(2,), more=(), told=True):
     argument = {
         "output": True,
         "name": "return",
@@ -116,15 +157,8 @@ def lines(level="O1", skips=(2,), more=()):
         }
         scale = scale // 2 if skipped else scale
     yield from more
-    yield {
-        "kind": "told",
-        "context": 1,
-        "n": 1,
-        "as": "warning",
-        "code": "AMP-M07",
-        "status": None,
-        "message": "3 of them",
-    }
+    if told:
+        yield FINDING
     yield {
         "kind": "advice",
         "context": 1,

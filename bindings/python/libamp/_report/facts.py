@@ -75,6 +75,16 @@ class Subject:
     def type(self) -> str:
         return str(self.shots[-1]["type"])
 
+    @property
+    def line(self) -> str | None:
+        """Returns the line of the program that calls the op, if the host named it."""
+        return self.shots[-1].get("line")
+
+    @property
+    def is_tensor(self) -> bool:
+        """Returns False for a number by value, as an epsilon."""
+        return bool(self.shots[-1]["elements"] > self.shots[-1]["tensors"])
+
     def total(self, name: str) -> int:
         return sum(shot.get(name) or 0 for shot in self.shots)
 
@@ -103,6 +113,11 @@ class Subject:
 
     def binades(self) -> dict[int, int]:
         return add_binades(self.shots)
+
+    def summed(self, name: str, length: int) -> list[int]:
+        """Returns the sums of a list of counts over all shots."""
+        lists = [shot[name] for shot in self.shots if name in shot]
+        return [sum(each) for each in zip(*lists)] if lists else [0] * length
 
 
 def add_binades(shots: Iterable[Line]) -> dict[int, int]:
@@ -175,6 +190,48 @@ def best_scale(binades: dict[int, int], window: Window = FP16) -> int | None:
     return window.end - 1 - max(binades) if binades else None
 
 
+# ---- FP8, as a dry run ----
+
+FP8_PART = 20  # one element in so many may become 0
+FP8_HEAD = ["input of a product", "E4M3: to 0", "subnormal", "E5M2: to 0", "subnormal", "MXFP8 E4M3: to 0", "saturated",
+            "MXFP8 E5M2: to 0", ""]  # fmt: skip
+
+
+class FP8(NamedTuple):
+    """An input of a product, cast to FP8 at the best scale of each observed iteration."""
+
+    subject: Subject
+    stays: bool  # too much of it would become 0: E4M3, in backward E5M2
+    zeros: float  # this part of its nonzero elements
+    cells: list[str]
+
+
+def fp8_of(subject: Subject) -> FP8:
+    e4m3, e5m2 = subject.summed("e4m3", 2), subject.summed("e5m2", 2)
+    blocks, numbers = subject.summed("mxfp8", 7), subject.numbers
+    zeros = (e5m2 if subject.shots[-1].get("in_backward") else e4m3)[0]
+    sampled = [share(blocks[i], blocks[0]) if blocks[0] else "-" for i in (1, 3, 4)]
+    cells = [share(count, numbers) for count in (*e4m3, *e5m2)]
+    stays = FP8_PART * zeros > numbers
+    return FP8(subject, stays, zeros / numbers, [subject.label, *cells, *sampled, "stays" if stays else "fits"])
+
+
+def fp8_rows(training: Training) -> list[FP8]:
+    """Returns the inputs of products, those that lose most first."""
+    inputs = [s for s in subjects_of(training) if s.shots[-1].get("product") and s.numbers and s.is_tensor]
+    return sorted(map(fp8_of, inputs), key=lambda row: (not row.stays, -row.zeros))
+
+
+def fp8_answer(rows: list[FP8]) -> str:
+    """Answers: would this model train in FP8?"""
+    staying = [row for row in rows if row.stays]
+    if not staying:
+        return f"All {len(rows)} observed inputs of products fit: nothing would have to stay in 16 bits."
+    names = [f"{row.subject.label} ({share(round(1e6 * row.zeros), 1000000)} to 0)" for row in staying[:5]]
+    more = f" and {len(staying) - 5} more" if len(staying) > 5 else ""
+    return f"{len(staying)} of {len(rows)} inputs of products would have to stay in 16 bits: {', '.join(names)}{more}."
+
+
 class Bytes(NamedTuple):
     """Memory that a training uses."""
 
@@ -242,8 +299,8 @@ def power(x: float | None) -> str:
     """Returns a power of two as 2^k, other numbers as they are."""
     if x is None:
         return "-"
-    if x > 0 and math.isfinite(x) and math.frexp(x)[0] == 0.5:
-        k = math.frexp(x)[1] - 1
+    if x > 0 and math.isfinite(x) and abs(math.frexp(x)[0] % 0.5) < 1e-8:  # a trace has nine digits of FP32
+        k = round(math.log2(x))
         if abs(k) > 6:
             return f"2^{k}"
     return f"{x:.4g}"

@@ -1,134 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as one HTML page that needs no network: the numbers as JSON, and Plotly's script, which draws them."""
+"""The report as one HTML page that needs no network and no library: tables, and figures that figures.js draws."""
 
 from __future__ import annotations
 
 import html
-import json
-import math
 from importlib import resources
 from typing import Any
 
 from .compare import first_decision, partings
 from .facts import (
-    BF16,
-    FP16,
+    FP8_HEAD,
     MEMORY_HEAD,
-    SCALES,
     Subject,
-    best_scale,
-    gradients_of,
-    lost_at,
+    fp8_answer,
+    fp8_rows,
     memory_rows,
     outline_of,
     power,
     share,
     subjects_of,
 )
+from .figures import as_json, by_scale_words, figures_of, loss_words, scale_words
 from .read import Line, Trace, Training
 from .text import SURVEY_HEAD, advised, each_once, survey_rows, where
+from .verdict import Verdict, sentence, verdict_of, words_of
 
-SHOTS = 60  # points of one line: more cannot be distinguished
-POINTS = 4000  # points of the loss scale
-
-
-class Missing(Exception):
-    """Plotly is not installed. The text names the package."""
-
-
-def script() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise Missing("the page needs Plotly: pip install plotly") from None
-    return str(get_plotlyjs())
+ROWS = 100  # of a table
+OVERFLOWS = 20
 
 
 def own(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def as_json(value: object) -> str:
-    """Returns JSON for an element <script>. No character of it can end the element."""
-    text = json.dumps(value, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-# ---- data of the figures ----
-
-
-def thin(lines: list[Line], n: int) -> list[Line]:
-    """Returns at most n of the lines, evenly spaced, with the last."""
-    if len(lines) <= n:
-        return lines
-    step = (len(lines) - 1) / (n - 1)
-    return [lines[round(i * step)] for i in range(n)]
-
-
-def scale_of(training: Training) -> list[dict[str, Any]]:
-    """Returns a line for each loss scale, with every skip if there is room."""
-    losses = []
-    for loss in sorted({line["loss"] for line in training.brackets}):
-        lines = [line for line in training.brackets if line["loss"] == loss and line.get("scale")]
-        changes = [
-            a for i, a in enumerate(lines) if i == 0 or lines[i - 1]["scale"] != a["scale"] or i == len(lines) - 1
-        ]
-        skips = thin([line for line in lines if line["action"] == "skip"], POINTS)
-        losses.append(
-            {
-                "loss": loss,
-                "n": [line["n"] for line in thin(changes, POINTS)],
-                "scale": [line["scale"] for line in thin(changes, POINTS)],
-                "skips": [[line["n"], line["scale"], line.get("overflow")] for line in skips],
-            }
-        )
-    return losses
-
-
-def subject_data(subject: Subject) -> dict[str, Any]:
-    return {
-        "label": subject.label,
-        "what": subject.what,
-        "key": json.dumps(subject.key),
-        "type": subject.type,
-        "shots": [
-            [
-                shot["n"],
-                shot["first"],
-                shot["binades"],
-                shot["elements"],
-                shot["zeros"],
-                shot["nans"] + shot["plus_infinities"] + shot["minus_infinities"],
-            ]
-            for shot in thin(subject.shots, SHOTS)
-        ],
-    }
-
-
-def by_scale(subjects: list[Subject]) -> dict[str, Any] | None:
-    binades = gradients_of(subjects)
-    if not binades:
-        return None
-    at = [lost_at(binades, FP16, exponent) for exponent in SCALES]
-    return {
-        "numbers": sum(binades.values()),
-        "zeros": [lost.zeros for lost in at],
-        "subnormals": [lost.subnormals for lost in at],
-        "infinities": [lost.infinities for lost in at],
-        "best": best_scale(binades),
-    }
-
-
-def run_data(name: str, training: Training) -> dict[str, Any]:
-    subjects, outline = subjects_of(training), outline_of(training)
-    scale = outline.scale
-    return {
-        "name": name,
-        "scale": scale_of(training),
-        "last": math.log2(scale) if scale and scale > 0 else 0,
-        "subjects": [subject_data(subject) for subject in subjects if any(shot["binades"] for shot in subject.shots)],
-        "byScale": by_scale(subjects),
-    }
 
 
 # ---- text of the page ----
@@ -141,36 +43,70 @@ def e(value: object) -> str:
 def table(head: list[str], rows: list[list[str]], caption: str = "") -> str:
     if not rows:
         return ""
-    words = [any(row[i][:1].isalpha() for row in rows) for i in range(len(head))]
+    words = [i == 0 or any(row[i][:1].isalpha() for row in rows) for i in range(len(head))]
     kinds = [" class=word" if is_word else "" for is_word in words]
     cells = "".join(
-        "<tr>" + "".join(f"<td{kind}>{e(cell)}</td>" for kind, cell in zip(kinds, row)) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td{kind}>{e(cell)}</td>" for kind, cell in zip(kinds, row)) + "</tr>" for row in rows[:ROWS]
     )
     named = f"<caption>{e(caption)}</caption>" if caption else ""
     heads = "".join(f"<th scope=col{kind}>{e(name)}</th>" for kind, name in zip(kinds, head))
-    return f"<div class=wide><table>{named}<thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table></div>"
+    more = f"<p>… and {len(rows) - ROWS} more.</p>" if len(rows) > ROWS else ""
+    made = f"<table>{named}<thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table>"
+    return (f"<div class=tall tabindex=0>{made}</div>" if len(rows) > 12 else made) + more
 
 
-def section(title: str, about: str, body: str) -> str:
-    return f"<section><h2>{e(title)}</h2><p>{about}</p>{body}</section>" if body else ""
+def section(title: str, about: str, body: str, extra: str = "") -> str:
+    return f"<section{extra}><h2>{e(title)}</h2><p>{about}</p>{body}</section>" if body else ""
 
 
-def figure(name: str) -> str:
-    return f'<div class=figure id="{name}"></div>'
+def figure(name: str, title: str, words: str = "") -> str:
+    """Returns a figure that the script fills. words: its text alternative, also for a browser without scripts."""
+    return f'<figure id="{name}"><figcaption>{e(title)}</figcaption><p>{e(words)}</p></figure>'
+
+
+def placed(subject: Subject) -> str:
+    return subject.label + (f", {subject.line}" if subject.line else "")
+
+
+MARKS = {"bad": "Failing", "fair": "Look at this", "good": "Fine"}
+
+
+def verdict(training: Training) -> str:
+    found = verdict_of(training)
+    text = sentence(Verdict(found.kind, found.text))
+    remedy = f"<p class=remedy>{e(sentence(Verdict(found.kind, found.remedy)))}</p>" if found.remedy else ""
+    return (
+        f"<section class='verdict {found.kind}' aria-label=Verdict><p><b>{MARKS[found.kind]}:</b> {e(text)}</p>"
+        f"{remedy}</section>"
+    )
+
+
+def remarks(training: Training) -> dict[str, str]:
+    """Returns the host's remarks by subject, the last one of each, and the rule of the gate."""
+    gate = (training.wired or {}).get("gate")
+    told = {"gate": gate} if gate else {}
+    return told | {line["about"]: line["message"] for line in training.told if line.get("about")}
 
 
 def tiles(training: Training) -> str:
     outline = outline_of(training)
     codes = sorted({line["code"] for line in training.told if line.get("code")})
+    told = [line["value"] for line in training.brackets if "value" in line]
     facts = [
         ("level", f"{outline.level}, {outline.type}"),
-        ("brackets", f"{outline.brackets}"),
+        ("steps", f"{outline.brackets}"),
         ("skipped", f"{outline.skipped} ({share(outline.skipped, outline.brackets)})"),
-        ("loss scale at last", power(outline.scale)),
-        ("iterations observed", f"{outline.observed}"),
+        ("last loss scale", power(outline.scale)),
+        *([("last loss", "not finite" if told[-1] is None else f"{told[-1]:.4g}")] if told else []),
+        ("observed steps", f"{outline.observed}"),
         ("findings", ", ".join(codes) if codes else "none"),
     ]
-    return "<dl>" + "".join(f"<div><dt>{e(name)}</dt><dd>{e(value)}</dd></div>" for name, value in facts) + "</dl>"
+    long = "".join(
+        f"<div class=long><dt>{e(name)}</dt><dd>{e(text)}</dd></div>" for name, text in remarks(training).items()
+    )
+    return (
+        "<dl>" + "".join(f"<div><dt>{e(name)}</dt><dd>{e(value)}</dd></div>" for name, value in facts) + long + "</dl>"
+    )
 
 
 def losses(training: Training) -> str:
@@ -180,20 +116,31 @@ def losses(training: Training) -> str:
         weight = (s.nonfinite > 0, (fp16.infinities + fp16.zeros) / n if n else 0, fp16.subnormals / n if n else 0)
         if any(weight):
             cells = [
-                s.label,
+                placed(s),
                 s.type,
                 str(s.nonfinite),
                 share(fp16.infinities, n),
                 share(fp16.zeros, n),
                 share(fp16.subnormals, n),
                 share(bf16.zeros, n),
+                share(s.summed("e4m3", 2)[0], n),
+                share(s.summed("e5m2", 2)[0], n),
                 power(s.least),
                 power(s.largest),
             ]
             rows.append((weight, cells))
     rows.sort(key=lambda row: row[0], reverse=True)
-    head = ["what", "type", "inf, NaN", "fp16: infinite", "to 0", "subnormal", "bf16: to 0", "least", "largest"]
+    head = ["what", "type", "inf, NaN", "fp16: infinite", "to 0", "subnormal", "bf16: to 0", "E4M3: to 0", "E5M2: to 0",
+            "least", "largest finite"]  # fmt: skip
     return table(head, [cells for _, cells in rows])
+
+
+def fp8(training: Training) -> str:
+    rows = fp8_rows(training)
+    if not rows:
+        return ""
+    cells = [[placed(row.subject), *row.cells[1:]] for row in rows]
+    return f"<p><b>{e(fp8_answer(rows))}</b></p>" + table(FP8_HEAD, cells)
 
 
 def updates(training: Training) -> str:
@@ -230,20 +177,32 @@ def argument_rows(lines: list[Line]) -> list[list[str]]:
     ]
 
 
-def culprits(training: Training) -> str:
-    parts = []
-    head = ["call", "op", "argument", "type", "elements", "inf, NaN", "least", "largest"]
-    found = each_once(training.culprits)
-    for line, others in found[-20:]:
-        ring = [call for call in training.calls if call["n"] == line["n"]]
-        parts.append(
-            f"<details><summary><b>Bracket {line['n']}</b>: {e(where(line))}{others}</summary>"
-            + table(head, argument_rows([line]))
-            + table(head, argument_rows(ring), "The last calls, the oldest first")
+def overflow(line: Line, others: str, training: Training, is_open: bool) -> str:
+    """An overflow with its op's arguments, and the calls before it."""
+    head = ["argument", "type", "elements", "inf, NaN", "least", "largest finite"]
+    ring = [call for call in training.calls if call["n"] == line["n"]]
+    own = [row[2:] for row in argument_rows([line])]
+    return (
+        f"<details{' open' if is_open else ''}><summary><b>Step {line['n']}</b>: {e(where(line))}{others}</summary>"
+        + table(head, own)
+        + (
+            "<details><summary>The calls before it, the oldest first</summary>"
+            + table(["call", "op", *head], argument_rows(ring))
             + "</details>"
+            if ring
+            else ""
         )
-    more = len(found) - 20
-    return "".join(parts) + (f"<p>… and {more} before these.</p>" if more > 0 else "")
+        + "</details>"
+    )
+
+
+def culprits(training: Training) -> str:
+    found = each_once(training.culprits)
+    first = verdict_of(training).culprit
+    found.sort(key=lambda each: each[0] is not first)  # stable: that of the verdict, then in order
+    parts = [overflow(line, others, training, i == 0) for i, (line, others) in enumerate(found[:OVERFLOWS])]
+    more = len(found) - OVERFLOWS
+    return "".join(parts) + (f"<p>… and {more} others.</p>" if more > 0 else "")
 
 
 def ops(training: Training) -> str:
@@ -264,7 +223,7 @@ def told(training: Training) -> str:
         for line in training.told
         if line["as"] != "note"
     ]
-    return table(["code", "after bracket", "message"], rows)
+    return table(["code", "after step", "message"], rows)
 
 
 def survey(training: Training) -> str:
@@ -297,9 +256,9 @@ def comparison(chosen: list[tuple[Trace, Training]], names: list[str]) -> str:
     about = (
         f"{count} things were observed in the same iterations of both. Below is each that parted, when it first did: "
     )
-    about += f"the first number is of {e(names[0])}, the second of {e(names[1])}."
-    body = table(["bracket", "what", "how"], rows) or "<p>Nowhere.</p>"
-    return section("Where they part", about, body)
+    about += f"the first number is of {names[0]}, the second of {names[1]}."
+    body = table(["step", "what", "how"], rows) or "<p>Nowhere.</p>"
+    return section("Where they part", e(about), body)
 
 
 def each(chosen: list[tuple[Trace, Training]], names: list[str], part: Any) -> str:
@@ -326,15 +285,93 @@ PICK = """<div class=pick><label>What <select id=subject></select></label>
 <label>When <select id=when></select></label></div>"""
 
 
+def pictures(chosen: list[tuple[Trace, Training]], data: dict[str, Any], omitted: int) -> tuple[str, str, str]:
+    """Returns the sections of the loss and its scale, of exponents, and of gradients by scale."""
+    trainings = [training for _, training in chosen]
+    runs = data["runs"]
+    scale, loss = [], []
+    if any(run["scale"] for run in runs):
+        scale = [figure("scale", "Loss scale", " ".join(map(scale_words, trainings)))]
+    if any(each["values"] for run in runs for each in run["scale"]):
+        told = [training for training in trainings if any("value" in line for line in training.brackets)]
+        loss = [figure("loss", "Loss", " ".join(map(loss_words, told)))]
+    seen = any(run["subjects"] for run in runs)
+    more = f" {omitted} tensors had no room on this page." if omitted else ""
+    return (
+        section(
+            "Loss and loss scale" if loss else "Loss scale",
+            "Crosses are skipped steps: a gradient was infinite or NaN.",
+            f"<div class=pair>{''.join(loss + scale)}</div>" if scale or loss else "",
+        ),
+        section(
+            "Exponents",
+            "The distribution of the numbers over powers of two. A 16-bit type loses numbers outside of its window. "
+            "Those in the pale part have fewer bits. Gradients are shown unscaled, and the window of fp16 is shifted "
+            f"by the last loss scale.{more}",
+            PICK + figure("exponents", "Share of the elements by magnitude") + figure("time", "Over time")
+            if seen
+            else "",
+        ),
+        section(
+            "Gradients and the scale",
+            "All observed gradients in fp16, at each loss scale that is a power of two.",
+            figure("byscale", "Lost gradients by loss scale", " ".join(by_scale_words(run["byScale"]) for run in runs))
+            if any(run["byScale"] for run in runs)
+            else "",
+        ),
+    )
+
+
+def tables(chosen: list[tuple[Trace, Training]], names: list[str]) -> list[str]:
+    """Returns the sections behind the figures."""
+    return [
+        section(
+            "Which level fits",
+            "From the observed values. docs/guide/choose-a-level.md explains each code.",
+            each(chosen, names, survey),
+        ),
+        section(
+            "Would it train in FP8?",
+            "A dry run: each input of a product, cast at the best scale of each observed step, a power of two at which "
+            "nothing overflows. E4M3 is for forward, E5M2 for backward. An input stays in 16 bits if more than a "
+            "twentieth of its nonzero elements would become 0. MXFP8: sampled blocks of 32 with a scale of their own.",
+            each(chosen, names, fp8),
+        ),
+        section(
+            "Lost in 16 and 8 bits",
+            "Observed values, cast to each type: to FP8 at the best scale of the tensor.",
+            each(chosen, names, losses),
+        ),
+        section(
+            "Updates that are lost",
+            "Updates so small that a weight of the type would not change. FP32 masters keep them.",
+            each(chosen, names, updates),
+        ),
+        section("Ops", "Counts over the whole training.", each(chosen, names, ops)),
+        section(
+            "Memory",
+            "Moments belong to libamp's own optimizers. Casts are the peak in observed steps. Outputs are the results "
+            "of ops in one of them: activations, and their gradients if backward's ops are observed.",
+            each(chosen, names, memory),
+        ),
+    ]
+
+
 def page(chosen: list[tuple[Trace, Training]]) -> str:
-    plotly, names = script(), names_of(chosen)
-    runs = [run_data(name, training) for name, (_, training) in zip(names, chosen)]
-    data = {"runs": runs, "windows": [vars(FP16), vars(BF16)], "scales": list(SCALES)}
-    any_seen, any_scale = any(run["subjects"] for run in runs), any(run["scale"] for run in runs)
+    names = names_of(chosen)
+    trainings = [training for _, training in chosen]
+    found = [verdict_of(training) for training in trainings]
+    data, omitted = figures_of(names, trainings, [each.subject for each in found])
+    scale, exponents, by_scale = pictures(chosen, data, omitted)
     files = ", ".join(dict.fromkeys(trace.name for trace, _ in chosen))
     problems = [f"{trace.name}: {problem}" for trace, _ in chosen for problem in trace.problems]
+    steps = " and ".join(dict.fromkeys(words_of(training).bracket for training in trainings))
+    overflows = section("Where overflows began", "In observed steps.", each(chosen, names, culprits))
+    failing = any(each.kind == "bad" for each in found)
     body = [
         f"<header><h1>Mixed precision, seen</h1><p>{e(files)}</p></header>",
+        each(chosen, names, verdict),
+        *((overflows, exponents) if failing and overflows else ()),
         "<section class=problems><h2>Not read</h2><ul>"
         + "".join(f"<li>{e(p)}</li>" for p in dict.fromkeys(problems))
         + "</ul></section>"
@@ -347,53 +384,17 @@ def page(chosen: list[tuple[Trace, Training]]) -> str:
             each(chosen, names, told),
         ),
         comparison(chosen, names),
-        section(
-            "Loss scale",
-            "Crosses are skipped steps: a gradient was infinite or NaN.",
-            figure("scale") if any_scale else "",
-        ),
-        section(
-            "Exponents",
-            "The distribution of the numbers over powers of two. A 16-bit type loses numbers outside of its window. "
-            "Those in the pale part have fewer bits. Gradients are shown unscaled, and the window of fp16 is shifted "
-            "by the last loss scale.",
-            PICK + figure("exponents") + figure("time") if any_seen else "",
-        ),
-        section(
-            "Gradients and the scale",
-            "All observed gradients in fp16, at each loss scale that is a power of two.",
-            figure("byscale") if any(run["byScale"] for run in runs) else "",
-        ),
-        section(
-            "Which level fits",
-            "From the observed values. docs/guide/choose-a-level.md explains each code.",
-            each(chosen, names, survey),
-        ),
-        section(
-            "Lost in 16 bits",
-            "Observed values, cast to each type.",
-            each(chosen, names, losses),
-        ),
-        section(
-            "Updates that are lost",
-            "Updates so small that a weight of the type would not change. FP32 masters keep them.",
-            each(chosen, names, updates),
-        ),
-        section("Where overflows began", "In observed iterations.", each(chosen, names, culprits)),
-        section("Ops", "Counts over the whole training.", each(chosen, names, ops)),
-        section(
-            "Memory",
-            "Moments belong to libamp's own optimizers. Casts are the peak in observed iterations. Outputs are the "
-            "results of ops in one of them: activations, and their gradients if backward's ops are observed.",
-            each(chosen, names, memory),
-        ),
-        "<footer><p>docs/reference/glossary.md explains the words of this page.</p></footer>",
+        scale,
+        *(() if failing and overflows else (exponents, overflows)),
+        by_scale,
+        *tables(chosen, names),
+        f"<footer><p>A step is one {e(steps)}. docs/reference/glossary.md explains the other words.</p></footer>",
     ]
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
         '<meta name=viewport content="width=device-width, initial-scale=1">'
         f"<title>Mixed precision: {e(files)}</title><style>{own('page.css')}</style></head>\n<body>"
         + "\n".join(part for part in body if part)
-        + f'\n<script type="application/json" id=data>{as_json(data)}</script>\n<script>{plotly}</script>\n'
+        + f'\n<script type="application/json" id=data>{as_json(data)}</script>\n'
         f"<script>{own('figures.js')}</script></body></html>\n"
     )

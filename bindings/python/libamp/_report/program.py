@@ -33,7 +33,7 @@ def main(args: list[str] | None = None) -> int:
         return make(given)
     except read.Unreadable as error:
         return refuse(str(error))
-    except (page.Missing, board.Missing) as error:
+    except board.Missing as error:
         return refuse(str(error))
     except OSError as error:
         return refuse(f"{error.filename or given.output}: {error.strerror}")

@@ -25,9 +25,10 @@ COUNTS = words(
     lost_bf16 nonfinite context fits advice weights gradients outputs master_gradients moments casts most_casts of
     iterations packed_from packed masters_split since since_least"""
 )
-NUMBERS = words("scale next largest least sum sum_squares init_scale")
+NUMBERS = words("scale next largest least sum sum_squares init_scale value")
 TEXTS = words("level type action what name as message class cause")
-NULLABLE = words("op overflow parameter code status weight")
+NULLABLE = words("op overflow parameter code status weight gate line about")
+LISTS = {"fp16": 3, "bf16": 3, "e4m3": 2, "e5m2": 2, "mxfp8": 7, "binades": MANY}  # lengths
 SURVEYED = words("level fits advice weights gradients masters outputs")
 MEMBERS = {  # required members of a line, by kind
     "start": words("version level type scale"),
@@ -168,11 +169,11 @@ def fits(name: str, value: object) -> bool:
         return isinstance(value, str)
     if name in NULLABLE:
         return value is None or isinstance(value, str)
-    if name in ("fp16", "bf16", "binades"):
+    if name in LISTS:
         if not isinstance(value, list) or not all(map(is_count, value)):
             return False
-        return len(value) <= MANY if name == "binades" else len(value) == 3
-    if name == "in_backward":
+        return len(value) <= MANY if name == "binades" else len(value) == LISTS[name]
+    if name in ("in_backward", "product"):
         return isinstance(value, bool)
     if name == "first":
         return type(value) is int and abs(value) <= MANY

@@ -8,11 +8,14 @@ import re
 from .compare import first_decision, partings
 from .facts import (
     BF16,
+    FP8_HEAD,
     FP16,
     MEMORY_HEAD,
     SCALES,
     Subject,
     best_scale,
+    fp8_answer,
+    fp8_rows,
     gradients_of,
     lost_at,
     memory_rows,
@@ -23,6 +26,7 @@ from .facts import (
     subjects_of,
 )
 from .read import Line, Trace, Training
+from .verdict import sentence, verdict_of
 
 ROWS = 12  # rows of a table
 
@@ -70,6 +74,15 @@ def losses(subjects: list[Subject]) -> list[str]:
         return ["Nothing that was observed would be lost by a cast to fp16.", ""] if subjects else []
     head = ["lost by a cast", "type", "inf, NaN", "fp16 inf", "fp16 to 0", "bf16 to 0", "largest"]
     return [*table(head, cells[:ROWS]), *more(cells), ""]
+
+
+def fp8(training: Training) -> list[str]:
+    """Returns the losses of a dry run in FP8."""
+    rows = fp8_rows(training)
+    if not rows:
+        return []
+    cells = [row.cells for row in rows]
+    return [*table(FP8_HEAD, cells[:ROWS]), *more(cells), plain(f"  FP8: {fp8_answer(rows)}"), ""]
 
 
 def scales(subjects: list[Subject]) -> list[str]:
@@ -220,6 +233,7 @@ def training_lines(training: Training) -> list[str]:
     outline, subjects = outline_of(training), subjects_of(training)
     percent = share(outline.skipped, outline.brackets)
     return [
+        plain(sentence(verdict_of(training))),
         plain(f"{outline.level} ({outline.type}): {outline.brackets} brackets, {outline.skipped} skipped ({percent}), ")
         + f"loss scale at last {power(outline.scale)}, {outline.observed} iterations observed",
         "",
@@ -227,6 +241,7 @@ def training_lines(training: Training) -> list[str]:
         *survey(training),
         *culprits(training),
         *losses(subjects),
+        *fp8(training),
         *scales(subjects),
         *updates(subjects),
         *ops(training),
