@@ -45,6 +45,12 @@ DARKNET = [
     Setting("AMP_GATE", "switch", "on",
             "products that would be slower in 16 bits run in FP32; always off at O2, O3 and O5"),
 ]
+BLAS = [
+    Setting("AMP_LEVEL", "`O4`", "none: products are counted", "the callers named below multiply in bfloat16"),
+    Setting("AMP_BLAS_CALLERS", "names or patterns, separated by commas", "none: products are counted",
+            "objects, such as `libdlib.so.19.1`, or call sites in them"),
+    Setting("AMP_GATE", "switch", "on", "products that would be slower in bfloat16 run in FP32"),
+]
 PYTHON = [
     Setting("LIBAMP_BF16", "switch", "off",
             "O1 of a script means O4, O2 means O5, and O3 is in bfloat16; `python -m libamp.run --bf16`"),
@@ -55,6 +61,7 @@ PYTHON = [
 SECTIONS = [
     ("The library", LIBRARY, "The C library reads them, in programs and in Python."),
     ("darknet", DARKNET, "`libamp_darknet.so` reads them ([darknet.md](../start/darknet.md))."),
+    ("BLAS", BLAS, "`libamp_blas.so` reads them ([blas.md](../start/blas.md))."),
     ("Python", PYTHON, "The Python package reads them."),
 ]
 # Read by parts of libamp for one another.

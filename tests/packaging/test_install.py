@@ -142,7 +142,8 @@ def main():
             wanted = {"libamp.a", "libamp.so", f"libamp.so.{soversion}", f"libamp.so.{version}", "libamp.pc",
                       "amp_api.json", "libampConfig.cmake", "libampConfigVersion.cmake", "libamp.7"}
             backends = {pathlib.Path(name).name for name in ("src/libamp_onednn.so", "src/libamp_cuda.so",
-                        "adapters/darknet/libamp_darknet.so") if (build / name).exists()}
+                        "adapters/blas/libamp_blas.so", "adapters/darknet/libamp_darknet.so")
+                        if (build / name).exists()}
             adapt = {"amp-adapt", "amp-adapt.1", "apex.inc", "today.inc", "wide.inc"} | {
                 file.name for file in (source / "tools" / "adapt").rglob("*") if file.suffix in (".py", ".in")}
             wanted |= backends | (adapt if "adapt" in extras else set())
