@@ -62,9 +62,10 @@ def main():
             sys_crate = f"libamp_sys={folder / 'liblibamp_sys.rlib'}"
             crates.crate("libamp", crates.source / "libamp/src/lib.rs", "--extern", sys_crate)
         with tap.test("what it promises holds"):
-            crates.compile(crates.source / "libamp/tests/training.rs", "--test", *crates.uses())
-            passed = re.search(r"test result: ok\. (\d+) passed; 0 failed; 0 ignored", crates.run("training"))
-            expect(passed and int(passed.group(1)) >= 15, "too few tests ran")
+            for name, least in {"training": 15, "borrowed": 5}.items():
+                crates.compile(crates.source / f"libamp/tests/{name}.rs", "--test", *crates.uses())
+                passed = re.search(r"test result: ok\. (\d+) passed; 0 failed; 0 ignored", crates.run(name))
+                expect(passed and int(passed.group(1)) >= least, f"{name}: too few tests ran")
         with tap.test("what must not compile does not"):
             check_misuses(crates)
         with tap.test("the program of the documentation prints what stands there"):

@@ -16,11 +16,7 @@ sys::amp_levels!(levels);
 impl Level {
     /// Are parameters 16 bits wide at this level, as at O2?
     pub fn retypes(self) -> bool {
-        let config = Config::new(self);
-        let mut resolved = sys::amp_config::init();
-        // SAFETY: both live as long as the call
-        let status = unsafe { sys::amp_config_resolve(&config.raw, &mut resolved) };
-        status == sys::AMP_OK && [sys::AMP_FLOAT16, sys::AMP_BFLOAT16].contains(&resolved.cast_model_type)
+        Config::new(self).retypes()
     }
 }
 
@@ -76,6 +72,13 @@ impl Config {
         cast_model_type: sys::amp_dtype, cast_model_outputs: sys::amp_dtype, lists: i32, scaler: i32, log: i32,
         num_losses: u32, window: u32, hysteresis: u32, max_skips: u32,
         loss_scale: f32, init_scale: f32, min_scale: f32, max_scale: f32, growth: f64, backoff: f64,
+    }
+
+    pub(crate) fn retypes(&self) -> bool {
+        let mut resolved = sys::amp_config::init();
+        // SAFETY: both live as long as the call
+        let status = unsafe { sys::amp_config_resolve(&self.raw, &mut resolved) };
+        status == sys::AMP_OK && [sys::AMP_FLOAT16, sys::AMP_BFLOAT16].contains(&resolved.cast_model_type)
     }
 
     /// A file that is told what happens, as JSON Lines.

@@ -26,6 +26,8 @@
 //! }
 //! ```
 //!
+//! Frameworks with tensors of their own use a [`Scaler`], and [`Masters`] of 16-bit weights, over borrowed slices.
+//!
 //! # What does not compile
 //!
 //! A bracket that has ended cannot be ended again, or be cancelled:
@@ -105,6 +107,15 @@
 //!     drop(libamp::op::running());
 //! }
 //! ```
+//! A scaler has one pass at a time, which ends once:
+//! ```compile_fail,E0499
+//! # use libamp::*;
+//! fn two(scaler: &mut Scaler) -> Result<Action> {
+//!     let pass = scaler.begin()?;
+//!     scaler.begin()?.end()?;
+//!     pass.end()
+//! }
+//! ```
 //! Nor do two threads share a context:
 //! ```compile_fail,E0277
 //! # use libamp::*;
@@ -127,6 +138,7 @@ mod model;
 #[doc(hidden)]
 pub mod op;
 mod op_macro;
+mod scaler;
 mod values;
 
 pub use bracket::{Bracket, Delay, Step};
@@ -137,6 +149,7 @@ pub use error::{Error, Result};
 pub use matmul::{matmul, Elements, ElementsMut, Matmul};
 pub use model::{Model, Optimizer};
 pub use op::Op;
+pub use scaler::{Masters, Pass, Scaler};
 pub use values::{Param, Values};
 
 /// The C library's version: "0.1.0".

@@ -4,21 +4,22 @@ use crate::sys;
 use std::marker::PhantomData;
 use std::os::raw::c_void;
 
-/// Elements that a product reads: FP32, or the bits of a 16-bit type (`sys::AMP_FLOAT16`, `sys::AMP_BFLOAT16`).
+/// Elements that are read: FP32, or the bits of a 16-bit type (`sys::AMP_FLOAT16`, `sys::AMP_BFLOAT16`). Slices of
+/// `half::bf16` give them by `reinterpret_cast` of `half::slice::HalfFloatSliceExt`.
 #[derive(Clone, Copy)]
 pub enum Elements<'a> {
     Full(&'a [f32]),
     Low(sys::amp_dtype, &'a [u16]),
 }
 
-/// Elements that a product writes.
+/// Elements that are written.
 pub enum ElementsMut<'a> {
     Full(&'a mut [f32]),
     Low(sys::amp_dtype, &'a mut [u16]),
 }
 
 impl Elements<'_> {
-    fn parts(&self) -> (sys::amp_dtype, *const c_void, usize) {
+    pub(crate) fn parts(&self) -> (sys::amp_dtype, *const c_void, usize) {
         match self {
             Elements::Full(values) => (sys::AMP_FLOAT32, values.as_ptr().cast(), values.len()),
             Elements::Low(dtype, bits) => (low(*dtype), bits.as_ptr().cast(), bits.len()),
@@ -27,7 +28,7 @@ impl Elements<'_> {
 }
 
 impl ElementsMut<'_> {
-    fn parts(&mut self) -> (sys::amp_dtype, *mut c_void, usize) {
+    pub(crate) fn parts(&mut self) -> (sys::amp_dtype, *mut c_void, usize) {
         match self {
             ElementsMut::Full(values) => (sys::AMP_FLOAT32, values.as_mut_ptr().cast(), values.len()),
             ElementsMut::Low(dtype, bits) => (low(*dtype), bits.as_mut_ptr().cast(), bits.len()),
