@@ -4,8 +4,8 @@
 check_mistakes.py ROOT [--write]
 
 Codes, titles, reasons and remedies of findings are in src/context/findings.inc and, for mistakes of scripts only, in
-bindings/python/libamp/_findings.py, for any training in PyTorch in _doctor_findings.py beside it; those of advice are in
-src/survey/advice.inc. --write makes the pages of them.
+bindings/python/libamp/_findings.py, for any training in PyTorch in _doctor_findings.py beside it; those of advice are
+in src/survey/advice.inc. --write makes the pages of them.
 A remedy for C names C's functions, one for Python Python's.
 """
 import ast
@@ -117,7 +117,8 @@ def literal(root, file, name):
 
 
 def script_rows(root):
-    return [[code, title, why, None, mend] for code, (title, why, mend) in literal(root, "_findings.py", "FINDINGS").items()]
+    found = literal(root, "_findings.py", "FINDINGS").items()
+    return [[code, title, why, None, mend] for code, (title, why, mend) in found]
 
 
 def doctor_rows(root, table):
