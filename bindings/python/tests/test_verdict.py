@@ -8,6 +8,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
+from libamp import report  # noqa: E402
 from libamp._report import page, read, text, verdict  # noqa: E402
 from traces import Elements, maker, seen  # noqa: E402
 
@@ -120,3 +121,55 @@ def test_updates_without_masters_are_the_verdict(make):
     path.write_text(path.read_text().replace('"low": 0', '"low": 1024'))
     said = verdict.sentence(verdict.verdict_of(chosen(str(path))[0][1]))
     assert "75 % of the updates change nothing in fp16 weights (norm.w: 75 %); keep FP32 masters" in said
+
+
+# ---- the doctor's result ----
+
+
+def examined(tmp_path, found):
+    """A result of the doctor, as it writes it."""
+    pytest.importorskip("torch")
+    from libamp.torch.doctor import result, watch
+
+    place = watch.Place("/home/x/train.py", 12)
+    run = watch.Run(script="train.py", torch="2.15", iterations=40, looked=100, unseen=["ops of <compiled> code"])
+    run.params = [watch.Param("norm.weight", (8,), "bfloat16", sampled=8, looks=5, moved=0, grad_max=1e-3)]
+    run.optimizers = [watch.Optimizer("AdamW", place, steps=38, tried=40, skipped=2, looks=5)]
+    history = [(1, 2.0**16), (3, 2.0**15), (9, 2.0**14)]
+    run.scalers = [watch.Scaler("GradScaler", scale=2.0**14, first_scale=2.0**16, steps=40, skips=2, history=history,
+                                skip_iterations=[3, 9])]  # fmt: skip
+    run.losses = [watch.Loss(1, 2.5), watch.Loss(2, float("nan")), watch.Loss(40, 0.5)]
+    run.causes = [watch.Cause(3, "op", "exp", place=place, input_largest=1e3, output_dtype="float16")]
+    listed = [watch.Found(code, "norm.weight", f"0 of 8 elements {HOSTILE}", place) for code in found]
+    path = tmp_path / "found.json"
+    result.write(result.Result(run, listed, ranks=[0]), str(path))
+    return str(path)
+
+
+HOSTILE = "</script><img src=x>"
+
+
+def test_the_doctors_result_is_a_page(tmp_path, capsys):
+    path, output = examined(tmp_path, ["AMP-D01", "AMP-D22"]), tmp_path / "report.html"
+    assert report.main([path, "-o", str(output)]) == 0
+    made = output.read_text()
+    elements = Elements(made)
+    assert "img" not in elements.tags and elements.tags.count("script") == 2
+    (run,) = json.loads(elements.scripts[0])["runs"]
+    assert run["scale"] == [{"loss": 0, "n": [1, 3, 9, 40], "scale": [2.0**16, 2.0**15, 2.0**14, 2.0**14],
+                             "skips": [[3, 2.0**15, None], [9, 2.0**14, None]],
+                             "values": [[1, 2.5], [2, None], [40, 0.5]]}]  # fmt: skip
+    assert made.index("class='verdict bad'") < made.index("<details open>") < made.index("AMP-D22")
+    for part in ("norm.weight, train.py:12", "1 more below", "GradScaler: from 2^16 to 2^14, 2 of 40 steps skipped.",
+                 "ops of &lt;compiled&gt; code", "Loss over 40 iterations: from 2.5 to 0.5", ">exp<"):  # fmt: skip
+        assert part in made, part
+    assert report.main([path, "--text"]) == 0
+    assert "AMP-D01 updates are lost in 16-bit weights (norm.weight, train.py:12): 0 of 8" in capsys.readouterr().out
+
+
+def test_a_result_without_findings_and_one_beside_a_trace(tmp_path, make, capsys):
+    path = examined(tmp_path, [])
+    assert report.main([path, "-o", str(tmp_path / "report.html")]) == 0
+    assert "class='verdict good'" in (tmp_path / "report.html").read_text()
+    assert report.main([path, make()]) == 2
+    assert "is shown alone" in capsys.readouterr().err

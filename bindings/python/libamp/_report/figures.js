@@ -84,7 +84,7 @@
 
   // x and y: { from, to, at: ticks, text: of a tick, name }
   const frame = (name, x, y, height) => {
-    const width = Math.max(element(name).clientWidth, 240), left = 58, right = 10, top = 8, bottom = 40;
+    const width = Math.max(element(name).clientWidth, 240), left = 58, right = 18, top = 8, bottom = 40;
     const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height });
     const px = (v) => left + ((v - x.from) / (x.to - x.from || 1)) * (width - left - right);
     const py = (v) => height - bottom - ((v - y.from) / (y.to - y.from || 1)) * (height - top - bottom);

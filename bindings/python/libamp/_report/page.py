@@ -23,7 +23,8 @@ from .facts import (
 from .figures import as_json, by_scale_words, figures_of, loss_words, scale_words
 from .read import Line, Trace, Training
 from .text import SURVEY_HEAD, advised, each_once, survey_rows, where
-from .verdict import Verdict, sentence, verdict_of, words_of
+from .verdict import Verdict, sentence, words_of
+from .verdict import verdict_of as verdict_on
 
 ROWS = 100  # of a table
 OVERFLOWS = 20
@@ -71,8 +72,7 @@ def placed(subject: Subject) -> str:
 MARKS = {"bad": "Failing", "fair": "Look at this", "good": "Fine"}
 
 
-def verdict(training: Training) -> str:
-    found = verdict_of(training)
+def verdict_of(found: Verdict) -> str:
     text = sentence(Verdict(found.kind, found.text))
     remedy = f"<p class=remedy>{e(sentence(Verdict(found.kind, found.remedy)))}</p>" if found.remedy else ""
     return (
@@ -81,11 +81,22 @@ def verdict(training: Training) -> str:
     )
 
 
+def verdict(training: Training) -> str:
+    return verdict_of(verdict_on(training))
+
+
 def remarks(training: Training) -> dict[str, str]:
     """Returns the host's remarks by subject, the last one of each, and the rule of the gate."""
     gate = (training.wired or {}).get("gate")
     told = {"gate": gate} if gate else {}
     return told | {line["about"]: line["message"] for line in training.told if line.get("about")}
+
+
+def tiles_of(facts: list[tuple[str, str]], long: dict[str, str] | None = None) -> str:
+    """Returns facts as tiles. long: those that need a line of their own."""
+    short = "".join(f"<div><dt>{e(name)}</dt><dd>{e(value)}</dd></div>" for name, value in facts)
+    rows = (f"<div class=long><dt>{e(name)}</dt><dd>{e(text)}</dd></div>" for name, text in (long or {}).items())
+    return f"<dl>{short}{''.join(rows)}</dl>"
 
 
 def tiles(training: Training) -> str:
@@ -101,12 +112,7 @@ def tiles(training: Training) -> str:
         ("observed steps", f"{outline.observed}"),
         ("findings", ", ".join(codes) if codes else "none"),
     ]
-    long = "".join(
-        f"<div class=long><dt>{e(name)}</dt><dd>{e(text)}</dd></div>" for name, text in remarks(training).items()
-    )
-    return (
-        "<dl>" + "".join(f"<div><dt>{e(name)}</dt><dd>{e(value)}</dd></div>" for name, value in facts) + long + "</dl>"
-    )
+    return tiles_of(facts, remarks(training))
 
 
 def losses(training: Training) -> str:
@@ -198,7 +204,7 @@ def overflow(line: Line, others: str, training: Training, is_open: bool) -> str:
 
 def culprits(training: Training) -> str:
     found = each_once(training.culprits)
-    first = verdict_of(training).culprit
+    first = verdict_on(training).culprit
     found.sort(key=lambda each: each[0] is not first)  # stable: that of the verdict, then in order
     parts = [overflow(line, others, training, i == 0) for i, (line, others) in enumerate(found[:OVERFLOWS])]
     more = len(found) - OVERFLOWS
@@ -360,7 +366,7 @@ def tables(chosen: list[tuple[Trace, Training]], names: list[str]) -> list[str]:
 def page(chosen: list[tuple[Trace, Training]]) -> str:
     names = names_of(chosen)
     trainings = [training for _, training in chosen]
-    found = [verdict_of(training) for training in trainings]
+    found = [verdict_on(training) for training in trainings]
     data, omitted = figures_of(names, trainings, [each.subject for each in found])
     scale, exponents, by_scale = pictures(chosen, data, omitted)
     files = ", ".join(dict.fromkeys(trace.name for trace, _ in chosen))
@@ -390,10 +396,14 @@ def page(chosen: list[tuple[Trace, Training]]) -> str:
         *tables(chosen, names),
         f"<footer><p>A step is one {e(steps)}. docs/reference/glossary.md explains the other words.</p></footer>",
     ]
+    return document(files, body, data)
+
+
+def document(title: str, body: list[str], data: dict[str, Any]) -> str:
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>"
         '<meta name=viewport content="width=device-width, initial-scale=1">'
-        f"<title>Mixed precision: {e(files)}</title><style>{own('page.css')}</style></head>\n<body>"
+        f"<title>Mixed precision: {e(title)}</title><style>{own('page.css')}</style></head>\n<body>"
         + "\n".join(part for part in body if part)
         + f'\n<script type="application/json" id=data>{as_json(data)}</script>\n'
         f"<script>{own('figures.js')}</script></body></html>\n"

@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 
-from . import board, page, read, text
+from . import board, doctor, page, read, text
 
 
 def options(args: list[str] | None) -> argparse.Namespace:
@@ -18,7 +18,7 @@ def options(args: list[str] | None) -> argparse.Namespace:
         description="The effects of mixed precision on a training, from its trace: one page that needs no network.",
         epilog="Two files, or two trainings of one, are shown beside each other, with where they part first.",
     )
-    parser.add_argument("trace", nargs="+", help="written under AMP_TRACE=FILE, best with AMP_OBSERVE=1")
+    parser.add_argument("trace", nargs="+", help="by AMP_TRACE=FILE with AMP_OBSERVE=1, or by libamp.doctor --json")
     parser.add_argument("-o", "--output", metavar="FILE", help="the page; default report.html; - is standard output")
     parser.add_argument("--text", action="store_true", help="for terminals, on standard output; a page only with -o")
     parser.add_argument("--tensorboard", metavar="DIR", help="as events for TensorBoard; a page only with -o")
@@ -44,7 +44,30 @@ def refuse(message: str) -> int:
     return 2
 
 
+def make_of_doctor(given: argparse.Namespace) -> int:
+    """Shows the result of the doctor, which stands alone."""
+    if len(given.trace) > 1 or given.tensorboard or given.context is not None:
+        raise read.Unreadable(f"{given.trace[0]}: a result of libamp.doctor is shown alone, as a page or as --text")
+    data = doctor.read(given.trace[0])
+    if given.text:
+        sys.stdout.write(doctor.text(data))
+    output = given.output or (None if given.text else "report.html")
+    if output:
+        put(output, doctor.page(given.trace[0], data), "1 result")
+    return 0
+
+
+def put(output: str, content: str, what: str) -> None:
+    if output == "-":
+        sys.stdout.write(content)
+        return
+    write_whole(output, content)
+    print(f"{output}: {what}", file=sys.stderr)
+
+
 def make(given: argparse.Namespace) -> int:
+    if any(map(doctor.is_result, given.trace)):
+        return make_of_doctor(given)
     traces = [read.read(path) for path in given.trace]
     chosen = [
         (trace, training)
@@ -61,11 +84,8 @@ def make(given: argparse.Namespace) -> int:
         for i, (_, training) in enumerate(chosen):
             board.write(training, os.path.join(given.tensorboard, str(i)) if len(chosen) > 1 else given.tensorboard)
     output = given.output or (None if given.text or given.tensorboard else "report.html")
-    if output == "-":
-        sys.stdout.write(page.page(chosen))
-    elif output:
-        write_whole(output, page.page(chosen))
-        print(f"{output}: {len(chosen)} training{'s' if len(chosen) > 1 else ''}", file=sys.stderr)
+    if output:
+        put(output, page.page(chosen), f"{len(chosen)} training{'s' if len(chosen) > 1 else ''}")
     problems = [f"{trace.name}: {problem}" for trace in traces for problem in trace.problems]
     for problem in problems:
         print(f"libamp.report: {problem}", file=sys.stderr)
