@@ -10,6 +10,7 @@ import pytest
 torch = casting.torch
 from libamp.torch import amp, fast_half  # noqa: E402
 from libamp.torch.amp import product_nodes, product_rules, products, widening  # noqa: E402
+from product_bounds import UNIT, check_bound, results, tensors  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -17,8 +18,6 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 F = nn.functional
 HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
 LOW = [HALF, BRAIN]
-UNIT = {HALF: 2.0**-11, BRAIN: 2.0**-8}
-LEAST = {HALF: 2.0**-24, BRAIN: 2.0**-133}
 
 
 @pytest.fixture
@@ -94,34 +93,6 @@ CASES = {
 }  # fmt: skip
 
 
-def tensors(shapes, dtype, seed):
-    """Normal numbers with a few small ones, whose products are subnormal in 16 bits."""
-    torch.manual_seed(seed)
-    made = [torch.randn(shape) for shape in shapes]
-    return [torch.where(torch.rand(each.shape) < 0.1, each * 2.0**-14, each).to(dtype) for each in made]
-
-
-def results(function, leaves, grad=None):
-    """The output and the gradients, of copies in FP64 if no type is given."""
-    leaves = [leaf.detach().clone().requires_grad_() for leaf in leaves]
-    out = function(*leaves)
-    grad = torch.ones_like(out) if grad is None else grad.to(out.dtype)
-    return [out.detach(), *torch.autograd.grad(out, leaves, grad)], out
-
-
-def check_bound(found, function, leaves, grad, rounded=lambda i: True, low=None):
-    """|found - exact| <= (k + 4) 2^-24 (|A| |B| + |C|), and one rounding. k and |A| |B| are the same function of ones
-    and of magnitudes. alpha and beta are at most 3."""
-    exact, _ = results(function, [leaf.double() for leaf in leaves], grad)
-    sizes, _ = results(lambda *args: function(*args).abs(), [leaf.double().abs() for leaf in leaves], grad.abs())
-    terms, _ = results(lambda *args: function(*args).abs(), [torch.ones_like(leaf).double() for leaf in leaves])
-    low = low or leaves[0].dtype
-    for i, (y, wanted, size, k) in enumerate(zip(found, exact, sizes, terms, strict=True)):
-        sums = (k.abs() + 4) * 2.0**-24 * size.abs() * 3
-        rounding = torch.clamp(UNIT[low] * (wanted.abs() + sums), min=LEAST[low] / 2) if rounded(i) else 0
-        assert ((y.double() - wanted).abs() <= sums + rounding).all(), i
-
-
 @pytest.mark.parametrize("dtype", LOW)
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_gradients_keep_the_bound(fast, calls, name, dtype):
@@ -154,6 +125,35 @@ def test_large_weights_in_blocks_keep_the_bound(fast, dtype, monkeypatch):
         found, _ = results(function, leaves, grad)
         assert len(blocks) == 3, name  # forward, and both gradients
         check_bound(found, function, leaves, grad)
+
+
+@pytest.mark.parametrize("dtype", LOW)
+@pytest.mark.parametrize("samples", [2, 4, 7, 8])
+def test_convolutions_in_slices_keep_the_bound(fast, calls, dtype, samples, monkeypatch):
+    """Of a batch that is a multiple of the slices, or is not."""
+    for batch, size, slices in [(0, 0, 1), (5, 1, 1), (16, 3, 4), (7, 3, 3), (2, 9, 2)]:
+        assert product_nodes.in_slices(batch, size * product_nodes._SLICE * torch.get_num_threads()) == slices
+    monkeypatch.setattr(products, "in_slices", lambda samples, _: min(samples, 4))
+    batches = []
+    own, gradients = product_nodes._convolution, product_nodes._convolution_backward
+    monkeypatch.setattr(product_nodes, "_convolution", lambda x, *a: (batches.append(len(x)), own(x, *a))[1])
+    back = ("_convolution_backward", lambda g, *a: (batches.append(len(g)), gradients(g, *a))[1])
+    monkeypatch.setattr(product_nodes, *back)
+    for name in ("conv1d", "conv2d", "conv2d, channels last", "conv_transpose2d"):
+        function, shapes, _ = CASES[name]
+        leaves = tensors([(samples, *shapes[0][1:]), *shapes[1:]], dtype, 3)
+        with torch.no_grad():
+            out = function(*leaves)
+        grad = torch.randn(out.shape).to(dtype)
+        batches.clear()
+        found, made = results(function, leaves, grad)
+        assert batches == {2: [1, 1], 4: [1] * 4, 7: [2, 2, 2, 1], 8: [2] * 4}[samples] * 2, name
+        assert made.stride() == out.stride() and made.dtype is dtype
+        check_bound(found, function, leaves, grad)
+        assert torch.equal(out, made)
+        x, *rest = (leaf.clone().requires_grad_() for leaf in leaves)
+        (once,) = torch.autograd.grad(function(x, *rest), x, grad, create_graph=True)
+        assert torch.autograd.grad(once.float().square().sum(), rest[0])[0].isfinite().all()
 
 
 def test_a_long_sum_is_one_of_fp32(fast):

@@ -7,6 +7,7 @@ FP32 arguments are not rounded. A gradient has the type of its argument and is r
 """
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -102,28 +103,94 @@ class MatrixProduct(torch.autograd.Function):
         return None, None, None, grad_c, grad_a, grad_b
 
 
+# FP32 elements of a convolution's arguments and result that stay in the cache of a core: 2 MiB.
+_SLICE = 1 << 19
+
+
+def in_slices(samples: int, elements: int) -> int:
+    """Returns the number of slices of a batch in which a convolution is computed. elements: of its arguments and
+    result. The FP32 form of a slice stays in the cache, and its memory serves the next one too. As a whole it goes
+    through memory three times, and the system maps new pages for it in each step."""
+    wanted = min(samples, -(-elements // (_SLICE * torch.get_num_threads())))
+    return next((n for n in range(max(wanted, 1), 2 * wanted) if samples % n == 0), max(wanted, 1))
+
+
+def _batch(like: torch.Tensor, samples: int, dtype: torch.dtype) -> torch.Tensor:
+    """Returns memory for a whole batch in the layout of some of its samples."""
+    return torch.empty_strided((samples, *like.shape[1:]), (like[0].numel(), *like.stride()[1:]), dtype=dtype)
+
+
+def _widened(slices: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yields the slices in FP32, one after the other in the same memory."""
+    if slices[0].dtype is torch.float32:
+        yield from slices
+        return
+    wide = torch.empty_like(slices[0], dtype=torch.float32)
+    for each in slices[:-1]:
+        yield wide.copy_(each)
+    yield wide[: len(slices[-1])].copy_(slices[-1])
+
+
+def _convolve(x: torch.Tensor, weight: Any, bias: Any, settings: Any, low: torch.dtype, slices: int) -> torch.Tensor:
+    """Returns the convolution rounded to a 16-bit type. weight, bias: FP32."""
+    if slices == 1:
+        return _convolution(x.float(), weight, bias, *settings).to(low)
+    parts = x.chunk(slices)
+    outs: Any = None
+    for i, part in enumerate(_widened(parts)):
+        made = _convolution(part, weight, bias, *settings)
+        if outs is None:
+            out = _batch(made, x.shape[0], low)
+            outs = out.split(made.shape[0])
+        outs[i].copy_(made)
+    return out
+
+
+def _gradients(
+    grad: torch.Tensor, x: torch.Tensor, weight: Any, bias: Any, settings: Any, wanted: Any, slices: int
+) -> tuple[Any, Any, Any]:
+    """Returns the gradients of x, in its type, and of weight and bias, in FP32. weight: FP32. bias: its shape."""
+    if slices == 1:
+        of_x, *sums = _convolution_backward(grad.float(), x.float(), weight, bias, *settings, wanted)
+        return None if of_x is None else of_x.to(x.dtype), *sums
+    of_x = torch.empty_like(x) if wanted[0] else None
+    rounded = None if of_x is None else of_x.chunk(slices)
+    sums = None
+    for i, pair in enumerate(zip(_widened(grad.chunk(slices)), _widened(x.chunk(slices)), strict=True)):
+        made, *others = _convolution_backward(*pair, weight, bias, *settings, wanted)
+        if rounded is not None:
+            rounded[i].copy_(made)
+        if sums is None:
+            sums = others
+        else:
+            for each, other in zip(sums, others, strict=True):
+                if each is not None:
+                    each.add_(other)
+    return of_x, *sums
+
+
 class Convolution(torch.autograd.Function):
-    """torch.convolution. settings: its arguments from stride to groups."""
+    """torch.convolution. settings: its arguments from stride to groups. slices: of the batch, see in_slices."""
 
     @staticmethod
-    def forward(ctx: Any, low: torch.dtype, settings: Any, x: Any, weight: Any, bias: Any) -> Any:
+    def forward(ctx: Any, low: torch.dtype, settings: Any, slices: int, x: Any, weight: Any, bias: Any) -> Any:
         with no_autocast():
-            wants_x, wants_weight, wants_bias = ctx.needs_input_grad[2:]
+            wants_x, wants_weight, wants_bias = ctx.needs_input_grad[3:]
             # The kernel of the gradients takes both in any case.
             both = wants_x or wants_weight or wants_bias
             ctx.save_for_backward(*((x, weight) if both else (None, None)))
-            ctx.settings, ctx.types = settings, (x.dtype, weight.dtype)
-            ctx.bias = None if bias is None else (bias.shape, bias.dtype)
+            ctx.settings, ctx.slices = settings, slices
+            ctx.types = weight.dtype, None if bias is None else bias.dtype
+            ctx.bias = None if bias is None else bias.shape
             wide_bias = None if bias is None else bias.float()
-            return _convolution(x.float(), weight.float(), wide_bias, *settings).to(low)
+            return _convolve(x, weight.float(), wide_bias, settings, low, slices)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         with no_autocast():
             x, weight = ctx.saved_tensors
-            shape, dtype = ctx.bias or (None, None)
-            wide = grad.float(), x.float(), weight.float()
-            grads = _convolution_backward(*wide, shape, *ctx.settings, ctx.needs_input_grad[2:])
-            types = (*ctx.types, dtype)
-            made = (None if each is None else each.to(to) for each, to in zip(grads, types, strict=True))
-        return None, None, *made
+            slices = 1 if torch.is_grad_enabled() else ctx.slices
+            wanted = ctx.needs_input_grad[3:]
+            of_x, *others = _gradients(grad, x, weight.float(), ctx.bias, ctx.settings, wanted, slices)
+            made = (None if each is None else each.to(to) for each, to in zip(others, ctx.types, strict=True))
+            return None, None, None, of_x, *made

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import compiling
-from .product_nodes import Convolution, MatrixProduct, no_autocast
+from .product_nodes import Convolution, MatrixProduct, in_slices, no_autocast
 from .product_rules import TORCH, route, slow_types
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -34,17 +34,18 @@ _in_transform: Callable[[], Any] = getattr(_functorch, "peek_interpreter_stack",
 
 # Elements of 16-bit arguments from which a product is a node, which saves them as they are. The composition of casts
 # and the FP32 op saves FP32 copies, and takes less time: no Python in its backward, and no second widening.
-_NODE = 1 << 20
+_NODE = 1 << 19
 
 
 class Plan(NamedTuple):
     """A product: its kind and sizes for the gate, the number of such products (0: none, or none that FP32 kernels may
-    compute), and the call of its node, None if it has none."""
+    compute), the call of its node, None if it has none, and whether the node takes less time for any arguments."""
 
     kind: str
     shape: Sequence[int]
     number: int
     node: Callable[[], Any] | None
+    prefers_node: bool = False
 
 
 # ---- torch's functions as matrix products ----
@@ -132,11 +133,14 @@ def _convolve(dims: int, transposed: bool) -> Callable[..., Plan | None]:
         if x.dim() == dims + 1 or isinstance(padding, str):
             return Plan("conv", shape, groups, None)
         settings = stride, tupled(padding), tupled(dilation), transposed, tupled(output_padding), groups
+        made = pixels * math.prod(stride) * weight.shape[1] * groups if transposed else shape[0] * weight.shape[0]
+        elements = x.numel() + made
+        slices = in_slices(x.shape[0], elements) if type(elements) is int else 1  # not of a symbol of torch.compile
 
         def node() -> Any:
-            return Convolution.apply(low, settings, x, weight, bias)
+            return Convolution.apply(low, settings, slices, x, weight, bias)
 
-        return Plan("conv", shape, groups, node)
+        return Plan("conv", shape, groups, node, slices > 1)
 
     def convolution(
         low: torch.dtype,
@@ -306,8 +310,8 @@ def replacement(op: str, original: Callable[..., Any]) -> Callable[..., Any] | N
         plan = _plan(name, tensors, low, args, kwargs)
         if not plan.number or route(plan.kind, low, plan.shape) is TORCH:
             return NotImplemented
-        saves = _is_eager(tensors) and sum(tensor.numel() for tensor in tensors if tensor.dtype is low) >= _NODE
-        node = plan.node if saves else None
+        large = plan.prefers_node or sum(tensor.numel() for tensor in tensors if tensor.dtype is low) >= _NODE
+        node = plan.node if large and _is_eager(tensors) else None
         result = _composed(compute, low, args, kwargs) if node is None else node()
         if out is None:
             return result
