@@ -4,7 +4,9 @@
 If both ranks have the same batch, the mean of their gradients is exact, and each loss is that of one rank without
 shards, to the last bit."""
 
+import contextlib
 import functools
+import io
 
 import torch
 import torch.distributed as dist
@@ -310,6 +312,20 @@ REFUSED = {
 }
 
 
+def _beside_shards(level, whole):
+    """What initialize says of a head beside a sharded layer, and whether all that the optimizer has is FP32."""
+    amp.shutdown()
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    fsdp.fully_shard(model[0], mp_policy=amp.fsdp_policy(level))
+    if whole:
+        fsdp.fully_shard(model, mp_policy=amp.fsdp_policy(level))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        model, optimizer = amp.initialize(model, ADAM(model.parameters()), opt_level=level)
+    said = [line for line in printed.getvalue().split("\n") if line.startswith("Outside of fully_shard")]
+    return said, {param.dtype for param in optimizer.param_groups[0]["params"]} == {WIDE}
+
+
 def refusals(rank, world):
     told = {}
     for name, ((level, policy, *rest), words) in REFUSED.items():
@@ -323,6 +339,12 @@ def refusals(rank, world):
     told["split"] = "leave it out" in split or split
     for kind in (FusedLAMB, FusedNovoGrad):
         told[kind.__name__] = "norms of whole tensors" in _message(start, "O2", True, None, kind)
+    for level, masters in (("O2", True), ("O4", False)):
+        said, wide = _beside_shards(level, False)
+        names = [] if rank else [True]  # the first rank prints
+        told[f"beside shards, {level}"] = wide and ["1.weight, 1.bias" in line for line in said] == names or said
+        told[f"masters, {level}"] = ["FP32 masters of its own" in line for line in said] == ([] if rank else [masters])
+        told[f"all are shards, {level}"] = _beside_shards(level, True) == ([], True)
     return told
 
 

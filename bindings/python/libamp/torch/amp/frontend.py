@@ -383,6 +383,8 @@ def start(
             maybe_print(f"Buffers that stay FP32: {names}", True)
         if current.products is not None:
             maybe_print(product_rules.sentence(current.gate, current.products), True)
+        if outside := fully_sharded.outside(model_list, bool(current.masters)):
+            maybe_print(outside, True)
     buffer_rounding.report(current.record, damaged)
     mistakes.watch(current)
     averages.watch(current)

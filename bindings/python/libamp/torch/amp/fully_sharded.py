@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ... import _core
+from .._dtensors import is_dtensor
 from . import bf16_switch, retype
 from .properties import torch_type
 
@@ -279,6 +280,21 @@ def check(
     if problems:
         raise RuntimeError(f"The model of fully_shard does not fit {level}.\n" + "\n".join(problems))
     return frozenset(id(shard.param) for shard in shards)
+
+
+def outside(models: list[nn.Module], masters: bool) -> str:
+    """Returns a sentence about trained parameters beside the shards, which no call of fully_shard manages, or an empty
+    string. masters: the level has some."""
+    shards = {id(shard.param) for model in models for shard in _shards(model)}
+    named = (entry for model in models for entry in model.named_parameters())
+    names = [name for name, p in named if p.requires_grad and id(p) not in shards and not is_dtensor(p)]
+    if not shards or not names or torch.distributed.get_world_size() < 2:
+        return ""
+    own = "Each rank has FP32 masters of its own for them, and torch" if masters else "torch"
+    return (
+        f"Outside of fully_shard: {some(names)}. {own} does not average their gradients between ranks: also call "
+        "fully_shard(model), unless the script averages them"
+    )
 
 
 def _optimizer_problems(shards: list[Shard], optimizers: list[Any]) -> list[str]:
