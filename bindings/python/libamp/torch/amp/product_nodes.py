@@ -30,12 +30,16 @@ def _rows(b: torch.Tensor) -> torch.Tensor:
     return b.t() if b.stride(0) == 1 and b.stride(1) > 1 else b
 
 
-def _multiply(a: Any, b: Any, c: Any = None, alpha: float = 1, beta: float = 1) -> torch.Tensor:
-    """Returns alpha * (a @ b) + beta * c in FP32. a, c: FP32."""
+def _multiply(
+    dtype: torch.dtype, a: Any, b: Any, c: Any = None, alpha: float = 1, beta: float = 1
+) -> torch.Tensor:
+    """Returns alpha * (a @ b) + beta * c in FP32, or rounded to the type already. a, c: FP32."""
     if b.dim() == 2 and b.dtype is not torch.float32 and not torch.is_grad_enabled():
         r = _rows(b)
         if widening.is_worth_it(r, a.shape[0]):
-            return (widening.by_columns if r is b else widening.by_rows)(a, r, c, alpha, beta)
+            if r is b:
+                return widening.by_columns(a, r, c, alpha, beta)
+            return widening.by_rows(a, r, c, alpha, beta, dtype)
     if c is None:
         return (_mm if b.dim() == 2 else _bmm)(a, b.float())
     return (_addmm if b.dim() == 2 else _baddbmm)(c, a, b.float(), alpha=alpha, beta=beta)
@@ -78,8 +82,7 @@ class MatrixProduct(torch.autograd.Function):
             ctx.shapes = a.shape, b.shape
             ctx.stack = stack = () if a.dim() == b.dim() == 2 else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             wide_c = None if c is None else c.float()
-            out = _multiply(_stacked(a, stack).float(), _stacked(b, stack), wide_c, alpha, beta)
-            out = out.to(low).contiguous()  # _multiply may make it transposed
+            out = _multiply(low, _stacked(a, stack).float(), _stacked(b, stack), wide_c, alpha, beta).to(low)
             return out if len(stack) < 2 else out.view(*stack, a.shape[-2], b.shape[-1])
 
     @staticmethod
@@ -90,8 +93,10 @@ class MatrixProduct(torch.autograd.Function):
             scaled = _stacked(wide if ctx.alpha == 1 else wide * ctx.alpha, stack)
             grad_a = grad_b = grad_c = None
             if b is not None:
-                made = _multiply(scaled, _stacked(b, stack).mT)
-                grad_a = _unstacked(made, stack, ctx.shapes[0]).to(ctx.types[0]).contiguous()
+                # rounded once, after the sum over matrices that a was multiplied by
+                dtype = ctx.types[0] if ctx.shapes[0][:-2] == stack else torch.float32
+                made = _multiply(dtype, scaled, _stacked(b, stack).mT)
+                grad_a = _unstacked(made, stack, ctx.shapes[0]).to(ctx.types[0])
             if a is not None:
                 # rounded once, after the sum over matrices that b was multiplied by
                 dtype = ctx.types[1] if ctx.shapes[1][:-2] == stack else torch.float32

@@ -28,10 +28,10 @@ def _blocks(r: torch.Tensor) -> tuple[int, torch.Tensor]:
     return rows, torch.empty(min(rows, r.shape[0]), r.shape[1])
 
 
-def by_rows(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float) -> torch.Tensor:
-    """Returns alpha * (a @ r.t()) + beta * c. c: FP32, or None."""
+def by_rows(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float, dtype: torch.dtype) -> torch.Tensor:
+    """Returns alpha * (a @ r.t()) + beta * c, rounded to a type if there are few rows. c: FP32, or None."""
     if a.shape[0] <= _VERY_FEW_ROWS:
-        return _by_rows_transposed(a, r, c, alpha, beta)
+        return _by_rows_transposed(a, r, c, alpha, beta, dtype)
     out = torch.empty(a.shape[0], r.shape[0])
     rows, wide = _blocks(r)
     parts = c.split(rows, -1) if c is not None and c.dim() and c.shape[-1] == r.shape[0] else None
@@ -44,19 +44,25 @@ def by_rows(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float)
     return out
 
 
-def _by_rows_transposed(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float) -> torch.Tensor:
-    """The same as alpha * (r @ a.t()) + beta * c.t(), transposed: the kernel copies a once, not for each block."""
-    out = torch.empty(r.shape[0], a.shape[0])
+def _by_rows_transposed(
+    a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float, dtype: torch.dtype
+) -> torch.Tensor:
+    """The same as alpha * (r @ a.t()) + beta * c.t(), transposed: the kernel copies a once, not for each block. Each
+    block of the result is rounded while it is in the cache."""
+    out = torch.empty(a.shape[0], r.shape[0], dtype=dtype)
     rows, wide = _blocks(r)
+    block = torch.empty(len(wide), a.shape[0])
     factor = a.t().contiguous()
     c = None if c is None else c.expand(a.shape[0], r.shape[0]).t()
-    for i, (some, to) in enumerate(zip(r.split(rows), out.split(rows), strict=True)):
+    for i, (some, to) in enumerate(zip(r.split(rows), out.split(rows, 1), strict=True)):
+        made = block[: len(some)]
         if c is None:
-            _mm(wide[: len(some)].copy_(some), factor, out=to)
+            _mm(wide[: len(some)].copy_(some), factor, out=made)
         else:
             part = c[i * rows : i * rows + len(some)]
-            _addmm(part, wide[: len(some)].copy_(some), factor, alpha=alpha, beta=beta, out=to)
-    return out.t()
+            _addmm(part, wide[: len(some)].copy_(some), factor, alpha=alpha, beta=beta, out=made)
+        to.copy_(made.t())
+    return out
 
 
 def by_columns(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float) -> torch.Tensor:
