@@ -342,7 +342,7 @@ def refusals(rank, world):
     for level, masters in (("O2", True), ("O4", False)):
         said, wide = _beside_shards(level, False)
         names = [] if rank else [True]  # the first rank prints
-        told[f"beside shards, {level}"] = wide and ["1.weight, 1.bias" in line for line in said] == names or said
+        told[f"beside shards, {level}"] = (wide and ["1.weight, 1.bias" in line for line in said] == names) or said
         told[f"masters, {level}"] = ["FP32 masters of its own" in line for line in said] == ([] if rank else [masters])
         told[f"all are shards, {level}"] = _beside_shards(level, True) == ([], True)
     return told
