@@ -16,7 +16,7 @@ from .names import Names, read_buffers
 from .ops import Ops
 from .places import frameworks, script_place
 from .samples import Samples
-from .seen import Budget, Scaled, Seen
+from .seen import Scaled, Seen
 from .watch import Run
 
 _EVENTS = 40
@@ -39,7 +39,6 @@ class Watch:
         self.stepped_since = False  # a step since the last backward
         self.unowned: Samples | None = None
         self.unowned_of = (0, 0)
-        self.budget = Budget()
         self.began = 0.0
         self.modules = Modules(self.names)
         self.ops = Ops(run, self.later, self.modules)
@@ -125,15 +124,15 @@ class Watch:
             looks = seen.record.looks
             if looks & (looks - 1) == 0:
                 self._facts(optimizer, seen)
+                self._look_at_unowned()
             now = time.perf_counter()
-            seen.budget.paid(seen.cost + now - begin, now)
+            seen.budget.paid(seen.cost + now - begin, now, len(self.seen))
         self._tried(seen)
 
     def _tried(self, seen: Seen) -> None:
         """A step was tried: the iteration ends."""
         self.fresh = self.stepped_since = True
         seen.attempts += 1
-        self._look_at_unowned()
         self.ops.on_tried(seen)
 
     def _facts(self, optimizer: Any, seen: Seen) -> None:
@@ -166,10 +165,7 @@ class Watch:
         seen.record.lr = seen.lrs[0][2]
 
     def _look_at_unowned(self) -> None:
-        """Looks at parameters of models that no optimizer has."""
-        now = time.perf_counter()
-        if not self.budget.is_due(now) or _is_capturing():
-            return
+        """Looks at parameters of models that no optimizer has, at looks 1, 2, 4, 8, ... of an optimizer."""
         self._relate()
         live = self.names.trained()
         if self.unowned is None or not self.unowned.fits() or self.unowned_of != (len(live), len(self.seen)):
@@ -180,8 +176,6 @@ class Watch:
         with torch.no_grad():
             self.unowned.alone()
         self.run.looked += 2 * self.unowned.elements()
-        after = time.perf_counter()
-        self.budget.paid(after - now, after)
 
     def owned(self) -> list[Any]:
         optimizers = [optimizer for seen in self.seen.values() if (optimizer := seen.ref()) is not None]

@@ -24,9 +24,10 @@ class Budget:
     def is_due(self, now: float) -> bool:
         return self.count < FIRST or now >= self.due
 
-    def paid(self, cost: float, now: float) -> None:
+    def paid(self, cost: float, now: float, parts: int = 1) -> None:
+        """A look is done. parts: number of optimizers that share the time."""
         self.count += 1
-        self.due = now + cost / SHARE
+        self.due = now + cost * parts / SHARE
 
 
 class Seen:

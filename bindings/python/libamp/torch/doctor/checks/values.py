@@ -146,10 +146,10 @@ def _risk(op: Op) -> str:
 
 
 def check_unprotected(run: Run) -> Iterable[Found]:
-    """AMP-D19."""
+    """AMP-D19. In a session of libamp without autocast the level says which ops run in 16 bits."""
     seen = set()
     for op in run.ops:
-        harm = "" if op.backward or op.function else _risk(op)
+        harm = "" if op.backward or op.function or (run.libamp and not op.autocast) else _risk(op)
         if harm and (op.name, op.module, op.place) not in seen:
             seen.add((op.name, op.module, op.place))
             under = f"under autocast to {op.autocast}" if op.autocast else "without autocast"
