@@ -82,7 +82,7 @@ class Watch:
     def on_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Runs before a step."""
         seen = self.seen_of(optimizer)
-        closure = (bool(args) and args[0] is not None) or kwargs.get("closure") is not None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None) is not None  # args[0] is the optimizer
         if self.inside.get(id(optimizer)) == self.run.backwards:
             return  # the step of a base class
         self.inside[id(optimizer)] = self.run.backwards
@@ -90,7 +90,7 @@ class Watch:
         record = seen.record
         record.tried += 1
         record.steps += 1
-        seen.skipped = False
+        seen.skipped, seen.decides = False, None
         record.closures += closure
         scaling.check_bypass(self, optimizer, seen)
         found = getattr(optimizer, "found_inf", None)
@@ -278,6 +278,8 @@ class Watch:
             record.before_step += 1
             return
         record.optimizer = seen.index
+        if seen.attempts == 1 and seen.decides is not None:
+            self.later.put(seen.decides, lambda value: _note_after_skip(record, value))
         record.after_skip += seen.skipped and seen.attempts == 1
         seen.attempts = 0
         self._event(seen, "schedule")
@@ -391,6 +393,10 @@ def _number(value: Any) -> float:
     if isinstance(value, torch.Tensor):
         return float(value) if is_here(value.device) and value.numel() == 1 else 0.0
     return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _note_after_skip(record: watch.Scheduler, value: float) -> None:
+    record.after_skip += value != 0
 
 
 def _is_capturing() -> bool:

@@ -48,7 +48,7 @@ def on_unscale(recorder: Any, scaler: Any, optimizer: Any, failed: bool) -> None
 
 
 def on_scaler_step(recorder: Any, scaler: Any, optimizer: Any) -> int:
-    """Runs before step(). Returns the number of steps of the optimizer until now."""
+    """Runs before step(). Returns the number of steps that the optimizer has tried until now."""
     scaled = scaled_of(recorder, scaler)
     seen = recorder.seen_of(optimizer) if hasattr(optimizer, "param_groups") else None
     record = scaled.record
@@ -61,10 +61,10 @@ def on_scaler_step(recorder: Any, scaler: Any, optimizer: Any) -> int:
     scaled.stepping = record.enabled
     if seen is not None:
         seen.by_scaler = seen.by_scaler or record.enabled
-    return seen.record.steps if seen is not None else 0
+    return seen.record.tried if seen is not None else 0
 
 
-def on_scaler_stepped(recorder: Any, scaler: Any, optimizer: Any, steps: int, failed: bool) -> None:
+def on_scaler_stepped(recorder: Any, scaler: Any, optimizer: Any, tried: int, failed: bool) -> None:
     """Runs after step()."""
     scaled = scaled_of(recorder, scaler)
     scaled.stepping = False
@@ -72,8 +72,9 @@ def on_scaler_stepped(recorder: Any, scaler: Any, optimizer: Any, steps: int, fa
     if not hasattr(optimizer, "param_groups") or failed or not scaled.record.enabled:
         return
     seen = recorder.seen_of(optimizer)
-    if seen.record.steps == steps:
+    if seen.record.tried == tried:
         seen.record.tried += 1
+        seen.skipped = True
         skipped(recorder, seen, scaled)
         recorder._event(seen, "skip")
         recorder._tried(seen)
@@ -86,6 +87,7 @@ def on_scaler_stepped(recorder: Any, scaler: Any, optimizer: Any, steps: int, fa
 def skip_on_device(recorder: Any, seen: Seen, found: Any) -> None:
     """A step that decides on the device whether it is one."""
     iteration = recorder.run.iterations
+    seen.decides = found
     open_scalers = [scaled for scaled in recorder.scaled.values() if scaled.stepping]
 
     def then(value: float) -> None:
@@ -102,7 +104,6 @@ def skip_on_device(recorder: Any, seen: Seen, found: Any) -> None:
 def skipped(recorder: Any, seen: Seen, *scalers: Scaled, iteration: int = 0) -> None:
     iteration = iteration or recorder.run.iterations
     seen.record.skipped += 1
-    seen.skipped = True
     for scaled in scalers:
         record = scaled.record
         record.skips += 1

@@ -41,7 +41,8 @@ class Seen:
         self.samples: Samples | None = None
         self.looking = False
         self.cost = 0.0
-        self.skipped = False  # the last step
+        self.skipped = False  # the last step, by the host
+        self.decides: Any = None  # the flag by which the device decides on the last step
         self.attempts = 0  # since the scheduler's last step
         self.bypassed = 0
         self.bypassed_place = watch.NOWHERE

@@ -107,7 +107,7 @@ def _around_step(original: Any, optimizer: Any) -> Any:
     def step(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or _watch is None:
             return original(*args, **kwargs)
-        _heard(Watch.on_step, optimizer, args, kwargs)
+        _heard(Watch.on_step, optimizer, (optimizer, *args), kwargs)
         result = original(*args, **kwargs)
         _heard(Watch.on_stepped, optimizer)
         return result
@@ -173,13 +173,13 @@ def _unscale(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _scaler_step(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
     optimizer = _first(args, kwargs, "optimizer")
-    steps = _heard(scaling.on_scaler_step, scaler, optimizer) or 0
+    tried = _heard(scaling.on_scaler_step, scaler, optimizer) or 0
     failed = True
     try:
         result = original(scaler, *args, **kwargs)
         failed = False
     finally:
-        _heard(scaling.on_scaler_stepped, scaler, optimizer, steps, failed)
+        _heard(scaling.on_scaler_stepped, scaler, optimizer, tried, failed)
     return result
 
 

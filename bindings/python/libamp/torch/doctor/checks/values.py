@@ -17,6 +17,9 @@ _OVERFLOWS = ("exp", "expm1", "exp2", "pow", "square", "cosh", "sinh", "prod", "
 _GROWS = ("cumsum", "sum", "nansum", "cumprod", "logcumsumexp")
 _LOSSES = ("nll_loss_forward", "nll_loss2d_forward", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
            "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "_log_softmax", "log_softmax")
+_EXACT = ("sign", "neg", "abs", "relu", "clamp", "clamp_min", "clamp_max", "round", "floor", "ceil", "trunc", "where",
+          "clone", "copy", "_to_copy", "masked_fill", "zeros_like", "ones_like", "empty_like", "new_zeros", "flip",
+          "index_select", "gather", "cat", "stack")
 _NEAR = 4.0  # within this factor of the largest number of fp16 an op overflows with another batch
 _COUNTS = {"float16": 2048.0, "bfloat16": 256.0}  # whole numbers beyond are not all there
 
@@ -158,9 +161,12 @@ def check_unprotected(run: Run) -> Iterable[Found]:
 
 
 def check_functions(run: Run) -> Iterable[Found]:
-    """AMP-D20. Outside autocast types are the script's own choice."""
+    """AMP-D20. Outside autocast types are the script's own choice. A Function of ops that choose among their inputs, as
+    a straight-through estimator, rounds nothing in any type."""
     seen = set()
     for op in run.ops:
+        if op.name in _EXACT:
+            continue
         low = [dtype for dtype in op.inputs if dtype in LOW]
         if op.function and not op.protected and op.autocast and low and not op.backward and op.function not in seen:
             seen.add(op.function)
