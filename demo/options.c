@@ -60,7 +60,8 @@ static const struct spec specs[] = {
       "multiply the loss and divide the rate: 2^-16 makes fp16 gradients underflow", 0 },
     { "--keep-batchnorm-fp32", "on|off", read_switch, FIELD(keep_batchnorm_fp32), 0, 0, "on or off",
       "default: the level's", 1 },
-    { "--master-weights", "on|off|split", read_masters, FIELD(master_weights), 0, 0, "on, off or split",
+    { "--master-weights", "on|off|split|stochastic", read_masters, FIELD(master_weights), 0, 0,
+      "on, off, split or stochastic",
       "default: the level's; split: O5, as bfloat16 and the 16 bits that it lacks", 1 },
     { "--activations", "8|4|2", read_bits, FIELD(activations), 2, 8, "8, 4 or 2",
       "bits of what is kept for backward; default: as it is (on the CPU)", 0 },
@@ -171,8 +172,9 @@ static int read_switch(const struct spec *spec, const char *text, void *field) {
 }
 
 static int read_masters(const struct spec *spec, const char *text, void *field) {
-    if (strcmp(text, "split") != 0) return read_switch(spec, text, field);
-    *(int *)field = AMP_SPLIT;
+    const int stochastic = !strcmp(text, "stochastic");
+    if (!stochastic && strcmp(text, "split") != 0) return read_switch(spec, text, field);
+    *(int *)field = stochastic ? AMP_STOCHASTIC : AMP_SPLIT;
     return 1;
 }
 

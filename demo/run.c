@@ -229,7 +229,8 @@ static mt_dtype low_type(amp_level level) {
 /* Of the level, or as the configuration has it. */
 static int has_masters(const amp_config *config) {
     amp_config resolved = AMP_CONFIG_INIT;
-    return amp_config_resolve(config, &resolved) == AMP_OK && resolved.master_weights >= AMP_ON;
+    if (amp_config_resolve(config, &resolved) != AMP_OK) return 0;
+    return resolved.master_weights == AMP_ON || resolved.master_weights == AMP_SPLIT;
 }
 
 /* libamp's kernels for what the level makes 16-bit. Where it keeps masters, its optimizer writes them and the

@@ -331,7 +331,7 @@ typedef struct amp_config {
     amp_switch enabled;             /* OFF: training runs as without libamp */
     amp_switch patch_ops;           /* ops are cast by the lists (Apex: patch_torch_functions) */
     amp_switch keep_batchnorm_fp32; /* parameters and statistics of batch norm stay FP32 */
-    amp_switch master_weights;      /* FP32 masters of 16-bit parameters (AMP_SPLIT: docs/guide/memory.md) */
+    amp_switch master_weights;      /* FP32 masters of 16-bit parameters (SPLIT, STOCHASTIC: docs/guide/memory.md) */
     amp_switch cache;             /* ON: each weight is cast once per iteration (default) */
     amp_dtype cast_model_type;    /* the parameters' type */
     amp_dtype cast_model_outputs; /* type of the results of forward (default: FP32 if parameters are cast) */

@@ -103,6 +103,7 @@ typedef struct amp_api {
     amp_status (*get_gate_rows)(amp_gate_row *, size_t, size_t *);
     amp_status (*observe_loss)(amp_context *, uint32_t, double);
     amp_status (*observe_remark)(amp_context *, const char *, const char *);
+    amp_status (*observe_moments)(amp_context *, uint64_t, uint64_t);
 } amp_api;
 
 /* Returns the table for hosts compiled with AMP_API_VERSION `version`. It is static and never freed. NULL: this libamp

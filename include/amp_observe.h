@@ -198,7 +198,7 @@ typedef struct amp_memory {
     uint64_t gradients; /* gradients of the trained parameters, in the types of the parameters, present now or not */
     uint64_t masters;   /* FP32 masters */
     uint64_t master_gradients; /* FP32 gradients of masters, allocated at the first bracket */
-    uint64_t moments;   /* moments of the optimizers of amp_optim.h (those of a host are unknown) */
+    uint64_t moments;   /* moments of the optimizers of amp_optim.h, and those of amp_observe_moments */
     uint64_t casts;     /* casts alive now: in the cache, on the tape and in calls, if made in observed iterations */
     uint64_t most_casts; /* largest value of casts, from observed iterations */
     uint64_t outputs;   /* outputs of all ops in the last observed iteration: activations, and their gradients if
@@ -206,13 +206,18 @@ typedef struct amp_memory {
     uint64_t packed_from; /* tensors passed to amp_pack with this context in the last iteration, before packing */
     uint64_t packed;      /* the same tensors after packing */
     uint64_t masters_split; /* masters if all bfloat16 parameters had split masters (AMP_SPLIT) */
+    uint64_t moments_8bit;  /* moments if those of Adam and AdamW had 8 bits (AMP_FUSED_STATE_8BIT) */
 } amp_memory;
 
 #define AMP_MEMORY_INIT AMP_SIZED_(amp_memory)
 
 /* Writes the memory of the context now. */
 AMP_API AMP_MUST_CHECK amp_status amp_get_memory(amp_context *context, amp_memory *memory);
-/* Predicts the memory of the same training at another level with its defaults, from 8 bytes for each trained FP32
+/* Reports the bytes of moments of the host's own optimizers, in place of an earlier report. moments_8bit: the bytes if
+ * they had 8 bits where libamp can store them so, else `moments` again. Any thread. */
+AMP_API AMP_MUST_CHECK amp_status amp_observe_moments(amp_context *context, uint64_t moments, uint64_t moments_8bit);
+/* Predicts the memory of the same training at another level with its defaults (AMP_STOCHASTIC has all but masters and
+ * master_gradients), from 8 bytes for each trained FP32
  * weight with its gradient and 4 bytes for each element of the outputs. casts and most_casts: one cast of each weight
  * at levels that cast ops, the largest possible cache. Nothing is packed. outputs needs an observed iteration, and is
  * halved for ops that run in 16 bits. AMP_ERR_INVALID_ARGUMENT: unknown level. */

@@ -113,7 +113,8 @@ enum {
     AMP_DEFAULT = 0, /* the property of the level, or the default stated with the setting */
     AMP_OFF = 1,     /* off */
     AMP_ON = 2,      /* on */
-    AMP_SPLIT = 3    /* master_weights only: a master is the bfloat16 parameter and 16 further bits */
+    AMP_SPLIT = 3,   /* master_weights only: a master is the bfloat16 parameter and 16 further bits */
+    AMP_STOCHASTIC = 4 /* master_weights only: none, and libamp's own optimizers round bfloat16 up or down at random */
 };
 
 /* The casts of an op. */

@@ -116,6 +116,9 @@ static amp_status check_optimizer_hooks(const amp_context *context, const struct
     AMP_RETURN_IF(optimizer->holds && context->policy.properties.split_masters, AMP_ERR_CONFLICT, "%s it has "
                   "AMP_OPTIMIZER_HOLDS_MASTERS, and master_weights is AMP_SPLIT: split masters are no tensors that it "
                   "could hold: use AMP_ON, or let it step the parameters", who);
+    AMP_RETURN_IF(!optimizer->optim && context->policy.properties.stochastic, AMP_ERR_CONFLICT,
+                  "%s master_weights is AMP_STOCHASTIC, and it is the host's: only libamp's own optimizers "
+                  "(amp_optimizer.fused) round at random. Use AMP_ON or AMP_SPLIT", who);
     if (!n_params || amp__scaling_is_trivial(&context->policy.properties)) return AMP_OK;
     AMP_TRY(amp__host_need(!optimizer->holds || optimizer->host.set_grad, "set_grad", who,
                            "an optimizer that holds the masters has their gradients put there"));
@@ -204,13 +207,16 @@ static void adopt(struct amp__op *ops, size_t n, struct amp__optimizer *optimize
     }
 }
 
-static amp_status build_fused(struct amp__optimizer *optimizer, const amp_optimizer *given, const char *what) {
+static amp_status build_fused(const amp_context *context, struct amp__optimizer *optimizer, const amp_optimizer *given,
+                              const char *what) {
     char fused[96];
     if (!given->fused) return AMP_OK;
     AMP_RETURN_IF(given->n_steps, AMP_ERR_CONFLICT,
                   "%s has steps of the host's and fused, libamp's own: give it one of them", what);
     snprintf(fused, sizeof fused, "%s.fused", what);
-    return amp__optim_new(given->fused, given->n_params, fused, &optimizer->optim);
+    AMP_TRY(amp__optim_new(given->fused, given->n_params, fused, &optimizer->optim));
+    optimizer->optim->stochastic = context->policy.properties.stochastic;
+    return AMP_OK;
 }
 
 static amp_status build_optimizer(amp_context *context, amp_optimizer *user, size_t index) {
@@ -236,7 +242,7 @@ static amp_status build_optimizer(amp_context *context, amp_optimizer *user, siz
     optimizer->skips_on_device = given.fused || (given.flags & AMP_OPTIMIZER_SKIPS_ON_DEVICE);
     const amp_host *host = given.host ? given.host : context->models.n ? &context->models.list[0].host : NULL;
     AMP_TRY(amp__host_copy(&optimizer->host, host, what));
-    AMP_TRY(build_fused(optimizer, &given, what));
+    AMP_TRY(build_fused(context, optimizer, &given, what));
     snprintf(what, sizeof what, "optimizer %zu steps", index);
     const struct amp__struct_table structs = { given.structs, given.n_structs };
     AMP_TRY(amp__ops_build(context, given.steps, given.n_steps, &optimizer->host, structs, what,

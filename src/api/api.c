@@ -81,6 +81,7 @@ static const amp_api table = {
     .get_gate_rows = amp_get_gate_rows,
     .observe_loss = amp_observe_loss,
     .observe_remark = amp_observe_remark,
+    .observe_moments = amp_observe_moments,
 };
 
 #define MEMBER_AT(member, slot) \

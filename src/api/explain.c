@@ -61,6 +61,7 @@ AMP_API amp_status amp_get_op_stats(amp_context *context, amp_op_stats *stats, s
 
 static const char *masters_of(const amp_context *context) {
     if (context->addresses.released) return "none (blocks released)";
+    if (context->policy.properties.stochastic) return "none (rounded at random)";
     if (!context->policy.properties.master_weights) return "none";
     if (context->policy.properties.split_masters) return "fp32, split";
     return context->policy.keeps_blocks ? "the host's own fp32" : "fp32";

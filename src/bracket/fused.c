@@ -76,7 +76,8 @@ static amp_status gather_spread(const struct amp__elements *now, struct amp__opt
     return AMP_OK;
 }
 
-static amp_status find_param(struct amp__param *param, struct amp__optim_tensor *tensor) {
+static amp_status find_param(const struct amp__optimizer *optimizer, struct amp__param *param,
+                             struct amp__optim_tensor *tensor) {
     struct amp__elements now;
     AMP_TRY(amp__master_reconcile(param, false));
     AMP_TRY(amp__master_part(param));
@@ -93,6 +94,7 @@ static amp_status find_param(struct amp__param *param, struct amp__optim_tensor 
     tensor->param = apart ? (amp_span){ param->master.fp32.data, param->size, AMP_FLOAT32, 0 } : elements;
     if (apart && !param->emulated) tensor->low = elements;
     tensor->remainder = param->master.rest.data;
+    tensor->stochastic = optimizer->optim->stochastic && !param->has_master && now.dtype == AMP_BFLOAT16;
     return now.strides ? gather_spread(&now, tensor) : AMP_OK;
 }
 
@@ -115,7 +117,7 @@ static amp_status find_tensor(const struct amp__optimizer *optimizer, size_t i, 
     tensor->has_squares = grad.has_squares;
     AMP_RETURN_IF(tensor->grad.dtype == AMP_FLOAT64, AMP_ERR_UNSUPPORTED,
                   "%s: its gradient is fp64: libamp's own optimizers take fp32 and 16-bit gradients", param->name);
-    return find_param(param, tensor);
+    return find_param(optimizer, param, tensor);
 }
 
 /* ---- the update ---- */

@@ -203,6 +203,7 @@ static amp_status step_group(const struct amp__optimizer *optimizer, const struc
         if (amp__optim_moment(rule, m)) tensors.moments[m] = spans_of(part, MOMENT + m) + first;
     for (int m = 0; m < 2 && optim->codes; m++) tensors.scales[m] = part->scales[m] + first;
     tensors.keys = part->keys + first;
+    tensors.flags = optim->stochastic ? AMP_TENSORS_STOCHASTIC : 0;
     tensors.steps = part->steps + first;
     tensors.found_inf = amp__home_skip(optimizer);
     tensors.inv_scale = by->pointer;

@@ -34,15 +34,15 @@ static const struct {
       true },
 };
 
-/* No machine with several GPUs has run libamp so far, and no GPU the kernels of adam8. */
+/* No machine with several GPUs has run libamp so far, and no GPU the kernels that round at random. */
 static void check_untried(amp_context *context) {
     struct amp__devices *devices = amp__devices_of(context);
     const struct amp__optimizers *optimizers = amp__optimizers_of(context);
-    size_t decide = 0, codes = 0;
+    size_t decide = 0, rounds = 0;
     for (size_t i = 0; i < optimizers->n; i++) {
         const struct amp__optim *optim = optimizers->list[i].optim;
         decide += optimizers->list[i].host.reduce_on_device != NULL;
-        codes += optim && optim->codes && optim->n_devices;
+        rounds += optim && (optim->codes || optim->stochastic) && optim->n_devices;
     }
     if (devices->n_places > 1)
         (void)amp__warn(context, "experimental: parameters on %zu GPUs, which no machine has tried with libamp: "
@@ -50,9 +50,9 @@ static void check_untried(amp_context *context) {
     if (decide)
         (void)amp__warn(context, "experimental: ranks that decide on their GPUs (reduce_on_device), which no machine "
                         "has tried with libamp: compare a short training with one that has the hook reduce");
-    if (codes)
-        (void)amp__warn(context, "experimental: moments in 8 bits on a GPU, which no GPU has run so far: compare a "
-                        "short training with one without AMP_FUSED_STATE_8BIT");
+    if (rounds)
+        (void)amp__warn(context, "experimental: moments in 8 bits and stochastic weights on a GPU, which no GPU has "
+                        "run so far: compare a short training with one without them");
 }
 
 void amp__environment_check(amp_context *context) {

@@ -18,6 +18,9 @@ static amp_status open_place(struct amp__devices *devices, const struct amp__pro
     AMP_RETURN_IF(properties->split_masters && served, AMP_ERR_UNSUPPORTED,
                   "%s: split masters need the CPU or the backend cuda (libamp_cuda.so), and this device is served by "
                   "the host", param->name);
+    AMP_RETURN_IF(properties->stochastic && served, AMP_ERR_UNSUPPORTED,
+                  "%s: stochastic rounding needs the CPU or the backend cuda (libamp_cuda.so), and this device is "
+                  "served by the host", param->name);
     AMP_RETURN_IF(devices->complete, AMP_ERR_UNSUPPORTED,
                   "%s is on a device that had no parameter at amp_initialize: initialise again with all of them",
                   param->name);

@@ -28,6 +28,7 @@ struct amp__progress {
     bool scaled_by_hand;           /* a call of amp_scale or amp_unscale so far */
     uint64_t n_steps;              /* steps and skips of all optimizers */
     struct amp__packed packed;
+    _Atomic(uint64_t) moments, moments_8bit; /* of the host's own optimizers, as it reports */
 };
 
 #endif

@@ -10,11 +10,17 @@
 #include "context/progress.h"
 #include "observe/observe.h"
 
-static void count_moments(const struct amp__optimizers *optimizers, amp_memory *out) {
+static void count_moments(const amp_context *context, amp_memory *out) {
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    const struct amp__progress *progress = amp__progress_of(context);
+    out->moments = atomic_load(&progress->moments), out->moments_8bit = atomic_load(&progress->moments_8bit);
     for (size_t i = 0; i < optimizers->n; i++) {
         const struct amp__optim *optim = optimizers->list[i].optim;
         for (size_t j = 0; optim && j < optim->n; j++)
-            for (int k = 0; k < AMP__MOMENTS; k++) out->moments += amp__optim_moment_bytes(optim, j, k);
+            for (int k = 0; k < AMP__MOMENTS; k++) {
+                out->moments += amp__optim_moment_bytes(optim, j, k, false);
+                out->moments_8bit += amp__optim_moment_bytes(optim, j, k, true);
+            }
     }
 }
 
@@ -67,7 +73,7 @@ amp_status amp__memory_at(const amp_context *context, amp_level level, amp_memor
     AMP_TRY(amp__properties_resolve(&config, &p));
     *out = (amp_memory){ .struct_size = sizeof *out, .level = level };
     count_params_at(context, &p, out);
-    count_moments(amp__optimizers_of(context), out);
+    count_moments(context, out);
     count_outputs_at(context, &p, out);
     return AMP_OK;
 }
@@ -97,7 +103,7 @@ void amp__memory_now(const amp_context *context, amp_memory *out) {
                          .packed = last ? atomic_load(&packed->last_to) : atomic_load(&packed->to),
                          .casts = casts->now, .most_casts = casts->most };
     count_params(amp__params_of(context), out);
-    count_moments(amp__optimizers_of(context), out);
+    count_moments(context, out);
     const struct amp__seen *first = observer ? observer->first : NULL;
     for (const struct amp__seen *seen = first; seen; seen = seen->next)
         if (seen->what == AMP_SEE_OUTPUTS) out->outputs += seen->last.elements * amp__dtype_size(seen->dtype);
@@ -120,6 +126,15 @@ AMP_API amp_status amp_get_memory(amp_context *context, amp_memory *memory) {
     amp__memory_now(context, &now);
     pthread_mutex_unlock(lock);
     return amp__fill_struct(memory, memory->struct_size, sizeof now, &now, sizeof now, "amp_memory");
+}
+
+AMP_API amp_status amp_observe_moments(amp_context *context, uint64_t moments, uint64_t moments_8bit) {
+    AMP_RETURN_IF(!context || !amp__context_is_live(context), AMP_ERR_INVALID_ARGUMENT,
+                  "amp_observe_moments: there is no such context: was it shut down?");
+    struct amp__progress *progress = amp__progress_of(context);
+    atomic_store(&progress->moments, moments);
+    atomic_store(&progress->moments_8bit, moments_8bit);
+    return AMP_OK;
 }
 
 AMP_API amp_status amp_predict_memory(amp_context *context, amp_level level, amp_memory *memory) {

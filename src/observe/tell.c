@@ -106,6 +106,7 @@ void amp__observe_add_memory(amp__text *line, const amp_memory *m) {
     amp__line_number(line, "packed_from", m->packed_from);
     amp__line_number(line, "packed", m->packed);
     amp__line_number(line, "masters_split", m->masters_split);
+    amp__line_number(line, "moments_8bit", m->moments_8bit);
 }
 
 void amp__observe_tell_memory(amp_context *context, uint64_t bracket) {

@@ -99,7 +99,7 @@ static amp_status check_switches(const amp_config *config) {
         { "enabled", config->enabled, AMP_ON },
         { "patch_ops", config->patch_ops, AMP_ON },
         { "keep_batchnorm_fp32", config->keep_batchnorm_fp32, AMP_ON },
-        { "master_weights", config->master_weights, AMP_SPLIT },
+        { "master_weights", config->master_weights, AMP_STOCHASTIC },
         { "cache", config->cache, AMP_ON },
         { "lists", config->lists, AMP_LISTS_TORCH },
         { "scaler", config->scaler, AMP__SCALER_MODES },
@@ -202,7 +202,7 @@ static amp_status resolve_scaler(const amp_config *config, float loss_scale, str
 /* ---- resolve ---- */
 
 void amp__properties_make_inert(struct amp__properties *p) {
-    p->patch_ops = p->keep_batchnorm_fp32 = p->master_weights = p->split_masters = false;
+    p->patch_ops = p->keep_batchnorm_fp32 = p->master_weights = p->split_masters = p->stochastic = false;
     p->cast_model_type = p->cast_model_outputs = AMP_DTYPE_UNCHANGED;
     p->scaler.dynamic = false;
     p->scaler.init_scale = 1.0f;
@@ -210,18 +210,22 @@ void amp__properties_make_inert(struct amp__properties *p) {
 }
 
 static bool resolve_switch(amp_switch value, bool level_default) {
-    return value == AMP_DEFAULT ? level_default : value >= AMP_ON;
+    return value == AMP_DEFAULT ? level_default : value == AMP_ON || value == AMP_SPLIT;
 }
 
 /* FP32 is a bfloat16 and 16 bits more: no other type is the upper half of it. */
-static amp_status check_split(const struct amp__properties *p) {
-    if (!p->split_masters) return AMP_OK;
-    AMP_RETURN_IF(p->low != AMP_BFLOAT16, AMP_ERR_CONFLICT, "level %s: master_weights is AMP_SPLIT, which makes a "
-                  "master of a bfloat16 parameter and the 16 bits that it lacks; here parameters are %s: use O5, or "
-                  "cast_model_type = AMP_BFLOAT16", amp__level_name(p->level),
+static amp_status check_bfloat16(const struct amp__properties *p) {
+    if (!p->split_masters && !p->stochastic) return AMP_OK;
+    AMP_RETURN_IF(p->low != AMP_BFLOAT16 || (p->stochastic && p->cast_model_type != AMP_BFLOAT16), AMP_ERR_CONFLICT,
+                  "level %s: master_weights is %s; here parameters are %s: use O5, or cast_model_type = AMP_BFLOAT16",
+                  amp__level_name(p->level),
+                  p->stochastic ? "AMP_STOCHASTIC, which rounds bfloat16 parameters at random"
+                                : "AMP_SPLIT, which makes a master of a bfloat16 parameter and the 16 bits that it "
+                                  "lacks",
                   amp__dtype_name(p->cast_model_type == AMP_DTYPE_UNCHANGED ? AMP_FLOAT32 : p->cast_model_type));
-    AMP_RETURN_IF(p->emulate, AMP_ERR_CONFLICT, "level %s: master_weights is AMP_SPLIT and emulate is ON, which keeps "
-                  "parameters in FP32: use AMP_ON, or no emulate", amp__level_name(p->level));
+    AMP_RETURN_IF(p->emulate, AMP_ERR_CONFLICT, "level %s: master_weights is %s and emulate is ON, which keeps "
+                  "parameters in FP32: use AMP_ON, or no emulate", amp__level_name(p->level),
+                  p->stochastic ? "AMP_STOCHASTIC" : "AMP_SPLIT");
     return AMP_OK;
 }
 
@@ -244,6 +248,7 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
         .keep_batchnorm_fp32 = resolve_switch(config.keep_batchnorm_fp32, level->keep_batchnorm_fp32),
         .master_weights = resolve_switch(config.master_weights, level->master_weights),
         .split_masters = config.master_weights == AMP_SPLIT,
+        .stochastic = config.master_weights == AMP_STOCHASTIC,
         .cache = resolve_switch(config.cache, true),
         .emulate = config.emulate == AMP_ON,
         .gate = config.gate,
@@ -258,7 +263,7 @@ amp_status amp__properties_resolve(const amp_config *given, struct amp__properti
         .trace = config.trace,
     };
     p.low = amp__is_low(p.cast_model_type) ? p.cast_model_type : level->low;
-    AMP_TRY(check_split(&p));
+    AMP_TRY(check_bfloat16(&p));
     if (!p.cast_model_outputs) /* Apex: a model that was given a type returns FP32 */
         p.cast_model_outputs = p.cast_model_type == AMP_DTYPE_UNCHANGED ? AMP_DTYPE_UNCHANGED : AMP_FLOAT32;
     AMP_RETURN_IF(p.num_losses > 65536, AMP_ERR_INVALID_ARGUMENT, "amp_config.num_losses is %u; 65536 is the limit",
@@ -277,7 +282,8 @@ amp_status amp__properties_tell(const struct amp__properties *p, amp_config *out
     const amp_config filled = {
         .struct_size = sizeof filled, .level = p->level, .enabled = as_switch(p->enabled),
         .patch_ops = as_switch(p->patch_ops), .keep_batchnorm_fp32 = as_switch(p->keep_batchnorm_fp32),
-        .master_weights = p->split_masters ? AMP_SPLIT : as_switch(p->master_weights), .cache = as_switch(p->cache),
+        .master_weights = p->split_masters ? AMP_SPLIT : p->stochastic ? AMP_STOCHASTIC : as_switch(p->master_weights),
+        .cache = as_switch(p->cache),
         .cast_model_type = p->cast_model_type, .cast_model_outputs = p->cast_model_outputs, .lists = p->lists,
         .scaler = p->scaler.mode, .num_losses = p->num_losses, .window = p->scaler.window,
         .hysteresis = p->scaler.hysteresis, .max_skips = p->max_skips,

@@ -12,6 +12,7 @@ struct amp__properties {
     bool keep_batchnorm_fp32;
     bool master_weights;
     bool split_masters; /* kept as a bfloat16 parameter and a remainder of 16 bits */
+    bool stochastic; /* no masters: bfloat16 parameters are rounded at random */
     bool own_masters; /* all masters are FP32 blocks of the host itself, without copies */
     bool cache;
     bool emulate; /* the host knows FP32 only: values are rounded through the low type and stay FP32 */

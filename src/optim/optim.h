@@ -151,6 +151,7 @@ struct amp__optim_on_device {
 
 struct amp__optim {
     bool codes; /* moments of parameters that are not small have 8 bits */
+    bool stochastic; /* bf16 parameters without masters are rounded at random */
     uint64_t seed;
     amp_optim *groups;
     struct amp__powers *powers; /* one a group: room for a step */
@@ -170,8 +171,8 @@ amp_status amp__optim_grow(struct amp__optim *optim, size_t n);
 /* Zero moments for parameter i, called `name`, of `size` elements, in the memory of `place` or, NULL, here. */
 amp_status amp__optim_attach(struct amp__optim *optim, size_t i, const char *name, uint64_t size,
                              struct amp__place *place);
-/* Returns the bytes of moment k. 0: there is none. */
-uint64_t amp__optim_moment_bytes(const struct amp__optim *optim, size_t i, int k);
+/* Returns the bytes of moment k. 0: there is none. codes: if moments were in 8 bits wherever they can be. */
+uint64_t amp__optim_moment_bytes(const struct amp__optim *optim, size_t i, int k, bool codes);
 /* Ends `n` of them, also those that were not finished, and their block. */
 void amp__optim_on_device_free(struct amp__optim_on_device *devices, size_t n, size_t n_groups);
 /* Forgets parameters from `n` on. */

@@ -122,10 +122,12 @@ amp_status amp__optim_attach(struct amp__optim *optim, size_t i, const char *nam
     return AMP_OK;
 }
 
-uint64_t amp__optim_moment_bytes(const struct amp__optim *optim, size_t i, int k) {
+uint64_t amp__optim_moment_bytes(const struct amp__optim *optim, size_t i, int k, bool codes) {
     const struct amp__optim_state *state = &optim->states[i];
-    if (k < 2 && state->codes[k]) return state->size + sizeof(float) * amp__optim_blocks(state->size);
-    return state->moments[k] ? sizeof(float) * amp__optim_moment_size(amp__optim_rule(optim, i), k, state->size) : 0;
+    const amp_optim *rule = amp__optim_rule(optim, i);
+    codes = codes && amp__optim_codes(rule) && state->size >= AMP_STATE_LEAST;
+    if (k < 2 && (codes || state->codes[k])) return state->size + sizeof(float) * amp__optim_blocks(state->size);
+    return state->moments[k] ? sizeof(float) * amp__optim_moment_size(rule, k, state->size) : 0;
 }
 
 static void clear_on_device(struct amp__optim_on_device *part, size_t n_groups) {

@@ -125,6 +125,35 @@ static void write_memory(const amp_survey_result *result, const amp_context *con
     }
 }
 
+static bool has_own_optimizers(const amp_context *context) {
+    const struct amp__optimizers *optimizers = amp__optimizers_of(context);
+    for (size_t i = 0; i < optimizers->n; i++)
+        if (!optimizers->list[i].optim) return false;
+    return optimizers->n > 0;
+}
+
+/* Writes about state that libamp's own optimizers could round at random: docs/reference/stochastic-rounding.md. */
+static void write_state(const amp_survey_result *result, const amp_context *context, amp__text *text) {
+    const bool python = amp__is_python(context);
+    const struct amp__properties *now = &amp__policy_of(context)->properties;
+    const amp_memory *first = &result->levels[0].memory;
+    if (first->moments_8bit < first->moments)
+        amp__text_add(text, "memory: moments in 8 bits (%s) take %llu bytes in place of %llu, rounded at random: "
+                      "elements far below the largest of their 256 take smaller steps, which no survey measures\n",
+                      python ? "FusedAdam, state_bits=8" : "AMP_FUSED_STATE_8BIT",
+                      (unsigned long long)first->moments_8bit, (unsigned long long)first->moments);
+    for (uint64_t i = 0; i < result->n_levels && (python || has_own_optimizers(context)); i++) {
+        const amp_memory *m = &result->levels[i].memory;
+        const bool without = m->level == now->level && !now->master_weights; /* now */
+        if (without || !m->masters || amp__level_row(m->level)->cast_model_type != AMP_BFLOAT16) continue;
+        amp__text_add(text, "memory: at %s weights rounded at random (master_weights = %s, libamp's optimizers) need "
+                      "no masters, %llu bytes. The cost is noise of up to a unit of bfloat16 a step, which no survey "
+                      "measures: compare a short training, above all with tiny rates and for norm weights\n",
+                      amp__level_name(m->level), python ? "\"stochastic\"" : "AMP_STOCHASTIC",
+                      (unsigned long long)m->masters);
+    }
+}
+
 static void write_text(const struct amp__survey *survey, const amp_survey_result *result, const amp_context *context,
                        amp__text *text) {
     const uint64_t left_out = amp__observer_of(context)->left_out;
@@ -140,6 +169,7 @@ static void write_text(const struct amp__survey *survey, const amp_survey_result
         amp__text_add(text, " (products in fp16 are not faster than FP32's on this CPU: docs/guide/gate.md)");
     amp__text_add(text, "\n");
     write_memory(result, context, text);
+    write_state(result, context, text);
     amp__survey_write_fp8(result, text);
     if (left_out)
         amp__text_add(text, "%llu tensors and ops were omitted for lack of room (the option max_bytes of observe)\n",

@@ -107,7 +107,8 @@ static get_api_fn get_api(void *handle) { return (get_api_fn)function(handle, "a
     X(get_config, "amp_get_config")                                                                                    \
     X(get_gate_rows, "amp_get_gate_rows")                                                                              \
     X(observe_loss, "amp_observe_loss")                                                                                \
-    X(observe_remark, "amp_observe_remark")
+    X(observe_remark, "amp_observe_remark")                                                                            \
+    X(observe_moments, "amp_observe_moments")
 
 #define COUNT(member, name) +1
 enum { N_MEMBERS = 0 MEMBERS(COUNT) };

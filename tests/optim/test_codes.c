@@ -3,7 +3,7 @@
  * Moments in 8 bits: as good as FP32 ones over thousands of steps, the same bytes for every set and number of threads,
  * of a shard and after a resumed checkpoint, and refusals. The kernel itself: tests/kernels/moments.c.
  */
-#include "fused.h"
+#include "large.h"
 
 #include "amp_kernels.h"
 #include "tensors.h"
@@ -251,70 +251,14 @@ TEST(a_nan_loses_its_block) {
 
 /* ---- in a context ---- */
 
-enum { LARGE = AMP_STATE_LEAST + 300, STATE_BYTES = 1 << 18 };
-
-/* The net, and a parameter large enough for 8 bits. */
-struct large {
-    struct rig rig;
-    struct fake_tensor *wide;
-};
-
-static void large_start(struct large *x, amp_level level, uint32_t flags, uint64_t seed) {
-    amp_optim rule = optim_of(AMP_OPTIM_ADAMW, 0.01);
-    const amp_fused fused = SIZED(amp_fused, .flags = flags, .groups = &rule, .n_groups = 1, .seed = seed);
-    const amp_config config = CONFIG(level, .loss_scale = AMP_DYNAMIC, .init_scale = 64.0f, .window = 3);
-    rig_init(&x->rig, 0);
-    x->rig.net.optimizer.fused = &fused;
-    x->rig.net.optimizer.steps = x->rig.net.optimizer.zero_grads = NULL;
-    x->rig.net.optimizer.n_steps = x->rig.net.optimizer.n_zero_grads = 0;
-    ck_ok(rig_try(&x->rig, config));
-    x->wide = fake_new(&x->rig.host, AMP_FLOAT32, LARGE, 1.0);
-    const amp_param param = { sizeof(amp_param), 0, x->wide, "large" };
-    ck_ok(amp_add_params(&x->rig.net.optimizer, &param, 1));
-}
-
-static void large_end(struct large *x) {
-    rig_stop(&x->rig);
-    fake_release(x->wide);
-    rig_end(&x->rig);
-}
-#define LARGE_START(name, ...) __attribute__((cleanup(large_end))) struct large name; large_start(&name, __VA_ARGS__)
-
-/* Step 3 of 5 overflows. */
-static void train(struct large *x, int from, int n, bool overflows) {
-    amp_optimizer *optimizer = &x->rig.net.optimizer;
-    for (int s = from; s < from + n; s++) {
-        amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
-        if (s % 5 == 3 && !overflows) continue;
-        ck_ok(fake_begin_many(NULL, &optimizer, 1, 0, 0, NULL, &scaled));
-        fake_put_grad(x->wide, fake_new(&x->rig.host, fake_dtype(x->wide), LARGE, 0.0));
-        for (int64_t i = 0; i < LARGE; i++) {
-            const double value = 0x1p-10 * (double)((i * 7 + s * 13) % 31 - 15);
-            fake_set(x->wide->grad, i, s % 5 == 3 ? INF : fake_seed(&scaled) * value);
-        }
-        ck_ok(amp_scale_loss_end(&scaled));
-        ck_ok(amp_fused_step(optimizer, NULL));
-        ck_ok(amp_fused_zero_grad(optimizer));
-    }
-}
-
-static void compare_large(const struct large *a, const struct large *b) {
-    const size_t width = fake_dtype(a->wide) == AMP_FLOAT32 ? 4 : 2;
-    ck_assert(!memcmp(a->wide->storage.data, b->wide->storage.data, width * LARGE));
-}
-
-static size_t save(struct large *x, char *state) {
-    size_t size = 0;
-    ck_ok(amp_state_save_memory(x->rig.context, AMP_STATE_SAFETENSORS, state, STATE_BYTES, &size));
-    return size;
-}
+#define LARGE_AT(name, level, flags, seed) LARGE_START(name, CONFIG(level, LARGE_SCALE), flags, seed)
 
 static const amp_level levels[] = { AMP_O0, AMP_O2, AMP_O5 };
 
 TEST_TIMES(resume_is_bit_exact_with_codes, 3) {
     static char state[STATE_BYTES], first[STATE_BYTES], second[STATE_BYTES];
-    LARGE_START(straight, levels[_i], AMP_FUSED_STATE_8BIT, 7);
-    LARGE_START(resumed, levels[_i], AMP_FUSED_STATE_8BIT, 7);
+    LARGE_AT(straight, levels[_i], AMP_FUSED_STATE_8BIT, 7);
+    LARGE_AT(resumed, levels[_i], AMP_FUSED_STATE_8BIT, 7);
     train(&straight, 0, 6, true);
     const size_t size = save(&straight, state);
     train(&straight, 6, 5, true);
@@ -328,11 +272,11 @@ TEST_TIMES(resume_is_bit_exact_with_codes, 3) {
 
 /* A run whose skipped steps never were. */
 TEST(skips_use_no_random_numbers) {
-    LARGE_START(skips, AMP_O0, AMP_FUSED_STATE_8BIT, 7);
-    LARGE_START(never, AMP_O0, AMP_FUSED_STATE_8BIT, 7);
+    LARGE_AT(skips, AMP_O0, AMP_FUSED_STATE_8BIT, 7);
+    LARGE_AT(never, AMP_O0, AMP_FUSED_STATE_8BIT, 7);
     train(&skips, 0, 10, true), train(&never, 0, 10, false);
     compare_large(&skips, &never);
-    LARGE_START(seeded, AMP_O0, AMP_FUSED_STATE_8BIT, 8);
+    LARGE_AT(seeded, AMP_O0, AMP_FUSED_STATE_8BIT, 8);
     train(&seeded, 0, 10, true);
     ck_assert(memcmp(skips.wide->storage.data, seeded.wide->storage.data, 4 * LARGE));
 }
@@ -341,8 +285,8 @@ TEST(skips_use_no_random_numbers) {
 TEST_TIMES(fp32_state_loads_and_back, 2) {
     static char state[STATE_BYTES], again[STATE_BYTES];
     const uint32_t from = _i ? AMP_FUSED_STATE_8BIT : 0;
-    LARGE_START(saved, AMP_O0, from, 7);
-    LARGE_START(loaded, AMP_O0, from ^ AMP_FUSED_STATE_8BIT, 7);
+    LARGE_AT(saved, AMP_O0, from, 7);
+    LARGE_AT(loaded, AMP_O0, from ^ AMP_FUSED_STATE_8BIT, 7);
     train(&saved, 0, 8, true);
     ck_ok(amp_state_load_memory(loaded.rig.context, state, save(&saved, state)));
     compare_large(&saved, &loaded);
@@ -356,7 +300,7 @@ TEST_TIMES(fp32_state_loads_and_back, 2) {
 
 TEST(memory_counts_codes) {
     amp_memory memory = AMP_MEMORY_INIT, predicted = AMP_MEMORY_INIT;
-    LARGE_START(x, AMP_O5, AMP_FUSED_STATE_8BIT, 7);
+    LARGE_AT(x, AMP_O5, AMP_FUSED_STATE_8BIT, 7);
     ck_ok(amp_get_memory(x.rig.context, &memory));
     ck_ok(amp_predict_memory(x.rig.context, AMP_O5, &predicted));
     const uint64_t small = 3 * 2 * 4 * NET_SIZE, large = 2 * LARGE + 2 * 4 * blocks_of(LARGE);
@@ -403,88 +347,4 @@ TEST(lists_are_checked) {
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "moments[0] has no codes", amp_optim_list(&rule, &t));
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "scales is NULL", amp_encode_moment(codes[0], NULL, param, 4, 0, 0));
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "values is NULL", amp_decode_moment(NULL, codes[0], &scale, 4, 0));
-}
-
-/* ---- bf16 parameters without masters, rounded stochastically ---- */
-
-enum { WIDE = 300 * 1000 + 77 };
-
-/* Steps a bf16 parameter of 1 by `rule` with gradients of 1, elements from `first` to `end` alone. */
-static void step_low(uint16_t *param, float *const moments[2], const amp_optim *rule, uint64_t step, size_t first,
-                     size_t end) {
-    static float grad[WIDE];
-    const uint64_t key = amp_optim_key(3, "weight"), before = first;
-    for (size_t i = 0; i < WIDE; i++) grad[i] = 1.0f;
-    const amp_span g = { grad, end - first, AMP_FLOAT32, 0 }, p = { param + first, end - first, AMP_BFLOAT16, 0 };
-    amp_span m[2];
-    amp_optim_tensors t = AMP_OPTIM_TENSORS_INIT;
-    t.n = 1, t.grad = &g, t.param = &p, t.step = step, t.keys = &key, t.before = &before;
-    t.flags = AMP_TENSORS_STOCHASTIC;
-    for (int k = 0; k < 2; k++) {
-        const bool one = rule->kind == AMP_OPTIM_NOVOGRAD && k == 1;
-        m[k] = (amp_span){ moments[k] + (one ? 0 : first), one ? 1 : end - first, AMP_FLOAT32, 0 };
-        t.moments[k] = &m[k];
-    }
-    ck_ok(amp_optim_list(rule, &t));
-}
-
-static uint16_t *low_ones(void) {
-    uint16_t *param = malloc(WIDE * sizeof *param);
-    for (size_t i = 0; i < WIDE; i++) param[i] = 0x3f80;
-    return param;
-}
-
-/* A step of 2^-12 is a sixteenth of a unit of bf16 below 1, and to nearest would be lost. Each element is rounded to 1
- * or to the next number below, and 5 deviations of their mean are 2.5 units / sqrt(n) at most. */
-TEST(small_steps_are_not_lost) {
-    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0x1p-12);
-    uint16_t *param = low_ones();
-    float *moments[2] = { floats(WIDE), floats(WIDE) };
-    double sum = 0.0;
-    step_low(param, moments, &rule, 1, 0, WIDE);
-    for (size_t i = 0; i < WIDE; i++) {
-        ck_assert(param[i] == 0x3f80 || param[i] == 0x3f7f);
-        sum += param[i] == 0x3f80 ? 0.0 : -0x1p-8;
-    }
-    ck_assert_double_eq_tol(sum / WIDE, -0x1p-12, 0x1p-8 * 2.5 / sqrt(WIDE));
-    free(param), free(moments[0]), free(moments[1]);
-}
-
-/* Rules that look at no norm: sets, threads and shards that begin anywhere write the bytes of the whole. */
-TEST_TIMES(low_bytes_are_the_same, 4) {
-    static const amp_optim_kind kinds[] = { AMP_OPTIM_SGD, AMP_OPTIM_ADAM, AMP_OPTIM_ADAMW, AMP_OPTIM_ADAGRAD };
-    static const uint32_t masks[] = { 0, AMP_CPU_SSE2, AMP_CPU_SSE2 | AMP_CPU_AVX2, UINT32_MAX };
-    const amp_optim rule = optim_of(kinds[_i], 1e-3);
-    uint16_t *whole = NULL;
-    for (size_t run = 0; run < 2 * (sizeof masks / sizeof *masks); run++) {
-        uint16_t *param = low_ones();
-        float *moments[2] = { floats(WIDE), floats(WIDE) };
-        amp_set_cpu_mask(masks[run / 2]);
-        ck_ok(amp_set_num_threads(run % 2 ? 3 : 1));
-        for (uint64_t step = 1; step < 3; step++) {
-            const size_t cut = run == 3 ? 10007 : 0; /* no multiple of a vector */
-            if (cut) step_low(param, moments, &rule, step, 0, cut);
-            step_low(param, moments, &rule, step, cut, WIDE);
-        }
-        ck_assert_msg(!whole || !memcmp(whole, param, WIDE * sizeof *param), "run %zu differs", run);
-        free(moments[0]), free(moments[1]);
-        if (whole) free(param);
-        else whole = param;
-    }
-    free(whole);
-    amp_set_cpu_mask(UINT32_MAX);
-    ck_ok(amp_set_num_threads(0));
-}
-
-TEST(stochastic_is_for_bf16) {
-    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.5);
-    uint16_t low[4] = { 0 };
-    float wide[4] = { 1.0f, 1.0f, 1.0f, 1.0f };
-    const amp_span grad = { wide, 4, AMP_FLOAT32, 0 };
-    amp_span param = { low, 4, AMP_FLOAT16, 0 };
-    amp_optim_tensors t = AMP_OPTIM_TENSORS_INIT;
-    t.n = 1, t.step = 1, t.grad = &grad, t.param = &param, t.flags = AMP_TENSORS_STOCHASTIC;
-    ck_refused(AMP_ERR_INVALID_ARGUMENT, "param[0].dtype is fp16", amp_optim_list(&rule, &t));
-    t.flags = 2;
-    ck_refused(AMP_ERR_INVALID_ARGUMENT, "unknown flags", amp_optim_list(&rule, &t));
 }

@@ -266,6 +266,8 @@ static PyMethodDef methods[] = {
     { "observe_remark", amp_py_Context_observe_remark, METH_VARARGS, "observe_remark(about, text): for the trace." },
     { "observations", amp_py_Context_observations, METH_NOARGS, "observations(): a list of tuples." },
     { "culprit", amp_py_Context_culprit, METH_NOARGS, "culprit(): a tuple, or None." },
+    { "observe_moments", amp_py_Context_observe_moments, METH_VARARGS,
+      "observe_moments(moments, moments_8bit): bytes that memory adds." },
     { "memory", amp_py_Context_memory, METH_VARARGS, "memory(level=None): a tuple; now, or as predicted." },
     { "survey", amp_py_Context_survey, METH_NOARGS, "survey(): a tuple." },
     { "cache_clear", context_cache_clear, METH_NOARGS, "cache_clear()\n--\n\nDeletes all cached casts." },

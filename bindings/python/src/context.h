@@ -150,6 +150,7 @@ PyObject *amp_py_Context_observe_remark(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_observations(PyObject *self, PyObject *unused);
 PyObject *amp_py_Context_culprit(PyObject *self, PyObject *unused);
 PyObject *amp_py_Context_memory(PyObject *self, PyObject *args);
+PyObject *amp_py_Context_observe_moments(PyObject *self, PyObject *args);
 PyObject *amp_py_Context_survey(PyObject *self, PyObject *unused);
 /* config.c */
 int amp_py_add_config(PyObject *module);

@@ -35,6 +35,8 @@ static const char *const spoken[][2] = {
       "inside a block of amp.scale_loss: call it before or after" },
     { "amp_config.", "" },
     { "AMP_SPLIT", "\"split\"" },
+    { "AMP_STOCHASTIC", "\"stochastic\"" },
+    { "AMP_FUSED_STATE_8BIT", "FusedAdam, state_bits=8" },
     { "AMP_DYNAMIC", "\"dynamic\"" },
     { "AMP_DEFAULT", "None" },
     { "AMP_DELAY_UNSCALE", "delay_unscale=True" },

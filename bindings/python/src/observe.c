@@ -172,12 +172,21 @@ static const char *name_of_level(int level) {
 }
 
 static PyObject *memory_tuple(const amp_memory *m) {
-    return Py_BuildValue("(sKKKKKKKKKKK)", name_of_level((int)m->level), (unsigned long long)m->weights,
+    return Py_BuildValue("(sKKKKKKKKKKKK)", name_of_level((int)m->level), (unsigned long long)m->weights,
                          (unsigned long long)m->gradients, (unsigned long long)m->masters,
                          (unsigned long long)m->master_gradients, (unsigned long long)m->moments,
                          (unsigned long long)m->casts, (unsigned long long)m->most_casts,
                          (unsigned long long)m->outputs, (unsigned long long)m->packed_from,
-                         (unsigned long long)m->packed, (unsigned long long)m->masters_split);
+                         (unsigned long long)m->packed, (unsigned long long)m->masters_split,
+                         (unsigned long long)m->moments_8bit);
+}
+
+PyObject *amp_py_Context_observe_moments(PyObject *self, PyObject *args) {
+    const amp_py_Context *context = amp_py_live(self);
+    unsigned long long moments, moments_8bit;
+    if (!context || !PyArg_ParseTuple(args, "KK:observe_moments", &moments, &moments_8bit)) return NULL;
+    const amp_status status = amp_observe_moments(context->amp, moments, moments_8bit);
+    return status == AMP_OK ? Py_NewRef(Py_None) : amp_py_raise(status);
 }
 
 PyObject *amp_py_Context_memory(PyObject *self, PyObject *args) {

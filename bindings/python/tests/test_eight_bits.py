@@ -10,7 +10,7 @@ import pytest
 import torch
 from libamp import ArgumentError, kernels
 from libamp.torch import amp
-from libamp.torch.optimizers import FusedAdam, FusedLAMB, FusedNovoGrad, FusedSGD
+from libamp.torch.optimizers import FusedAdagrad, FusedAdam, FusedLAMB, FusedNovoGrad, FusedSGD
 from torch import nn
 
 SHAPES = [(64, 80), (8, 9, 8, 8), (64,)]  # 5120 and 4608 elements, and one below 4096
@@ -186,10 +186,6 @@ def test_refusals():
         FusedAdam([param], state_bits=4)
     with pytest.raises(RuntimeError, match="capturable"):
         FusedAdam([param], state_bits=8, capturable=True)
-    there = nn.Parameter(torch.ones(64, 80, device="meta"))
-    there.grad = torch.ones_like(there)
-    with pytest.raises(RuntimeError, match="state_bits=8 has kernels for CPUs, and a parameter is on meta"):
-        FusedAdam([there], state_bits=8).step()
     codes = {"exp_avg": [torch.zeros(64, 80, dtype=torch.int8)], "exp_avg_sq": [torch.zeros(64, 80, dtype=torch.uint8)]}
     scales = {"exp_avg_scale": [torch.zeros(20)], "exp_avg_sq_scale": [torch.zeros(19)]}
     with pytest.raises(ArgumentError, match="has 19 scales"):
@@ -230,13 +226,17 @@ def stochastic(kind=FusedAdam, steps=range(6), state=None, **given):
     return result
 
 
-@pytest.mark.parametrize("kind", [FusedAdam, FusedLAMB, FusedNovoGrad])
-def test_stochastic_weights_resume_and_skip(kind):
-    straight = stochastic(kind)
-    assert all(map(torch.equal, straight[0], stochastic(kind)[0]))
-    resumed = stochastic(kind, range(3, 6), stochastic(kind, range(3)))
+KINDS = [(FusedAdam, {}), (FusedSGD, {"momentum": 0.9, "dampening": 0.1}), (FusedSGD, {}), (FusedLAMB, {}),
+         (FusedNovoGrad, {}), (FusedAdagrad, {})]
+
+
+@pytest.mark.parametrize("kind, given", KINDS)
+def test_stochastic_weights_resume_and_skip(kind, given):
+    straight = stochastic(kind, **given)
+    assert all(map(torch.equal, straight[0], stochastic(kind, **given)[0]))
+    resumed = stochastic(kind, range(3, 6), stochastic(kind, range(3), **given), **given)
     assert all(map(torch.equal, straight[0], resumed[0]))
-    skipped = stochastic(kind, [0, 1, -1, 2, 3, 4, 5])  # -1 overflows
+    skipped = stochastic(kind, [0, 1, -1, 2, 3, 4, 5], **given)  # -1 overflows
     assert all(map(torch.equal, straight[0], skipped[0]))
     assert skipped[1]["param_groups"][0]["step"] == 6
 
@@ -268,9 +268,54 @@ def test_stochastic_weights_are_refused():
     for make in (torch.optim.AdamW, torch.optim.SGD):
         with pytest.raises(RuntimeError, match=f"torch.optim.*{make.__name__} does not round at random"):
             start(lambda params, make=make: make(params, lr=0.1))
-    with pytest.raises(RuntimeError, match="FusedSGD does not round"):
-        start(lambda params: FusedSGD(params, lr=0.1))
+    with pytest.raises(RuntimeError, match="FusedAdam does not round"):
+        start(lambda params: FusedAdam(params, capturable=True))
     with pytest.raises(RuntimeError, match="bfloat16 parameters"):
         start(FusedAdam, "O2")
     with pytest.raises(AssertionError, match="'split', 'stochastic'"):
         amp.initialize(nn.Linear(8, 8), opt_level="O5", master_weights="sometimes")
+
+
+@pytest.mark.parametrize("kind, given", KINDS[1:3] + KINDS[5:])
+def test_steps_are_counted_for_random_numbers_only(kind, given):
+    """Without them no step is counted, and with them each step has numbers of its own."""
+    moved = []
+    for rounds in (False, True):
+        param = nn.Parameter(torch.ones(64, 80, dtype=torch.bfloat16))
+        optimizer = kind([param], lr=2.0**-10, **given)
+        if rounds:
+            param._amp_random_key = kernels.optim_key(0, "weight")
+        for _ in range(2):
+            param.data.fill_(1.0)
+            param.grad = torch.ones_like(param)
+            optimizer.step()
+            moved.append(param.detach() < 1.0)
+        assert optimizer.param_groups[0].get("step") == (2 if rounds else None)
+        assert optimizer.state_dict()["param_groups"][0].get("step") == (2 if rounds else None)
+    assert not moved[0].any() and moved[2].any() and moved[3].any() and not torch.equal(moved[2], moved[3])
+
+
+# ---- memory ----
+
+
+@pytest.mark.parametrize("make, each, coded", [
+    (lambda params: torch.optim.Adam(params, lr=1e-3), 8, False),
+    (lambda params: torch.optim.SGD(params, lr=1e-3, momentum=0.9), 4, False),
+    (FusedAdam, 8, True), (lambda params: FusedAdam(params, state_bits=8), None, True),
+])
+def test_memory_has_the_moments(make, each, coded):
+    """Of any optimizer, from its first step on, in memory, predictions and the survey."""
+    model = nn.Linear(80, 64)
+    model, optimizer = amp.initialize(model, make(model.parameters()), opt_level="O5", verbosity=0)
+    amp.observe(model, every=1)
+    assert amp.memory().moments == 0
+    with amp.scale_loss(model(torch.ones(4, 80)).float().sum(), optimizer) as loss:
+        loss.backward()
+    optimizer.step()
+    memory, predicted, text = amp.memory(), amp.memory(level="O0"), str(amp.survey())
+    codes = 2 * (5120 + 4 * 20)
+    assert memory.moments == predicted.moments == (codes + 8 * 64 if each is None else each * 5184)
+    assert memory.moments_8bit == (codes + 8 * 64 if coded else memory.moments)
+    assert ("state_bits=8) take" in text) == (coded and each is not None)
+    assert 'master_weights = "stochastic"' in text
+    amp.shutdown()

@@ -246,6 +246,7 @@ class Bytes(NamedTuple):
     packed_from: int = 0
     packed: int = 0
     masters_split: int = 0
+    moments_8bit: int = 0
 
     @property
     def total(self) -> int:

@@ -23,7 +23,7 @@ COUNTS = words(
     """version models optimizers ops params elements trained low masters n loss index left_out zeros nans
     plus_infinities minus_infinities call calls passed casts cache_hits failures brackets skipped lost lost_fp16
     lost_bf16 nonfinite context fits advice weights gradients outputs master_gradients moments casts most_casts of
-    iterations packed_from packed masters_split since since_least"""
+    iterations packed_from packed masters_split moments_8bit since since_least"""
 )
 NUMBERS = words("scale next largest least sum sum_squares init_scale value")
 TEXTS = words("level type action what name as message class cause")

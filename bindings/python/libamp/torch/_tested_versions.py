@@ -8,6 +8,7 @@ from typing import Any
 
 TORCH = ((2, 0), (2, 15))  # the oldest and the newest PyTorch
 SEVERAL_GPUS = False  # no machine with several GPUs has run it
+RANDOM_ON_GPU = False  # no GPU has run the kernels that round at random
 
 _told: set[str] = set()
 
@@ -36,3 +37,12 @@ def several_gpus(what: str, device: Any, ranks: int) -> None:
     _told.add("gpus")
     text = f"experimental: {what} on several GPUs, which no machine has tried with libamp: compare a short training"
     warnings.warn(f"{text} with one on a single GPU", RuntimeWarning, stacklevel=3)
+
+
+def rounding_on_gpu(what: str, device: Any) -> None:
+    """Warns once in a process if a GPU steps with state that is rounded at random."""
+    if RANDOM_ON_GPU or device.type == "cpu" or "random" in _told:
+        return
+    _told.add("random")
+    text = f"experimental: {what} on a GPU, which no GPU has run so far: compare a short training with one without"
+    warnings.warn(text, RuntimeWarning, stacklevel=3)

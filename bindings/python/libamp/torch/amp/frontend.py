@@ -268,7 +268,7 @@ def initialize(
     models, optimizers: one object or a list. enabled: False returns them unchanged. opt_level: "O0" to "O5" (O4 and O5
     are O1 and O2 in bfloat16). cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale:
     override the level, None keeps its value. master_weights="split" at O5 stores the masters as parameters plus 16
-    bits, "stochastic" has no masters, and FusedAdam, FusedLAMB and FusedNovoGrad round the parameters at random
+    bits, "stochastic" has no masters, and libamp's fused optimizers round the parameters at random
     (docs/guide/memory.md). cast_model_outputs: torch.dtype of forward's outputs. num_losses: number of loss scalers.
     verbosity: 0 prints nothing, 1 prints Apex's lines, 2 also each cast. min_loss_scale, max_loss_scale: bounds of a
     dynamic scale.

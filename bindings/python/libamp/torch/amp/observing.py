@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from ... import _findings, _html, _survey
 from ..._environment import switch
 from ...kernels import Statistics
-from . import cuda_graphs, observed_call
+from . import cuda_graphs, observed_call, state_memory
 from .observed_call import is_in_place, is_readable
 from .process_state import maybe_print
 from .session import Session, last
@@ -105,6 +105,7 @@ class Memory(NamedTuple):
     packed_from: int = 0
     packed: int = 0
     masters_split: int = 0
+    moments_8bit: int = 0
 
     def _repr_html_(self) -> str:
         taken = {name.replace("_", " "): _html.size(count) for name, count in self._asdict().items() if name != "level"}
@@ -442,6 +443,7 @@ def memory(of: Any = None, level: str | None = None) -> Memory:
     """Returns the bytes that the training uses now. level: a string "O0" to "O5", for an estimate at that level
     instead."""
     session = session_of(of, "memory")
+    state_memory.report(session)
     taken = Memory(*session.context.memory(level))
     if level is None and session.split is not None:  # the context sees only the parameters
         taken = taken._replace(masters=session.split.bytes, masters_split=session.split.bytes)

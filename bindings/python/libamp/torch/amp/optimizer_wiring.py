@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from . import cuda_graphs, fused_steps, outer_optimizers, sharding, split_masters, stochastic_weights
+from . import cuda_graphs, fused_steps, outer_optimizers, sharding, split_masters, state_memory, stochastic_weights
 from .compiling import apart, outside, run_as_it_is
 from .process_state import maybe_print
 from .session import Session
@@ -28,6 +28,7 @@ class AmpStash:
         self.skipped: Any = None  # was the last step() skipped? None: no step, a tensor: the GPU knows
         self.skips = cuda_graphs.Skips()
         self.running = False  # a step is running
+        self.reported = False  # the context knows the bytes of the moments
         self.lazy_init_called = True
         self.already_patched = False  # the next step will be skipped
         self.params_have_scaled_gradients = False
@@ -207,6 +208,9 @@ def _make_step(old: Callable[..., Any], owner: Callable[..., Any]) -> Callable[.
             if stash.session.split is not None:
                 stash.session.split.stepped()
         stash.skipped = skipped
+        if not stash.reported:
+            state_memory.report(stash.session)
+            stash.reported = True
         stash.session.agree_elsewhere()
         if stash.session.shadows is not None:
             stash.session.shadows.stepped()

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 from ... import kernels
+from .. import _tested_versions
+from .._devices import need_kernels
 
 _NAME = "_amp_random_key"
-_KINDS = ("FusedAdam", "FusedLAMB", "FusedNovoGrad")  # those that count steps
+_KINDS = ("FusedAdam", "FusedSGD", "FusedLAMB", "FusedNovoGrad", "FusedAdagrad")
 
 
 def check(resolved: dict[str, Any], optimizers: Iterable[Any], shards: Any) -> None:
@@ -34,12 +36,13 @@ def check(resolved: dict[str, Any], optimizers: Iterable[Any], shards: Any) -> N
 
 
 def mark(named: Iterable[tuple[str, torch.Tensor]]) -> list[torch.Tensor]:
-    """Gives bfloat16 parameters the keys of their random numbers. Returns them. Raises RuntimeError for a GPU's."""
+    """Gives bfloat16 parameters the keys of their random numbers. Returns them. Raises RuntimeError for a device
+    without kernels."""
     marked = []
     for name, param in named:
         if param.dtype is torch.bfloat16 and param.requires_grad:
-            if param.device.type != "cpu":
-                raise RuntimeError(f'master_weights="stochastic" has kernels for CPUs, and {name} is on {param.device}')
+            need_kernels(f'master_weights="stochastic" of {name}', param.device, "use True")
+            _tested_versions.rounding_on_gpu('master_weights="stochastic"', param.device)
             setattr(param, _NAME, kernels.optim_key(0, name.removeprefix("module.")))
             marked.append(param)
     return marked

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ... import _html
-from . import buffer_rounding
+from . import buffer_rounding, state_memory
 from .observing import Memory, session_of
 from .session import Session
 
@@ -96,6 +96,7 @@ def _fp8_row(each: FP8Input) -> tuple[str, ...]:
 
 
 def _survey_of(session: Session) -> Survey:
+    state_memory.report(session)
     level, init_scale, iterations, advice, surveyed, fp8, text = session.context.survey()
     listed = [Advice(code, op, name, tuple(names), *rest) for code, op, name, names, *rest in advice]
     fits = {0: "no", 1: "yes", 2: "with ops in fp32"}

@@ -270,6 +270,13 @@ class FusedOptimizer(torch.optim.Optimizer):
         found_inf = self._found_inf
         return {} if found_inf is None else {"found_inf": found_inf.reshape(1)}
 
+    def _count_if_random(self, group: dict[str, Any], params: list[torch.Tensor]) -> Any:
+        """Returns the number of this step of a rule that needs it for random numbers only, after adding it to the
+        group's count. 1 without such numbers: steps are not counted."""
+        if not any(hasattr(param, "_amp_random_key") for param in params):
+            return 1
+        return self._count(group, params, by_kernel=False) + 1
+
     def _count(self, group: dict[str, Any], params: list[torch.Tensor], by_kernel: bool = True) -> Any:
         """Returns the number of steps of the group and then adds one. by_kernel: the kernel advances a tensor."""
         before = group.get("step", 0)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from ... import kernels
+from .. import _tested_versions
+from .._devices import need_kernels
 
 BLOCK = 256
 LEAST = 4096  # smaller parameters keep FP32 moments
@@ -24,19 +26,21 @@ def are_in(state: dict[str, Any]) -> bool:
 
 
 def fits(param: torch.Tensor) -> bool:
-    """Returns True if the moments of the parameter are stored in 8 bits. Raises RuntimeError for a GPU's."""
+    """Returns True if the moments of the parameter are stored in 8 bits. Raises RuntimeError for a device without
+    kernels."""
     if param.numel() < LEAST:
         return False
-    if param.device.type != "cpu":
-        raise RuntimeError(
-            f"FusedAdam: state_bits=8 has kernels for CPUs, and a parameter is on {param.device}: use state_bits=32"
-        )
+    need_kernels("FusedAdam: state_bits=8", param.device, "use state_bits=32")
+    _tested_versions.rounding_on_gpu("FusedAdam(state_bits=8)", param.device)
     return True
 
 
 def _codes_like(param: torch.Tensor, name: str) -> dict[str, torch.Tensor]:
     blocks = -(-param.numel() // BLOCK)
-    return {name: torch.zeros_like(param, dtype=MOMENTS[name]), scale_of(name): torch.zeros(blocks)}
+    return {
+        name: torch.zeros_like(param, dtype=MOMENTS[name]),
+        scale_of(name): torch.zeros(blocks, device=param.device),
+    }
 
 
 def begin(param: torch.Tensor, state: dict[str, Any]) -> None:
@@ -48,18 +52,19 @@ def begin(param: torch.Tensor, state: dict[str, Any]) -> None:
 def encode(param: torch.Tensor, state: dict[str, Any], values: dict[str, torch.Tensor]) -> None:
     """Stores FP32 moments."""
     for name, value in values.items():
-        made = _codes_like(param, name)
+        made = _codes_like(torch.empty_like(param, device="cpu"), name)  # kernels of the CPU
         laid = torch.empty_like(made[name], dtype=torch.float32).copy_(value)
         kernels.encode_moment(made[name], made[scale_of(name)], laid, name == "exp_avg_sq")
-        state.update(made)
+        state.update({each: tensor.to(param.device) for each, tensor in made.items()})
 
 
 def decode(state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Returns the moments in FP32, in the layout of their codes."""
+    """Returns the moments in FP32 on the CPU, in the layout of their codes."""
     values = {}
     for name in MOMENTS:
-        values[name] = torch.empty_like(state[name], dtype=torch.float32)
-        kernels.decode_moment(values[name], state[name], state[scale_of(name)], name == "exp_avg_sq")
+        codes, scales = state[name].cpu(), state[scale_of(name)].cpu()
+        values[name] = torch.empty_like(codes, dtype=torch.float32)
+        kernels.decode_moment(values[name], codes, scales, name == "exp_avg_sq")
     return values
 
 
@@ -80,9 +85,9 @@ def load(param: torch.Tensor, state: dict[str, Any], saved: dict[str, Any], want
     for name in names:
         state.pop(name, None)
     if are_in(saved) and wanted and saved["exp_avg"].stride() == torch.empty_like(param, device="meta").stride():
-        state.update({name: value.to("cpu", copy=True) for name, value in saved.items()})
+        state.update({name: value.to(param.device, copy=True) for name, value in saved.items()})
         return
-    values = decode({name: value.cpu() for name, value in saved.items()}) if are_in(saved) else saved
+    values = decode(saved) if are_in(saved) else saved
     if wanted:
         encode(param, state, values)
     else:

@@ -32,4 +32,5 @@ class FusedAdagrad(FusedOptimizer):
     def _step_group(self, group: dict[str, Any]) -> None:
         params, grads, states = self._lists(group)
         numbers = {**self._numbers(group), "decoupled": bool(self.adagrad_w_mode)}
-        fused_step("adagrad", params, grads, of_each(states, "sum"), 1, **numbers, **self._flag())
+        steps = self._count_if_random(group, params)
+        fused_step("adagrad", params, grads, of_each(states, "sum"), steps, **numbers, **self._flag())

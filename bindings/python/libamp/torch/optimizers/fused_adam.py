@@ -21,11 +21,12 @@ class FusedAdam(FusedOptimizer):
     master_weights: bool, needs capturable. 16-bit parameters have FP32 masters in state["master_param"], which are
     stepped and rounded. max_grad_norm: float, limit of the norm of a group's gradients, 0 for none, as in Apex's older
     FusedAdam. state_bits: int, 8 stores the moments of parameters from 4,096 elements on in 8 bits, 2 1/32 bytes an
-    element instead of 8, on CPUs. They are rounded at random by seed, the parameter's index in the optimizer, step and
-    element, so all ranks with one seed write the same bytes. load_state_dict accepts the state of either state_bits.
+    element instead of 8, experimental on GPUs. They are rounded at random by seed, the parameter's index in the
+    optimizer, step and element, so all ranks with one seed write the same bytes. load_state_dict accepts the state of
+    either state_bits.
 
     Raises RuntimeError for amsgrad, for master_weights without capturable, for max_grad_norm with it, or for
-    state_bits=8 with it or with a large parameter on a GPU.
+    state_bits=8 with it or with a large parameter on a device without libamp's kernels.
     """
 
     _skips_by_flag = True
@@ -59,7 +60,7 @@ class FusedAdam(FusedOptimizer):
         if state_bits not in (8, 32):
             raise ValueError(f"FusedAdam: state_bits is {state_bits}: use 32 or 8")
         if state_bits == 8 and capturable:
-            raise RuntimeError("FusedAdam: state_bits=8 has kernels for CPUs, and capturable=True is for GPUs")
+            raise RuntimeError("FusedAdam: state_bits=8 has no capturable=True")
         self.state_bits, self.seed = state_bits, seed
         self.adam_w_mode = 1 if adam_w_mode else 0
         self.capturable = capturable

@@ -73,14 +73,16 @@ class FusedSGD(FusedOptimizer):
         for param, state, is_new in zip(params, states, new, strict=True):
             if is_new:
                 state["momentum_buffer"] = torch.zeros_like(param, dtype=torch.float32)
+        steps = self._count_if_random(group, params)
         if not any(new) or self._found_inf is not None:  # where a GPU decides, a momentum of zeros may be a first one
-            self._step_alike((params, grads, states), 1, group)
+            self._step_alike((params, grads, states), steps, group)
             return
         for kind in (True, False):
             which = [i for i, is_new in enumerate(new) if is_new == kind]
-            self._step_alike([[each[i] for i in which] for each in (params, grads, states)], 1 - kind, group)
+            lists = [[each[i] for i in which] for each in (params, grads, states)]
+            self._step_alike(lists, 0 if kind else steps, group)
 
-    def _step_alike(self, lists: Sequence[list[Any]], steps: int, group: dict[str, Any]) -> None:
+    def _step_alike(self, lists: Sequence[list[Any]], steps: Any, group: dict[str, Any]) -> None:
         params, grads, states = lists
         moments = of_each(states, "momentum_buffer") if group["momentum"] != 0 else {}
         numbers = {**self._numbers(group), "decay_after_momentum": self.wd_after_momentum}
