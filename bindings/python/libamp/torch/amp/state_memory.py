@@ -23,7 +23,7 @@ def _bytes_of(state: dict[Any, Any], param: torch.Tensor) -> tuple[int, bool]:
             continue  # counts of steps
         own = local_part(value)
         size += own.numel() * own.element_size()
-        wide = wide or value.dtype is torch.float32 and value.shape == param.shape
+        wide = wide or (value.dtype is torch.float32 and value.shape == param.shape)
     return size, wide
 
 
