@@ -312,24 +312,54 @@ static void check_sum_squares(amp_fn kernel, const amp_dtype *types, const char 
     guard_free(&guard);
 }
 
+/* Binades by stretches of 1024: how they spread, drift, and share bits with 0, and how many are powers of two. */
+static double binades_value(size_t kind, size_t i) {
+    const size_t stretch = i / 1024, place = i % 1024;
+    const double mantissa = 1.0 + (double)(place * 37 % 1021) * 0x1p-10;
+    switch (kind) {
+    case 0: return 1.375;                                                   /* one binade, as many as there can be */
+    case 1: return ldexp(mantissa, (int)(stretch * 7 % 60) - 30);           /* another in each stretch */
+    case 2: return ldexp(mantissa, (int)(place % (30 + stretch % 4)) - 14); /* 30 to 33 of them */
+    case 3: return place % 3 ? ldexp(mantissa, place % 2 ? 1 : -31) : 0.0;  /* exponents are those of 0, modulo 32 */
+    case 4: return ldexp(1.0, (int)(place % 11) - 5);                       /* powers of two alone */
+    case 5: return place % 2 ? 0.0 : place < 130 - stretch % 4 ? -2.0 : 1.5; /* 63 to 65 beside zeros */
+    case 6: return ldexp(2.0 - ldexp(1.0, -(int)(place % 12)), (int)(place % 5)); /* tops, and what is below */
+    default: return stretch % 2 ? 0.0 : -mantissa;
+    }
+}
+
+static void check_counts(amp__statistics_fn *kernel, amp_dtype type, const struct guard *guard, size_t n, size_t step,
+                         const char *what) {
+    const size_t size = amp__dtype_size(type);
+    amp_statistics want;
+    oracle_statistics(type, sum_data, n, &want);
+    for (size_t offset = 0; offset < 32; offset += step) {
+        const void *src = memcpy(guard_place(guard, n * size, offset * size), sum_data, n * size);
+        amp_statistics got = AMP_STATISTICS_INIT;
+        kernel(src, n, &got);
+        CHECK_THAT(statistics_agree(&got, &want), "%s: n %zu offset %zu: they differ", what, n, offset);
+    }
+}
+
 static void check_statistics(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    static const size_t lengths[] = { 1024, 9001, LONGEST_SUM };
+    static const char *const kinds[] = { "one binade", "drifting binades", "30 to 33 binades", "exponents of 0 mod 32",
+                                         "powers of two", "63 to 65 powers", "tops", "zeros and others" };
     const amp_dtype type = types[0];
     const size_t size = amp__dtype_size(type);
     struct guard guard = guard_new(LONGEST_SUM * size + 32 * size + GUARD_BORDER);
     EACH_PATTERN(pattern, types) {
         fill((enum pattern)pattern, type, sum_data, LONGEST_SUM);
-        for (size_t l = 0; l < AMP_COUNT(sum_lengths); l++) {
-            const size_t n = sum_lengths[l];
-            amp_statistics want;
-            oracle_statistics(type, sum_data, n, &want);
-            for (size_t offset = 0; offset < 32; offset += n <= 33 ? 1 : 15) {
-                const void *src = memcpy(guard_place(&guard, n * size, offset * size), sum_data, n * size);
-                amp_statistics got = AMP_STATISTICS_INIT;
-                ((amp__statistics_fn *)kernel)(src, n, &got);
-                CHECK_THAT(statistics_agree(&got, &want), "%s: n %zu offset %zu: they differ",
-                           describe("statistics", types, 1, isa, pattern_names[pattern]), n, offset);
-            }
-        }
+        for (size_t l = 0; l < AMP_COUNT(sum_lengths); l++)
+            check_counts((amp__statistics_fn *)kernel, type, &guard, sum_lengths[l], sum_lengths[l] <= 33 ? 1 : 15,
+                         describe("statistics", types, 1, isa, pattern_names[pattern]));
+    }
+    for (size_t kind = 0; kind < AMP_COUNT(kinds); kind++) {
+        for (size_t i = 0; i < LONGEST_SUM; i++)
+            set_bits(type, sum_data, i, round_to_bits(type, binades_value(kind, i)));
+        for (size_t l = 0; l < (kind < 2 ? 3 : 2); l++)
+            check_counts((amp__statistics_fn *)kernel, type, &guard, lengths[l], 31,
+                         describe("statistics", types, 1, isa, kinds[kind]));
     }
     guard_free(&guard);
 }

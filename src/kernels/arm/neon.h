@@ -132,6 +132,7 @@ static inline vd widen(vf x) {
     return (vd){ vcvt_f64_f32(vget_low_f32(x.low)), vcvt_high_f64_f32(x.low), vcvt_f64_f32(vget_low_f32(x.high)),
                  vcvt_high_f64_f32(x.high) };
 }
+static inline vd vd_load_f32(const amp__f32 *src) { return widen(vf_load_f32(src)); }
 
 /* There is an instruction for rounding to odd: see avx2.h. */
 static inline vf vd_to_odd(vd x) {
@@ -192,13 +193,6 @@ static inline vw vw_lesser(vw x, vw y) { return vreinterpretq_u16_s16(vminq_s16(
 static inline vw vw_larger(vw x, vw y) { return vreinterpretq_u16_s16(vmaxq_s16(signed_halves(x), signed_halves(y))); }
 static inline vw vw_zero_last(vw x) {
     return vaddq_u16(vbicq_u16(x, vdupq_n_u16(0x8000)), vdupq_n_u16(0x7fff));
-}
-static inline uint64_t vw_bits_equal(const uint8_t *src, uint8_t wanted) {
-    const uint8x8_t places = vcreate_u8(UINT64_C(0x8040201008040201));
-    uint64_t bits = 0;
-    for (int i = 0; i < 64; i += 8)
-        bits |= (uint64_t)vaddv_u8(vand_u8(vceq_u8(vld1_u8(src + i), vdup_n_u8(wanted)), places)) << i;
-    return bits;
 }
 static inline vw vw_order(vw x) {
     return veorq_u16(x, vshrq_n_u16(vreinterpretq_u16_s16(vshrq_n_s16(signed_halves(x), 15)), 1));
@@ -270,6 +264,18 @@ static inline uint32_t vf_differ(vf x, vf y) {
 static inline vf vf_choose(uint32_t set, vf x) { return vf_where_set(x, vi_and(vi_set1(set), bit_places())); }
 static inline float vf_least(vf x) { return vminvq_f32(vminq_f32(x.low, x.high)); }
 static inline float vf_most(vf x) { return vmaxvq_f32(vmaxq_f32(x.low, x.high)); }
+
+static inline vi vi_one_hot(vi x) {
+    const uint32x4_t one = vdupq_n_u32(1), least = vdupq_n_u32(31);
+    return (vi){ vshlq_u32(one, vreinterpretq_s32_u32(vandq_u32(x.low, least))),
+                 vshlq_u32(one, vreinterpretq_s32_u32(vandq_u32(x.high, least))) };
+}
+static inline vi vi_majority(vi x, vi y, vi z) { return vi_choose(vi_xor(x, y), z, x); }
+static inline uint32_t vi_without(vi x, vi y) {
+    const vi places = bit_places();
+    const uint32x4_t low = vbicq_u32(places.low, vtstq_u32(x.low, y.low));
+    return vaddvq_u32(vorrq_u32(low, vbicq_u32(places.high, vtstq_u32(x.high, y.high))));
+}
 
 static inline void fence(void) {}
 

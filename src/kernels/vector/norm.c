@@ -48,14 +48,12 @@ static inline bool is_tame_f16(const amp__f16 *s, const amp__f16 *end) { return 
 /* Whole stripes. */
 static inline bool is_tame_bf16(const amp__bf16 *s, const amp__bf16 *end) {
     enum { LEAST = (127 - 60) << 7, LARGEST = (127 + 60) << 7, HALVES = sizeof(vw) / sizeof *s };
-    vw largest = vw_zero(), least = vw_zero_last(vw_zero());
+    struct seen_16 seen = unseen_16();
     for (; s < end; s += 2 * HALVES) {
-        const vw x = vw_load(s), y = vw_load(s + HALVES);
-        read_ahead(s, 2 * sizeof x);
-        largest = vw_see_magnitude_16(vw_see_magnitude_16(largest, x), y);
-        least = vw_lesser(least, vw_lesser(vw_zero_last(x), vw_zero_last(y)));
+        read_ahead(s, 2 * sizeof(vw));
+        seen = see_16(see_16(seen, vw_load(s)), vw_load(s + HALVES));
     }
-    return vw_most(largest) <= LARGEST && vw_least(least) >= LEAST - 1 + INT16_MIN;
+    return largest_16(seen) <= LARGEST && least_16(seen) >= LEAST;
 }
 
 /* Squares are exact: one operation gives the bits of two. */

@@ -16,6 +16,7 @@
  *     vf_min, vf_max(x, y)    x is a number; if y is a NaN, so is what comes out
  *     seen_f, vf_unseen, vf_see, vf_seen     whether a magnitude, read as an integer, reached a limit
  *     vd_load_f64, ...        the same for doubles;  widen(vf): exact;  vd_to_f32: rounded;  vd_to_odd: see avx2.h
+ *     vd_load_f32(src)        widened while it is loaded, which on x86 takes half of widen's work
  *     vf_, vd_add_exact(s, x, y)     s + x * y where x * y is exact: in one operation or in two
  *     vw, vw_see_magnitude_16, ...     words as they are: the larger magnitude of halves, or of whole ones
  *     fence()                 after streams
@@ -35,9 +36,13 @@
  *     vf_least, vf_most(x)    of all lanes
  *     vw_zero_last(x)         halves' magnitudes minus 1, as signed integers of the same order from INT16_MIN on: that
  *                             of 0 is the largest
- *     vw_bits_equal(src, x)   a bit for each of 64 bytes that is x. HAS_MASKS: defined where it is one comparison
  *     vw_order(x)             halves that are a 16-bit type's numbers, as signed integers of the same order
  *     vw_lesser, vw_larger(x, y), vw_least, vw_most(x)    of signed halves; of all halves, as an integer
+ *
+ * statistics.c wants besides, of vi:
+ *     vi_one_hot(x)           1 << x % 32
+ *     vi_majority(x, y, z)    bits that two or three of them have
+ *     vi_without(x, y)        bits of lanes in which x has none of y's bits
  *
  * split.h alone wants vf_load_split(low, rest, &rare), the sums of bf16's bits and of signed rests, and whether a rest
  * is 0x8000 or a sum has another sign; and vf_store_split(low, rest, x), the upper halves, of what is halfway the upper
@@ -64,7 +69,8 @@ enum { ROUND = 4 * LANES, PAIR = 2 * LANES };
 /* ---- doubles in and out of the other types ---- */
 
 #define WIDENING_LOAD(type) \
-    static inline vd vd_load_##type(const amp__##type *src) { return widen(vf_load_##type(src)); } \
+    static inline vd vd_load_##type(const amp__##type *src) { return widen(vf_load_##type(src)); }
+#define WIDENING_LOAD_PART(type) \
     static inline vd vd_load_part_##type(const amp__##type *src, size_t n) { \
         return widen(vf_load_part_##type(src, n)); \
     }
@@ -74,9 +80,11 @@ enum { ROUND = 4 * LANES, PAIR = 2 * LANES };
     static inline void vd_store_part_##type(amp__##type *dst, vd x, size_t n) {                                        \
         vf_store_part_##type(dst, narrow(x), n);                                                                       \
     }
-WIDENING_LOAD(f32)
 WIDENING_LOAD(f16)
 WIDENING_LOAD(bf16)
+WIDENING_LOAD_PART(f32)
+WIDENING_LOAD_PART(f16)
+WIDENING_LOAD_PART(bf16)
 NARROWING_STORE(f32, vd_to_f32)
 NARROWING_STORE(f16, vd_to_odd)
 NARROWING_STORE(bf16, vd_to_odd)
@@ -126,6 +134,23 @@ static inline void read_ahead(const void *src, size_t bytes) {
     enum { LINE = 64, AHEAD = 2048 };
     for (size_t at = 0; at < bytes; at += LINE) __builtin_prefetch((const void *)((uintptr_t)src + AHEAD + at));
 }
+
+/* For loops that go over a chunk several times, a while before they begin with these bytes: into the second cache. Into
+ * the first it gains nothing where much is computed. */
+static inline void prefetch(const void *src, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch((const void *)((uintptr_t)src + at), 0, 2);
+}
+
+/* Magnitudes of 16-bit types, as integers: the largest, and the least above 0. */
+struct seen_16 {
+    vw largest, least;
+};
+static inline struct seen_16 unseen_16(void) { return (struct seen_16){ vw_zero(), vw_zero_last(vw_zero()) }; }
+static inline struct seen_16 see_16(struct seen_16 seen, vw x) {
+    return (struct seen_16){ vw_see_magnitude_16(seen.largest, x), vw_lesser(seen.least, vw_zero_last(x)) };
+}
+static inline uint16_t largest_16(struct seen_16 seen) { return (uint16_t)vw_most(seen.largest); }
+static inline uint16_t least_16(struct seen_16 seen) { return (uint16_t)(vw_least(seen.least) + 1 - INT16_MIN); }
 
 /* Elements of `size` bytes up to the next cache line. */
 static inline size_t up_to_line(const void *dst, size_t size) { return (64 - (uintptr_t)dst % 64) % 64 / size; }

@@ -133,6 +133,9 @@ static inline uint32_t vf_seen(seen_f seen, uint32_t limit) {
 static inline vd widen(vf x) {
     return (vd){ _mm256_cvtps_pd(_mm256_castps256_ps128(x)), _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)) };
 }
+static inline vd vd_load_f32(const amp__f32 *src) {
+    return (vd){ _mm256_cvtps_pd(_mm_loadu_ps(src)), _mm256_cvtps_pd(_mm_loadu_ps(src + 4)) };
+}
 
 static inline vf join(__m128 low, __m128 high) { return _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1); }
 
@@ -218,12 +221,6 @@ static inline vw vw_larger(vw x, vw y) { return _mm256_max_epi16(x, y); }
 static inline vw vw_zero_last(vw x) {
     return _mm256_add_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x7fff)), _mm256_set1_epi16(0x7fff));
 }
-static inline uint64_t bits_equal(vw x, uint8_t wanted) {
-    return (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, _mm256_set1_epi8((char)wanted)));
-}
-static inline uint64_t vw_bits_equal(const uint8_t *src, uint8_t wanted) {
-    return bits_equal(vw_load(src), wanted) | bits_equal(vw_load(src + 32), wanted) << 32;
-}
 static inline vw vw_order(vw x) {
     return _mm256_xor_si256(x, _mm256_srli_epi16(_mm256_srai_epi16(x, 15), 1));
 }
@@ -285,6 +282,15 @@ static inline vf vf_choose(uint32_t set, vf x) {
     }
 ACROSS(least, _mm_min)
 ACROSS(most, _mm_max)
+
+static inline vi vi_one_hot(vi x) {
+    return _mm256_sllv_epi32(_mm256_set1_epi32(1), _mm256_and_si256(x, _mm256_set1_epi32(31)));
+}
+static inline vi vi_majority(vi x, vi y, vi z) { return vi_or(vi_and(x, y), vi_and(vi_xor(x, y), z)); }
+static inline uint32_t vi_without(vi x, vi y) {
+    const __m256i without = _mm256_cmpeq_epi32(_mm256_and_si256(x, y), _mm256_setzero_si256());
+    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(without));
+}
 
 static inline void fence(void) { _mm_sfence(); }
 

@@ -139,6 +139,9 @@ static inline uint32_t vf_seen(seen_f seen, uint32_t limit) {
 static inline vd widen(vf x) {
     return (vd){ _mm512_cvtps_pd(_mm512_castps512_ps256(x)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)) };
 }
+static inline vd vd_load_f32(const amp__f32 *src) {
+    return (vd){ _mm512_cvtps_pd(_mm256_loadu_ps(src)), _mm512_cvtps_pd(_mm256_loadu_ps(src + 8)) };
+}
 
 static inline vf join(__m256 low, __m256 high) { return _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1); }
 
@@ -212,10 +215,6 @@ static inline vw vw_larger(vw x, vw y) { return _mm512_max_epi16(x, y); }
 static inline vw vw_zero_last(vw x) {
     return _mm512_add_epi16(_mm512_and_si512(x, _mm512_set1_epi16(0x7fff)), _mm512_set1_epi16(0x7fff));
 }
-#define HAS_MASKS
-static inline uint64_t vw_bits_equal(const uint8_t *src, uint8_t wanted) {
-    return _mm512_cmpeq_epi8_mask(_mm512_loadu_si512(src), _mm512_set1_epi8((char)wanted));
-}
 static inline vw vw_order(vw x) {
     return _mm512_ternarylogic_epi32(x, _mm512_srai_epi16(x, 15), _mm512_set1_epi16(0x7fff), 0x78); /* x ^ y & z */
 }
@@ -284,6 +283,10 @@ static inline uint32_t vf_differ(vf x, vf y) { return _mm512_cmp_ps_mask(x, y, _
 static inline vf vf_choose(uint32_t set, vf x) { return _mm512_maskz_mov_ps((__mmask16)set, x); }
 static inline float vf_least(vf x) { return _mm512_reduce_min_ps(x); }
 static inline float vf_most(vf x) { return _mm512_reduce_max_ps(x); }
+
+static inline vi vi_one_hot(vi x) { return _mm512_rolv_epi32(_mm512_set1_epi32(1), x); }
+static inline vi vi_majority(vi x, vi y, vi z) { return _mm512_ternarylogic_epi32(x, y, z, 0xe8); }
+static inline uint32_t vi_without(vi x, vi y) { return _mm512_testn_epi32_mask(x, y); }
 
 static inline void fence(void) { _mm_sfence(); }
 

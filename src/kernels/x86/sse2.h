@@ -172,6 +172,7 @@ static inline vd widen(vf x) {
     return (vd){ _mm_cvtps_pd(x.low), _mm_cvtps_pd(_mm_movehl_ps(x.low, x.low)), _mm_cvtps_pd(x.high),
                  _mm_cvtps_pd(_mm_movehl_ps(x.high, x.high)) };
 }
+static inline vd vd_load_f32(const amp__f32 *src) { return widen(vf_load_f32(src)); }
 
 static inline __m128 narrow(__m128d low, __m128d high) { return _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high)); }
 
@@ -245,12 +246,6 @@ static inline vw vw_lesser(vw x, vw y) { return _mm_min_epi16(x, y); }
 static inline vw vw_larger(vw x, vw y) { return _mm_max_epi16(x, y); }
 static inline vw vw_zero_last(vw x) {
     return _mm_add_epi16(_mm_and_si128(x, _mm_set1_epi16(0x7fff)), _mm_set1_epi16(0x7fff));
-}
-static inline uint64_t vw_bits_equal(const uint8_t *src, uint8_t wanted) {
-    uint64_t bits = 0;
-    for (int i = 0; i < 64; i += 16)
-        bits |= (uint64_t)_mm_movemask_epi8(_mm_cmpeq_epi8(vw_load(src + i), _mm_set1_epi8((char)wanted))) << i;
-    return bits;
 }
 static inline vw vw_order(vw x) { return _mm_xor_si128(x, _mm_srli_epi16(_mm_srai_epi16(x, 15), 1)); }
 #define ACROSS_HALVES(word, op)                                                                                        \
@@ -331,6 +326,19 @@ static inline vf vf_choose(uint32_t set, vf x) {
     }
 ACROSS(least, _mm_min)
 ACROSS(most, _mm_max)
+
+static inline __m128i one_hot(__m128i x) { /* a float of this exponent; beyond an integer it becomes the sign */
+    const __m128i least = _mm_and_si128(x, _mm_set1_epi32(31));
+    return _mm_cvttps_epi32(_mm_castsi128_ps(_mm_slli_epi32(_mm_add_epi32(least, _mm_set1_epi32(127)), 23)));
+}
+static inline vi vi_one_hot(vi x) { return (vi){ one_hot(x.low), one_hot(x.high) }; }
+static inline vi vi_majority(vi x, vi y, vi z) { return vi_or(vi_and(x, y), vi_and(vi_xor(x, y), z)); }
+static inline uint32_t vi_without(vi x, vi y) {
+    const vi both = vi_and(x, y);
+    const __m128i low = _mm_cmpeq_epi32(both.low, _mm_setzero_si128());
+    const __m128i high = _mm_cmpeq_epi32(both.high, _mm_setzero_si128());
+    return (uint32_t)(_mm_movemask_ps(_mm_castsi128_ps(low)) | _mm_movemask_ps(_mm_castsi128_ps(high)) << 4);
+}
 
 static inline void fence(void) { _mm_sfence(); }
 
