@@ -11,6 +11,7 @@
 #   setup_disassembler    cuobjdump on PATH, where there is a CUDA compiler: the toolkit's, or NVIDIA's own package on
 #                         PyPI
 #   setup_darknet         in `darknet`: the folder of libdarknet.so, if it is not where Debian has it; empty without it
+#   setup_ggml            in `ggml`: the folder of ggml's sources, built in its lib/; empty if they cannot be had
 #   configure DIR ARG...  meson setup, anew only when something about it changed
 #   logged LOG CMD...     run quietly; show the log's end if it fails
 #
@@ -438,6 +439,33 @@ unpack_darknet() {
         ${CC:-cc} -shared -x c /dev/null -o "$unpacked/$name" "-Wl,-soname,$name" || return
     done
 }
+
+# Debian 12 has no ggml. The source package of ggml-python has it: 3.4 MB. GGML_LLAMAFILE: FP32 products of llama.cpp.
+setup_ggml() {
+    ggml='' ggml_python=0.0.45 there=$root/build/ggml
+    if [ ! -f "$there/lib/src/libggml.a" ] && have cmake && present ninja && present pip && present c++; then
+        say "fetching: ggml-python $ggml_python, and building its ggml (in build/ggml)"
+        rm -rf "$there"
+        build_ggml >"$root/build/ggml.log" 2>&1 || rm -rf "$there"
+    fi
+    if [ -f "$there/lib/src/libggml.a" ]; then
+        # shellcheck disable=SC2034 # the callers'
+        ggml=$there
+    else
+        say "going on without ggml-python $ggml_python, which is optional: the tests of amp_ggml.hpp are skipped" \
+            "(to have it: a package index for pip, CMake and a C++ compiler)"
+    fi
+}
+
+build_ggml() (
+    python3 -m pip download --disable-pip-version-check --no-input --no-deps --no-binary ggml-python -d "$there" \
+        "ggml-python==$ggml_python" && cd "$there" &&
+        tar -xzf ggml_python-*.tar.gz --strip-components=3 "ggml_python-$ggml_python/vendor/ggml" &&
+        cmake -S "$there" -B "$there/lib" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+            -DGGML_OPENMP=OFF -DGGML_LLAMAFILE=ON -DGGML_CPU_REPACK=OFF -DGGML_BUILD_TESTS=OFF \
+            -DGGML_BUILD_EXAMPLES=OFF &&
+        cmake --build "$there/lib" --target ggml
+)
 
 # ---- building --------------------------------------------------------------------------------------------------------
 

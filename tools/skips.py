@@ -56,6 +56,7 @@ CONDITIONS = {
     "machine": lambda name: platform.machine() == name,
     "cpu": cpu_has,
     "file": os.path.exists,
+    "built": lambda path: (NOTES.parent / path).exists(),
     "library": lambda name: ctypes.util.find_library(name) is not None,
     "module": has_module,
     "program": lambda name: bool(shutil.which(name) or shutil.which(name, path=TOOLKITS)),

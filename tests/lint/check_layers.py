@@ -54,6 +54,7 @@ EXTRAS = {
                                                    "test_optimizers_arguments.py"))),
     "darknet": ("adapters/darknet/", "tests/darknet/"),
     "fortran": ("bindings/fortran/",),
+    "ggml": ("adapters/ggml/", "examples/ggml/", "tests/ggml/"),
     "libtorch": ("bindings/libtorch/", "examples/libtorch/", "tests/libtorch/"),
     "mlx": ("bindings/python/libamp/mlx/", PY_TESTS + "mlxnet.py", PY_TESTS + "test_mlx"),
     "mpi": ("include/amp_mpi", "demo/mpi/", "examples/mpi/", "tests/mpi/", "tests/hosts/ranks/", "bench/ranks/"),

@@ -9,8 +9,8 @@ from support import Tap, expect, run, scratch, setup
 
 CORE = ["-Dextras=false", "-Dtests=enabled", "-Dcuda=disabled", "-Ddocs=disabled"]
 # An extra and a file that it installs; its suite has its name.
-INSTALLS = {"adapt": "amp-adapt", "blas": "libamp_blas.so", "fortran": "libamp.f90", "mpi": "amp_mpi.h",
-            "rust": "libamp_sys.rs"}
+INSTALLS = {"adapt": "amp-adapt", "blas": "libamp_blas.so", "fortran": "libamp.f90", "ggml": "amp_ggml.hpp",
+            "mpi": "amp_mpi.h", "rust": "libamp_sys.rs"}
 SUITES = {*INSTALLS, "darknet", "nccl"}
 
 

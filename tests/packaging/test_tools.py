@@ -40,6 +40,7 @@ option('examples', type: 'feature')
 option('cuda', type: 'feature')
 option('gpu_archs', type: 'array')
 option('darknet_root', type: 'string')
+option('ggml_root', type: 'string')
 """
 REPORT = ("def main():\n    import sys\n"
           "    open(sys.argv[sys.argv.index('-o') + 1], 'w').write('a line of the report\\n' * 190)\n")
@@ -120,6 +121,9 @@ def mini_tree(source, root):
     darknet = root / "build" / "darknet" / "usr" / "lib" / "darknet" / "include"  # unpacked there already
     darknet.mkdir(parents=True)
     (darknet / "darknet.h").touch()
+    ggml = root / "build" / "ggml" / "lib" / "src"  # and built
+    ggml.mkdir(parents=True)
+    (ggml / "libggml.a").touch()
     return root / "tools" / "demo", root / "tools" / "test"
 
 
