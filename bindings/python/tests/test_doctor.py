@@ -187,7 +187,7 @@ class Count(TorchDispatchMode):
 
 @pytest.mark.parametrize("depth,width", [(4, 64), (4, 1024), (40, 64)])
 def test_a_look_costs_a_few_ops_a_parameter_and_a_step_between_none(monkeypatch, depth, width):
-    """By counting: three views and two detaches a parameter and some twenty ops for all, on samples."""
+    """By counting: three views and three detaches a parameter, and fifty ops for all whole or for all cut samples."""
     monkeypatch.setattr(seen.Budget, "is_due", lambda self, now: self.count < 1)
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -199,7 +199,7 @@ def test_a_look_costs_a_few_ops_a_parameter_and_a_step_between_none(monkeypatch,
             optimizer.step()
             costs.append((count.ops, count.elements))
     (ops, elements), *rest = costs
-    assert 0 < ops <= 8 * 2 * depth + 60, ops
+    assert 0 < ops <= 8 * 2 * depth + 100, ops
     assert 0 < elements <= 45 * 2 * depth * min(width * width, samples.SAMPLE), elements
     assert rest == [(0, 0), (0, 0)]
 

@@ -29,9 +29,18 @@ def plain(name: str) -> str:
     return _INSIDE.sub("", name)
 
 
+def _subclasses(kind: Any, found: set[Any]) -> set[Any]:
+    for each in type.__subclasses__(kind):
+        if each not in found:
+            found.add(each)
+            _subclasses(each, found)
+    return found
+
+
 def roots() -> list[nn.Module]:
     """Returns the modules with parameters that no other module contains, in the order in which they were made."""
-    found = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module) and "_modules" in vars(thing)]
+    kinds = _subclasses(nn.Module, {nn.Module})
+    found = [thing for thing in gc.get_objects() if type(thing) in kinds and "_modules" in vars(thing)]
     inside = {id(child) for module in found for child in list(module._modules.values())}
     return [module for module in found if id(module) not in inside and any(True for _ in module.parameters())]
 

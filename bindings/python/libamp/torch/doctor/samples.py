@@ -15,6 +15,7 @@ from .watch import SAMPLE
 
 TOTAL = 1 << 17  # largest number of sampled elements of an optimizer, unless that leaves a parameter below LEAST
 LEAST = 64
+WIDTH = 8  # neighbours in a sample: they share a cache line
 TINY = 2.0**-20  # scaled gradients below it have at most four bits in fp16
 _PLAIN = torch._C._disabled_torch_dispatch_impl if hasattr(torch._C, "_disabled_torch_dispatch_impl") else None
 
@@ -32,14 +33,22 @@ def is_readable(tensor: Any) -> bool:
     )
 
 
-def part(tensor: Any, step: int, like: Any = None) -> Any:
-    """Returns every step-th element of this rank's part, a view where the memory allows one. like: a tensor of the same
-    shape, in the order of whose memory it is."""
-    strides = tensor.stride() if like is None else like.stride()
-    if tensor.stride() == strides and (tensor.is_contiguous() or _is_dense(tensor)):
+def part(tensor: Any, step: int) -> Any:
+    """Returns every step-th element of this rank's part, a view where the memory allows one."""
+    if tensor.is_contiguous():
         return torch.as_strided(tensor, (-(-tensor.numel() // step),), (step,), tensor.storage_offset())
-    flat = tensor.reshape(-1) if like is None or like.is_contiguous() else _as(tensor, like).reshape(-1)
-    return flat[::step]
+    return tensor.reshape(-1)[::step]
+
+
+def blocks_of(tensor: Any, step: int, blocks: int, like: Any = None) -> Any:
+    """Returns blocks of WIDTH elements that begin every step elements, in rows, or all elements for no blocks. It is a
+    view where the memory allows one. like: a tensor of the same shape whose order in memory counts."""
+    strides = tensor.stride() if like is None else like.stride()
+    if not tensor.is_contiguous() and (tensor.stride() != strides or not _is_dense(tensor)):
+        tensor = (tensor if like is None or like.is_contiguous() else _as(tensor, like)).contiguous()
+    if not blocks:
+        return torch.as_strided(tensor, (tensor.numel(),), (1,), tensor.storage_offset())
+    return torch.as_strided(tensor, (blocks, WIDTH), (step, 1), tensor.storage_offset())
 
 
 def _is_dense(tensor: Any) -> bool:
@@ -56,13 +65,15 @@ class Sampled:
     """A parameter in a group: its place in the vectors."""
 
     def __init__(self, param: Any, limit: int) -> None:
-        local = local_part(param)
+        self.numel = local_part(param).numel()
         self.ref = weakref.ref(param)
         self.key = id(param)
         self.shape, self.requires_grad = tuple(param.shape), param.requires_grad
         self.dtype, self.device = str(param.dtype).removeprefix("torch."), param.device.type
-        self.step = max(1, -(-local.numel() // limit))
-        self.count = -(-local.numel() // self.step)
+        self.blocks = limit // WIDTH if self.numel > limit else 0
+        # an odd distance: an even one would divide the rows of most matrices, and sample a few columns
+        self.step = (self.numel // self.blocks - 1) | 1 if self.blocks else 1
+        self.count = self.blocks * WIDTH or self.numel
         self.begin = 0
         self.looks = self.without = 0
         self.has_grad = False
@@ -73,7 +84,7 @@ class Sampled:
         return self.ref()
 
     def value(self) -> Any:
-        return part(local_part(self.param).detach(), self.step)
+        return blocks_of(local_part(self.param).detach(), self.step, self.blocks)
 
     def gradient(self) -> Any:
         """Returns the sample of the gradient, None if there is none that can be read."""
@@ -86,11 +97,11 @@ class Sampled:
         local, own = local_part(grad).detach(), local_part(param)
         if not is_readable(local) or local.shape != own.shape:
             return None  # sparse, or of another shape on this rank
-        return part(local, self.step, own)
+        return blocks_of(local, self.step, self.blocks, own)
 
 
 class Group:
-    """Parameters of one device and type, sampled into vectors."""
+    """Parameters of one device and type, all sampled whole or all in blocks."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
@@ -116,7 +127,7 @@ class Group:
         self.grad_min = make(torch.float32).fill_(float("inf"))
 
     def _values(self) -> Any:
-        return torch.cat([member.value() for member in self.members])
+        return torch.cat([member.value() for member in self.members]).view(-1)
 
     def before(self) -> None:
         """Takes the values before a step."""
@@ -133,8 +144,11 @@ class Group:
             view = member.gradient()
             member.looks += view is not None
             member.without += view is None
-            views.append(self.zero[member.begin : member.begin + member.count] if view is None else view)
-        grad = torch.cat(views)
+            if view is None:
+                view = self.zero[member.begin : member.begin + member.count]
+                view = view.view(-1, WIDTH) if member.blocks else view
+            views.append(view)
+        grad = torch.cat(views).view(-1)
         there = grad != 0
         finite = torch.isfinite(grad)
         size = grad.abs().float()
@@ -180,7 +194,7 @@ class Samples:
     def __init__(self, params: Iterable[Any], limit: int = SAMPLE) -> None:
         listed = list(params)
         limit = max(LEAST, min(limit, TOTAL // max(1, len(listed))))
-        self.groups: dict[tuple[torch.device, torch.dtype], Group] = {}
+        self.groups: dict[tuple[torch.device, torch.dtype, bool], Group] = {}
         self.unread: list[tuple[str, str]] = []
         self.there: list[Any] = []
         for param in listed:
@@ -188,20 +202,21 @@ class Samples:
             if not is_readable(local):
                 self.unread.append((type(param).__name__, str(param.dtype)))
                 continue
-            key = (local.device, local.dtype)
-            self.groups.setdefault(key, Group(*key)).add(Sampled(param, limit))
+            member = Sampled(param, limit)
+            key = (local.device, local.dtype, bool(member.blocks))
+            self.groups.setdefault(key, Group(*key[:2])).add(member)
 
     def elements(self) -> int:
         return sum(group.size for group in self.groups.values())
 
     def fits(self) -> bool:
         """Returns False if a parameter is gone, or has another type, device or size since."""
-        for (device, dtype), group in self.groups.items():
+        for (device, dtype, _), group in self.groups.items():
             for member in group.members:
                 local = local_part(member.param)
                 if local is None or local.dtype != dtype or local.device != device:
                     return False
-                if -(-local.numel() // member.step) != member.count or not is_readable(local):
+                if local.numel() != member.numel or not is_readable(local):
                     return False
         return True
 

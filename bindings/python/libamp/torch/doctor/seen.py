@@ -10,7 +10,7 @@ from . import watch
 from .samples import Samples
 
 FIRST = 12  # steps of an optimizer that are looked at in any case
-SHARE = 0.02  # of the time, for later looks: the taps between them have the rest of 3 %
+SHARE = 0.015  # of the time, for later looks: the taps between them have the rest of 3 %
 
 
 class Budget:
