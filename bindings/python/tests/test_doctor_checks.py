@@ -13,6 +13,7 @@ from doctor_records import CASES, HERE, adam, half, lost, module, scaled, traini
 from libamp import _doctor_findings
 from libamp.torch.doctor import checks
 from libamp.torch.doctor.checks import words
+from libamp.torch.doctor.result import judge
 from libamp.torch.doctor.watch import Run, Scheduler
 
 FINDS = [(code, name) for code, (finds, _) in CASES.items() for name in finds]
@@ -27,19 +28,19 @@ def test_every_row_of_the_table_has_cases():
 @pytest.mark.parametrize(("code", "name"), FINDS)
 def test_it_finds(code, name):
     run, subject = CASES[code][0][name]
-    (found,) = [each for each in checks.examine(run) if each.code == code]
+    (found,) = [each for each in judge(run) if each.code == code]
     assert found.subject == subject and found.saw and any(letter.isdigit() for letter in found.saw)
     assert found.place == HERE and found.number
 
 
 @pytest.mark.parametrize(("code", "name"), PASSES)
 def test_it_does_not_find(code, name):
-    assert code not in [found.code for found in checks.examine(CASES[code][1][name])]
+    assert code not in [found.code for found in judge(CASES[code][1][name])]
 
 
 @pytest.mark.parametrize("run", [Run(), training(), scaled()])
 def test_a_healthy_record_has_no_finding(run):
-    assert checks.examine(run) == []
+    assert judge(run) == []
 
 
 @pytest.mark.parametrize(
@@ -66,19 +67,19 @@ def test_a_check_changes_no_record():
     for finds, passes in CASES.values():
         for run in [*(run for run, _ in finds.values()), *passes.values()]:
             before = copy.deepcopy(run)
-            checks.examine(run)
+            judge(run)
             assert run == before
 
 
 def test_advice_comes_last_and_is_told_apart():
     run = scaled(devices=["cuda"], models=[module(sizes={"out_features": 50257})], schedulers=[
         Scheduler("CosineAnnealingLR", HERE, 0, 40, 3)])
-    assert [found.code for found in checks.examine(run)] == ["AMP-D08", "AMP-D80"]
+    assert [found.code for found in judge(run)] == ["AMP-D08", "AMP-D80"]
     assert not _doctor_findings.is_advice("AMP-D08") and _doctor_findings.is_advice("AMP-D80")
 
 
 def test_a_thousand_layers_are_one_finding():
-    (found,) = checks.examine(training([lost(f"layers.{index}.norm.weight") for index in range(1000)]))
+    (found,) = judge(training([lost(f"layers.{index}.norm.weight") for index in range(1000)]))
     assert found.subject == "layers.0.norm.weight" and "and 996 more" in found.saw
 
 

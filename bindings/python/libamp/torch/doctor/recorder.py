@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import scaling, watch
+from .averages import Averages
 from .later import Later, is_here
 from .modules import Modules
 from .names import Names, read_buffers
@@ -39,6 +40,8 @@ class Watch:
         self.stepped_since = False  # a step since the last backward
         self.unowned: Samples | None = None
         self.unowned_of = (0, 0)
+        self.unowned_looks = 0
+        self.searched = False  # for averages of what is trained now
         self.began = 0.0
         self.modules = Modules(self.names)
         self.ops = Ops(run, self.later, self.modules)
@@ -49,7 +52,7 @@ class Watch:
         self.inside: dict[int, int] = {}  # optimizers that step: number of backwards when they began
         self.retired: list[tuple[Seen, Samples]] = []
         self.loss_every = 1
-        self.averages: dict[int, watch.Average] = {}
+        self.averages = Averages(run)
 
     def failed(self, event: str, error: Exception) -> None:
         """Notes an error of the doctor's own. After some it stops looking."""
@@ -173,9 +176,22 @@ class Watch:
             rest = {id(param): param for model in live for param in model.parameters() if id(param) not in owned}
             self.unowned = Samples(param for param in rest.values() if param.requires_grad)
             self.unowned_of = (len(live), len(self.seen))
+            self.searched = False
         with torch.no_grad():
             self.unowned.alone()
+            self._look_at_averages()
         self.run.looked += 2 * self.unowned.elements()
+
+    def _look_at_averages(self) -> None:
+        """Averages are often made after the first step: the search is behind it."""
+        self.unowned_looks += 1
+        if self.searched or self.unowned_looks < 2:
+            self.averages.look()
+            return
+        self.searched = True
+        optimizers = [optimizer for seen in self.seen.values() if (optimizer := seen.ref()) is not None]
+        names = {key: name for key, (_, name) in self.names.of.items()}
+        self.averages.search([model for model in self.names.live() if model is not None], optimizers, names)
 
     def owned(self) -> list[Any]:
         optimizers = [optimizer for seen in self.seen.values() if (optimizer := seen.ref()) is not None]
@@ -211,6 +227,7 @@ class Watch:
                 scaled.record.unscaled_backwards += 1
                 if scaled.record.unscaled_backwards == 1:
                     scaled.record.unscaled_backward_place = script_place()
+        self.run.scaled_by_hand += not is_scaled and scaling.is_multiplied(tensors)
         if not is_scaled and not has_gradient and isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
             self._loss(tensors)
 
@@ -301,15 +318,10 @@ class Watch:
         if self.stack:
             self.stack.pop()
 
-    def on_average(self, averaged: Any) -> None:
+    def on_average(self, averaged: Any, model: Any) -> None:
         """Runs after AveragedModel.update_parameters."""
-        record = self.averages.get(id(averaged))
-        if record is None:
-            param = next(iter(averaged.parameters()), None)
-            dtype = str(param.dtype).removeprefix("torch.") if param is not None else ""
-            record = self.averages[id(averaged)] = watch.Average(type(averaged).__name__, dtype, script_place())
-            self.run.averages.append(record)
-        record.updates += 1
+        with torch.no_grad():
+            self.averages.on_average(averaged, model)
 
     def on_batch(self, batch: Any) -> None:
         """Runs when a DataLoader has made a batch."""
@@ -374,6 +386,8 @@ class Watch:
         for seen, samples in self.retired:
             self._settle(seen, samples)
         self._settle_unowned()
+        with torch.no_grad():
+            self.averages.finish()
         read_buffers(self.names.taken)
         run = self.run
         if self.began:

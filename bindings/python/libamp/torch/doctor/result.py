@@ -14,7 +14,7 @@ from typing import Any
 from ... import _doctor_findings
 from ..._findings import Place
 from . import watch
-from .checks import CHECKS
+from .checks import CHECKS, unjudged
 from .watch import Found, Run
 
 NOTHING = 2  # status of a run in which nothing could be looked at
@@ -49,8 +49,10 @@ class Result:
         run = self.run
         if not self.looked:
             return "looked at nothing: " + why_nothing(run)
-        number = len(self.found) + self.libamp
+        advice = sum(_doctor_findings.is_advice(each.code) for each in self.found)
+        number = len(self.found) - advice + self.libamp
         count = "no finding" if not number else "1 finding" if number == 1 else f"{number} findings"
+        count += f" (and advice about speed: {advice})" if advice else ""
         trained = sum(param.trained for param in run.params)
         seen = f"{trained} parameters" if trained != 1 else "1 parameter"
         steps = sum(optimizer.tried for optimizer in run.optimizers)
@@ -62,6 +64,7 @@ class Result:
             "verdict": self.verdict(),
             "status": self.status(strict=True),
             "findings": [self._row(each) for each in self.found],
+            "unjudged": unjudged(self.run),
             "libamp_findings": self.libamp,
             "ranks": self.ranks,
             "missing_ranks": self.missing,
@@ -77,7 +80,7 @@ class Result:
     def framework(self) -> str:
         """Returns the framework of the remedies: the outermost one that the script uses."""
         used = {"pytorch_lightning": "lightning", "apex": "libamp"}
-        names = [used.get(name, name) for name in self.run.frameworks]
+        names = [used.get(name, name) for name in self.run.frameworks] + ["libamp"] * bool(self.run.libamp)
         for name in ("transformers", "lightning", "accelerate", "libamp"):
             if name in names:
                 return name
@@ -95,6 +98,7 @@ class Result:
             lines.append(f"{at}{each.code} {_doctor_findings.title(each.code)}{of}: {each.saw}{where}: {mend}")
         lines += run.libamp
         lines += [f"not seen: {sentence}" for sentence in run.unseen]
+        lines += [f"not judged: {sentence}" for sentence in unjudged(run)]
         if self.missing:
             late = ", ".join(map(str, self.missing))
             lines.append(f"not seen: ranks {late} wrote nothing within {WAIT:g} s of the end of the first rank")

@@ -12,6 +12,8 @@ from .later import is_here
 from .places import script_place
 from .seen import Scaled, Seen
 
+_BY_HAND = 64.0  # smallest factor of a loss that is a loss scale, not the weight of one loss beside others
+
 
 def scaled_of(recorder: Any, scaler: Any) -> Scaled:
     known = recorder.scaled.get(id(scaler))
@@ -140,6 +142,21 @@ def scale_on(recorder: Any, optimizer: Any) -> float:
     """Returns the loss scale of the gradients in backward."""
     scales = [scaled.record.scale for scaled in recorder.scaled.values() if scaled.open and scaled.record.enabled]
     return max(scales, default=1.0)
+
+
+def is_multiplied(loss: Any) -> bool:
+    """Returns True for a loss that the script multiplied by a number of 64 or more, or by one on a device."""
+    node = getattr(loss, "grad_fn", None)
+    if node is None or node.name() != "MulBackward0":
+        return False
+    factors = [getattr(node, name, None) for name in ("_saved_self", "_saved_other")]
+    known = [each for each in factors if isinstance(each, torch.Tensor) and each.numel() == 1]
+    with torch._C._DisableTorchDispatch():  # in an iteration that is watched
+        return any(_is_large(each) for each in known if not each.requires_grad)
+
+
+def _is_large(factor: Any) -> bool:
+    return not is_here(factor.device) or abs(float(factor)) >= _BY_HAND
 
 
 def _scale_of(scaler: Any) -> float:

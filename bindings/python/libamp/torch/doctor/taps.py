@@ -229,7 +229,7 @@ def _autocast_exit(original: Any, region: Any, *error: Any) -> Any:
 
 def _average(original: Any, averaged: Any, *args: Any, **kwargs: Any) -> Any:
     result = original(averaged, *args, **kwargs)
-    _heard(Watch.on_average, averaged)
+    _heard(Watch.on_average, averaged, _first(args, kwargs, "model"))
     return result
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ...._doctor_findings import is_advice
 from ..watch import Found, Run
 from . import gradients, layers, scaling, values, weights
 from .unjudged import unjudged
@@ -42,11 +41,4 @@ CHECKS: list[Callable[[Run], Iterable[Found]]] = [
     layers.check_fp32_products,
 ]
 
-
-def examine(run: Run) -> list[Found]:
-    """Returns all findings of a record, faults before advice, in the order of CHECKS."""
-    found = [each for check in CHECKS for each in check(run)]
-    return sorted(found, key=lambda each: is_advice(each.code))
-
-
-__all__ = ["CHECKS", "examine", "unjudged"]
+__all__ = ["CHECKS", "unjudged"]

@@ -1,0 +1,437 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small trainings with one mistake each, and the right ones beside them, under the doctor."""
+import contextlib
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from libamp.torch import amp  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn  # noqa: E402
+
+STEPS = 25
+
+
+def net(dtype=torch.float32):
+    return nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 8)).to(dtype)
+
+
+def batch(size=64):
+    return torch.randn(size, 32), torch.randint(0, 8, (size,))
+
+
+def half():
+    return torch.autocast("cpu", torch.float16)
+
+
+def bfloat():
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+def grad_scaler(**options):
+    return torch.amp.GradScaler("cpu", **{"init_scale": 1024.0} | options)
+
+
+def loss_of(model, x, y):
+    return F.cross_entropy(model(x).float(), y)
+
+
+def plain(model, optimizer, steps=STEPS, loss=loss_of, after=lambda step: None, dtype=None, region=None):
+    """Trains without a scaler. after: runs behind each step. region: of autocast."""
+    for step in range(steps):
+        x, y = batch()
+        with region() if region else contextlib.nullcontext():
+            value = loss(model, x if dtype is None else x.to(dtype), y)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        after(step)
+
+
+def scaled(model, optimizer, scaler, steps=STEPS, loss=loss_of, clip=None, after=lambda step: None, data=batch):
+    """Trains in fp16 with a scaler. clip: runs before its step."""
+    for step in range(steps):
+        x, y = data()
+        with half():
+            value = loss(model, x, y)
+        optimizer.zero_grad()
+        scaler.scale(value).backward()
+        if clip is not None:
+            clip()
+        scaler.step(optimizer)
+        scaler.update()
+        after(step)
+
+
+def adam(model, rate=1e-3, **options):
+    return torch.optim.Adam(model.parameters(), rate, **options)
+
+
+def found_in(training):
+    torch.manual_seed(0)
+    with amp.doctor(quiet=True) as doctor:
+        training()
+    return doctor.result.found
+
+
+MISTAKES, RIGHT = {}, []
+
+
+def mistake(*codes, subject=None):
+    """A training with these findings and no other. subject: of the first."""
+
+    def add(training):
+        MISTAKES[training.__name__] = training, codes, subject
+        return training
+
+    return add
+
+
+def right(training):
+    RIGHT.append(training)
+    return training
+
+
+# ---- weights and averages ----
+
+
+@mistake("AMP-D01", "AMP-D22", subject="1.weight")
+def bf16_weights():
+    model = net(torch.bfloat16)
+    plain(model, adam(model, 1e-4), dtype=torch.bfloat16)
+
+
+@mistake("AMP-D21", "AMP-D22", subject="AveragedModel")
+def average_of_bf16_weights():
+    model = net(torch.bfloat16)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))
+    plain(model, adam(model, 2e-2), 40, after=lambda step: average.update_parameters(model), dtype=torch.bfloat16)
+
+
+def followed_by(copied, steps=40):
+    """Trains a model that a copy of it follows by a thousandth of the difference."""
+    model = net()
+    follower = copied(model)
+
+    def follow(step):
+        with torch.no_grad():
+            for average, param in zip(follower.parameters(), model.parameters()):
+                average.mul_(0.999).add_(param.to(average.dtype), alpha=0.001)
+
+    plain(model, adam(model), steps, after=follow)
+
+
+@mistake("AMP-D21")
+def a_copy_in_bf16_that_follows():
+    followed_by(lambda model: copy.deepcopy(model).bfloat16().requires_grad_(False))
+
+
+@right
+def a_copy_in_fp32_that_follows():
+    followed_by(copy.deepcopy)
+
+
+@right
+def a_frozen_copy_in_bf16():
+    model = net()
+    frozen = copy.deepcopy(model).bfloat16().requires_grad_(False)
+    plain(model, adam(model), 40, after=lambda step: frozen(batch()[0].bfloat16()))
+
+
+@mistake("AMP-D21", "AMP-D22", subject="tensors of the script")
+def a_dictionary_of_averages():
+    model = net(torch.bfloat16)
+    averages = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def follow(step):
+        with torch.no_grad():
+            for name, value in model.state_dict().items():
+                averages[name].mul_(0.999).add_(value, alpha=0.001)
+
+    plain(model, adam(model, 2e-2), 40, after=follow, dtype=torch.bfloat16)
+
+
+@mistake("AMP-D23", subject="0.weight")
+def a_forgotten_layer():
+    model = net()
+    plain(model, adam(model[1:]))
+
+
+@right
+def a_tool_with_gradients():
+    model, tool = net(), nn.Linear(8, 8)
+    plain(model, adam(model), loss=lambda model, x, y: F.cross_entropy(tool(model(x)), y))
+
+
+@mistake("AMP-D01", "AMP-D24", "AMP-D22")
+def batch_norm_in_bf16():
+    model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 8)).bfloat16()
+    plain(model, adam(model, 1e-4), dtype=torch.bfloat16)
+
+
+@mistake("AMP-D01", "AMP-D25", "AMP-D22")
+def rotary_in_bf16():
+    model = net()
+    model.register_buffer("inv_freq", 1 / 10000 ** (torch.arange(0, 32, 2) / 32))
+    plain(model.bfloat16(), adam(model, 1e-4), dtype=torch.bfloat16)
+
+
+# ---- gradients and the loss scale ----
+
+
+def small(model, x, y):
+    return loss_of(model, x, y) * 1e-5
+
+
+@mistake("AMP-D02")
+def underflow_at_a_static_scale():
+    model = net()
+    scaler = grad_scaler(init_scale=1.0, growth_interval=9999)
+    scaled(model, torch.optim.SGD(model.parameters(), 1.0), scaler, loss=small)
+
+
+@mistake("AMP-D03")
+def fp16_without_a_scaler():
+    model = net()
+    plain(model, torch.optim.SGD(model.parameters(), 1.0), loss=small, region=half)
+
+
+@right
+def fp16_with_a_scale_by_hand():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(STEPS):
+        with half():
+            value = loss_of(model, *batch())
+        optimizer.zero_grad()
+        (value * 1024).backward()
+        for param in model.parameters():
+            param.grad /= 1024
+        optimizer.step()
+
+
+@mistake("AMP-D04", "AMP-D16", "AMP-D17", subject="mul")
+def logits_that_overflow():
+    model = net()
+    loss = lambda model, x, y: F.cross_entropy((model(x) * 1e6).float(), y)  # noqa: E731
+    scaled(model, adam(model), grad_scaler(), loss=loss)
+
+
+@mistake("AMP-D06")
+def a_scaler_for_each_step():
+    model = net()
+    optimizer = adam(model)
+    for _ in range(STEPS):
+        scaled(model, optimizer, grad_scaler(), 1)
+
+
+@mistake("AMP-D07", subject="clip_grad_norm_")
+def a_clip_before_unscale():
+    model = net()
+    scaled(model, adam(model), grad_scaler(), clip=lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+
+
+@right
+def a_clip_after_unscale():
+    model = net()
+    optimizer, scaler = adam(model), grad_scaler()
+
+    def clip():
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    scaled(model, optimizer, scaler, clip=clip)
+
+
+@mistake("AMP-D08", subject="CosineAnnealingLR")
+def a_scheduler_that_counts_skips():
+    model, scaler = net(), grad_scaler()
+    optimizer = adam(model)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 60)
+
+    def after(step):
+        scheduler.step()
+        if step == 5:
+            scaler.update(2.0**40)
+
+    scaled(model, optimizer, scaler, 60, after=after)
+
+
+@mistake("AMP-D09")
+def backward_inside_autocast():
+    model = net()
+    optimizer = adam(model)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with bfloat():
+            loss_of(model, *batch()).backward()
+        optimizer.step()
+
+
+@mistake("AMP-D10")
+def unscaled_twice():
+    model = net()
+    optimizer, scaler = adam(model), grad_scaler()
+    with contextlib.suppress(RuntimeError):
+        scaled(model, optimizer, scaler, clip=lambda: (scaler.unscale_(optimizer), scaler.unscale_(optimizer)))
+
+
+@mistake("AMP-D11")
+def a_scaler_without_update():
+    model = net()
+    optimizer, scaler = adam(model), grad_scaler()
+    with contextlib.suppress(RuntimeError):
+        scaled(model, optimizer, scaler, clip=lambda: scaler.step(optimizer))
+
+
+@mistake("AMP-D12", subject="Adam")
+def a_step_that_skips_the_scaler():
+    model = net()
+    optimizer, scaler = adam(model), grad_scaler()
+    plain(model, optimizer, loss=lambda model, x, y: scaler.scale(loss_of(model, x, y)), region=half)
+
+
+@mistake("AMP-D13")
+def a_second_loss_without_the_scale():
+    model = net()
+    scaled(model, adam(model), grad_scaler(), clip=lambda: loss_of(model, *batch()).backward())
+
+
+@right
+def two_losses_with_the_scale():
+    model, scaler = net(), grad_scaler()
+    scaled(model, adam(model), scaler, clip=lambda: scaler.scale(loss_of(model, *batch())).backward())
+
+
+@right
+def two_optimizers_one_scaler():
+    first, second, scaler = net(), nn.Linear(8, 8), grad_scaler()
+    one, two = adam(first), adam(second)
+
+    def loss(model, x, y):
+        two.zero_grad()
+        return F.cross_entropy(second(model(x)).float(), y)
+
+    scaled(first, one, scaler, loss=loss, clip=lambda: scaler.step(two))
+
+
+# ---- numbers ----
+
+
+@mistake("AMP-D14", "AMP-D05")
+def a_bad_batch():
+    model, bad = net(), {"pixels": torch.full((64, 32), float("nan")), "label": torch.zeros(64, dtype=torch.long)}
+    count = iter(range(99))
+    scaled(model, adam(model), grad_scaler(), data=lambda: tuple(bad.values()) if next(count) > 10 else batch())
+
+
+@mistake("AMP-D15")
+def a_bad_weight():
+    model = net()
+    plain(model, adam(model), after=lambda step: model[3].weight.data[2, 2].fill_(float("inf") if step == 8 else 0.0))
+
+
+class Logarithm(nn.Module):
+    def forward(self, x):
+        return torch.log(x - x.amin(1, keepdim=True))
+
+
+@mistake("AMP-D16", "AMP-D05", subject="1")
+def a_logarithm_of_0():
+    model, count = nn.Sequential(net(), Logarithm()), iter(range(99))
+    scaled(model, adam(model), grad_scaler(), loss=lambda model, x, y: F.cross_entropy(
+        model(x) if next(count) > 10 else model[0](x).float(), y))
+
+
+@mistake("AMP-D18")
+def an_epsilon_of_0():
+    model = net()
+    scaled(model, adam(model), grad_scaler(), loss=lambda model, x, y: F.cross_entropy(
+        (h := model(x)) / (h.abs().amax(1, keepdim=True) + 1e-8), y))
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient * ctx.saved_tensors[0]
+
+
+@mistake("AMP-D20", subject="Square")
+def a_function_without_custom_fwd():
+    model = net()
+    plain(model, adam(model), loss=lambda model, x, y: loss_of(lambda x: Square.apply(model(x)), x, y), region=bfloat)
+
+
+# ---- right trainings ----
+
+
+@right
+def in_fp32():
+    model = net()
+    plain(model, adam(model))
+
+
+@right
+def in_bf16_by_autocast():
+    model = net()
+    plain(model, adam(model), region=bfloat)
+
+
+@right
+def a_penalty_of_gradients():
+    """Its loss overflows while the scaler searches: torch's own recipe."""
+    model, scaler = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 1)), grad_scaler(init_scale=2.0**16)
+
+    def loss(model, x, y):
+        x.requires_grad_()
+        (gradient,) = torch.autograd.grad(scaler.scale(model(x).sum()), x, create_graph=True)
+        return ((gradient / scaler.get_scale()).norm(dim=1) - 1).square().mean() - model(x).float().mean()
+
+    scaled(model, adam(model), scaler, loss=loss)
+
+
+@right
+def attention_with_an_infinite_mask():
+    model = nn.Linear(32, 32)
+
+    def loss(model, x, y):
+        scores = model(x) @ x.t().to(torch.float16)
+        masked = scores.masked_fill(torch.triu(torch.ones(64, 64, dtype=torch.bool), 1), float("-inf"))
+        return F.softmax(masked, -1).float().square().mean()
+
+    scaled(model, adam(model), grad_scaler(), loss=loss)
+
+
+@right
+def rows_without_gradients():
+    table, model = nn.Embedding(500, 32, sparse=True), net()
+    optimizer = torch.optim.SparseAdam(table.parameters(), 1e-3)
+
+    def loss(model, x, y):
+        optimizer.zero_grad()
+        return loss_of(model, table(y), y)
+
+    plain(model, adam(model), loss=loss, after=lambda step: optimizer.step())
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found_and_nothing_else(name):
+    training, codes, subject = MISTAKES[name]
+    found = found_in(training)
+    assert {each.code for each in found} == set(codes), [(each.code, each.subject, each.saw) for each in found]
+    assert subject is None or found[0].subject == subject
+    lines = [each for each in found if each.place.filename]
+    assert all(each.place.filename == __file__ for each in lines) and (lines or codes[0] == "AMP-D21")
+
+
+@pytest.mark.parametrize("training", RIGHT, ids=lambda training: training.__name__)
+def test_a_right_training_has_no_finding(training):
+    assert found_in(training) == []
