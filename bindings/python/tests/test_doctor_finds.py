@@ -321,6 +321,22 @@ def two_optimizers_one_scaler():
 # ---- numbers ----
 
 
+@mistake("AMP-D14", subject="the batch[0]")
+def one_bad_sample_in_an_epoch():
+    """No watch of three iterations has it."""
+    x = torch.ones(8, 4)
+    x[5, 2] = float("inf")
+    model, scaler = nn.Linear(4, 1), grad_scaler()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=1)
+    for _ in range(3):
+        for (sample,) in loader:
+            optimizer.zero_grad()
+            scaler.scale(model(sample).mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
 @mistake("AMP-D14", "AMP-D05")
 def a_bad_batch():
     model, bad = net(), {"pixels": torch.full((64, 32), float("nan")), "label": torch.zeros(64, dtype=torch.long)}

@@ -16,10 +16,10 @@ from torch.utils import _python_dispatch
 from .._dtensors import local_part
 from .cause import Node, Outside, find
 from .later import Later
-from .modules import Modules, address_of
+from .modules import Modules, address_of, tensors_of
 from .places import script_place
 from .samples import is_readable
-from .watch import Op, Run
+from .watch import Cause, Op, Run
 
 AFTER = 3  # iterations that are watched after a skip or a loss that is not finite
 LIMIT = 30  # iterations that are watched for a cause, in all
@@ -94,6 +94,8 @@ class Ops:
         self.left = self.spent = 0
         self.deep = False
         self.refused = ""
+        self.alert = False  # a step was skipped, or a loss was not finite: every batch is read from then on
+        self.bad_batches: dict[int, Cause] = {}  # by iteration
         self._clear()
 
     def _clear(self) -> None:
@@ -106,9 +108,16 @@ class Ops:
 
     # ---- when ----
 
-    def wanted(self, reason: str) -> None:
-        """A step was skipped, or a loss is not finite: the next iterations are watched."""
-        if not self.run.causes and self.spent < LIMIT:
+    def wanted(self, reason: str, iteration: int) -> None:
+        """A step was skipped, or a loss is not finite: the next iterations are watched, and all batches."""
+        self.alert = True
+        if self.run.causes:
+            return
+        if iteration in self.bad_batches:
+            cause = self.bad_batches[iteration]
+            cause.after, self.left = reason, 0
+            self.run.causes.append(cause)
+        elif self.spent < LIMIT:
             self.reason, self.left = reason, AFTER
 
     def on_tried(self, seen: Any) -> None:
@@ -176,11 +185,30 @@ class Ops:
         if self.mode is not None and isinstance(loss, torch.Tensor):
             self.loss = self.writer.get(address_of(loss), -1)
 
-    def on_batch(self, batch: Any) -> None:
-        """A DataLoader has made a batch: its tensors come from outside, although ops stacked them."""
+    def on_batch(self, batch: Any, iteration: int) -> None:
+        """A DataLoader has made a batch: its tensors come from outside, although ops stacked them. A bad one may be
+        rare, one in an epoch, so that no watch of a few iterations has it."""
         self.modules.on_batch(batch)
         for address in self.modules.batch:
             self.writer.pop(address, None)
+        if self.alert and not self.run.causes:
+            for key, tensor in tensors_of(batch, "the batch"):
+                self._read_batch(key, tensor, iteration, script_place())
+
+    def _read_batch(self, key: str, tensor: Any, iteration: int, place: Any) -> None:
+        local = _readable(tensor)
+        if local is None:
+            return
+
+        def then(values: list[float]) -> None:
+            nans, bad = int(values[0]), int(values[1])
+            if bad:
+                value = "NaN" if nans else "inf"
+                cause = Cause(iteration, "batch", key, value, place=place, share=bad / local.numel(), count=bad)
+                self.bad_batches.setdefault(iteration, cause)
+
+        bad = ~torch.isfinite(local)
+        self.later.put_all([torch.isnan(local).sum(), bad.sum()], then)
 
     # ---- an op ----
 

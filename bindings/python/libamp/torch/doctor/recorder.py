@@ -244,7 +244,7 @@ class Watch:
         if value - value != 0:
             run.nonfinite_losses += 1
             run.first_nonfinite_loss = run.first_nonfinite_loss or iteration
-            self.ops.wanted("loss")
+            self.ops.wanted("loss", iteration)
         if len(run.losses) >= _LOSSES:
             run.losses[_LOSSES // 2 :] = run.losses[_LOSSES // 2 :: 2]
             self.loss_every *= 2
@@ -325,7 +325,7 @@ class Watch:
 
     def on_batch(self, batch: Any) -> None:
         """Runs when a DataLoader has made a batch."""
-        self.ops.on_batch(batch)
+        self.ops.on_batch(batch, self.run.iterations + self.fresh)
 
     def on_compile(self) -> None:
         """torch.compile was called."""

@@ -114,7 +114,7 @@ def skipped(recorder: Any, seen: Seen, *scalers: Scaled, iteration: int = 0) -> 
         record.last_skip = iteration
         if len(record.skip_iterations) < 100:
             record.skip_iterations.append(iteration)
-    recorder.ops.wanted("skip")
+    recorder.ops.wanted("skip", iteration)
 
 
 def on_update(recorder: Any, scaler: Any) -> None:
