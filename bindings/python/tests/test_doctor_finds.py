@@ -2,11 +2,13 @@
 """Small trainings with one mistake each, and the right ones beside them, under the doctor."""
 import contextlib
 import copy
+import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import libamp  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from torch import nn  # noqa: E402
@@ -360,6 +362,30 @@ def a_logarithm_of_0():
     model, count = nn.Sequential(net(), Logarithm()), iter(range(99))
     scaled(model, adam(model), grad_scaler(), loss=lambda model, x, y: F.cross_entropy(
         model(x) if next(count) > 10 else model[0](x).float(), y))
+
+
+@mistake("AMP-D16", subject="1")
+def a_logarithm_of_0_after_a_search_for_the_scale():
+    """Gradients that overflow in the search are not the last word."""
+    model, scaler, count = nn.Sequential(net(), Logarithm()), grad_scaler(init_scale=2.0**40), iter(range(99))
+    scaled(model, adam(model), scaler, 60, loss=lambda model, x, y: F.cross_entropy(
+        model(x) if next(count) > 54 else model[0](x).float(), y))
+
+
+@mistake("AMP-D16", subject="mm")
+def a_session_of_libamp_that_skips():
+    """No step of torch's ends an iteration: backwards do."""
+    model = nn.Linear(16, 16)
+    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), 0.1), opt_level="O1", verbosity=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", libamp.FindingWarning)
+        for _ in range(STEPS):
+            hidden = model(torch.randn(16, 16)) * 600
+            optimizer.zero_grad()
+            with amp.scale_loss((hidden @ hidden.t()).float().mean(), optimizer) as loss:
+                loss.backward()
+            optimizer.step()
+    amp.shutdown()
 
 
 @mistake("AMP-D18")

@@ -111,7 +111,7 @@ class Ops:
     def wanted(self, reason: str, iteration: int) -> None:
         """A step was skipped, or a loss is not finite: the next iterations are watched, and all batches."""
         self.alert = True
-        if self.run.causes:
+        if self._is_named():
             return
         if iteration in self.bad_batches:
             cause = self.bad_batches[iteration]
@@ -120,11 +120,26 @@ class Ops:
         elif self.spent < LIMIT:
             self.reason, self.left = reason, AFTER
 
+    def _is_named(self) -> bool:
+        """Returns True if the cause is known. A gradient that overflows may be the scaler's search for its scale, so
+        later ones are watched too."""
+        return any(cause.kind != "gradient" for cause in self.run.causes)
+
+    def on_backward_end(self, unstepped: int) -> None:
+        """Runs after a backward. unstepped: backwards since a step was tried. Where something else than GradScaler
+        skips steps (libamp's sessions, DeepSpeed), no step ends an iteration: backwards do."""
+        if unstepped < 2 or not self.left or (self.mode is not None and not self._end()):
+            return
+        if self.left and not self._is_named():
+            self.left -= 1
+            self.spent += 1
+            self._begin(deep=True)
+
     def on_tried(self, seen: Any) -> None:
         """Runs when a step was tried: an iteration has ended."""
         if self.mode is not None and not self._end():
             return
-        if self.left and not self.run.causes:
+        if self.left and not self._is_named():
             self.left -= 1
             self.spent += 1
             self._begin(deep=True)
@@ -191,7 +206,7 @@ class Ops:
         self.modules.on_batch(batch)
         for address in self.modules.batch:
             self.writer.pop(address, None)
-        if self.alert and not self.run.causes:
+        if self.alert and not self._is_named():
             for key, tensor in tensors_of(batch, "the batch"):
                 self._read_batch(key, tensor, iteration, script_place())
 
@@ -292,7 +307,7 @@ class Ops:
             for node in nodes:
                 node.op.add(values[node.size] if node.size >= 0 else 0.0)
             cause = find(nodes, outside, values, loss)
-            if cause is not None and not self.run.causes:
+            if cause is not None and not self._is_named():
                 cause.iteration, cause.after = iteration, reason
                 self.run.causes.append(cause)
                 self.left = 0

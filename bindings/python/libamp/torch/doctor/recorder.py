@@ -38,6 +38,7 @@ class Watch:
         self.scheduling = self.depth = 0
         self.fresh = True  # the next backward begins an iteration
         self.stepped_since = False  # a step since the last backward
+        self.unstepped = 0  # backwards since a step was tried
         self.unowned: Samples | None = None
         self.unowned_of = (0, 0)
         self.unowned_looks = 0
@@ -135,6 +136,7 @@ class Watch:
     def _tried(self, seen: Seen) -> None:
         """A step was tried: the iteration ends."""
         self.fresh = self.stepped_since = True
+        self.unstepped = 0
         seen.attempts += 1
         self.ops.on_tried(seen)
 
@@ -209,6 +211,7 @@ class Watch:
         self.ops.on_loss(tensors)
         self.run.backwards += 1
         self.stepped_since = False
+        self.unstepped += 1
         for seen in self.seen.values():
             self._event(seen, "backward")
         if self.stack and self.stack[-1].enabled:
@@ -230,6 +233,9 @@ class Watch:
         self.run.scaled_by_hand += not is_scaled and scaling.is_multiplied(tensors)
         if not is_scaled and not has_gradient and isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
             self._loss(tensors)
+
+    def on_backward_end(self) -> None:
+        self.ops.on_backward_end(self.unstepped)
 
     def _loss(self, loss: Any) -> None:
         local = getattr(loss, "_local_tensor", loss)

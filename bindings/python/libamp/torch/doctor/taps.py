@@ -152,6 +152,7 @@ def _backward(original: Any, *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     finally:
         watch.depth -= 1
+        _heard(Watch.on_backward_end)
 
 
 def _scale(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:

@@ -15,6 +15,11 @@ SEARCH = 10
 _FALLS = 16.0  # a scale that began at 2 and is at 1 did not fall to its floor
 
 
+def first_cause(run: Run) -> Cause | None:
+    """Returns the first cause, those in gradients last: they may be a scaler's search for its scale."""
+    return min(run.causes, key=lambda cause: cause.kind == "gradient", default=None)
+
+
 def cause_in_words(cause: Cause) -> str:
     """Returns the first cause as a clause: "softmax in encoder.0.attn (SelfAttention) gave NaN, its largest input was
     9e4"."""
@@ -44,7 +49,7 @@ def check_all_skipped(run: Run) -> Iterable[Found]:
     """AMP-D04, with the first cause."""
     for scaler in scaled_by(run):
         if scaler.steps and _is_stuck(run, scaler):
-            cause = run.causes[0] if run.causes else None
+            cause = first_cause(run)
             if scaler.skips == scaler.steps:
                 saw = f"{scaler.skips} of {times(scaler.steps, 'step')} were skipped"
             else:
@@ -61,7 +66,8 @@ def check_floor(run: Run) -> Iterable[Found]:
         fell = 0 <= scaler.scale <= 1 and scaler.first_scale >= _FALLS * max(scaler.scale, 1e-30) and scaler.skips >= 4
         if fell and not _is_stuck(run, scaler):
             saw = f"{times(scaler.skips, 'skip')} brought it from {size(scaler.first_scale)} to {size(scaler.scale)}"
-            saw += f": {cause_in_words(run.causes[0])}" if run.causes else ""
+            cause = first_cause(run)
+            saw += f": {cause_in_words(cause)}" if cause is not None else ""
             yield Found("AMP-D05", scaler.kind, saw, scaler.place, float(scaler.skips))
 
 

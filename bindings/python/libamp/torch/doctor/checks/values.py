@@ -65,6 +65,8 @@ def check_weights(run: Run) -> Iterable[Found]:
     samples tell."""
     for cause, count in list(_origins(run, ("weight",)))[:1]:
         saw = f"it has {cause.value} {_where(cause, count)}"
+        if 0 < run.first_nonfinite_loss < cause.iteration:
+            saw += f", after a step on the loss of iteration {run.first_nonfinite_loss}, which was not finite"
         yield Found("AMP-D15", cause.subject, saw, cause.place, float(count))
         return
     bad = [param for param in run.params if param.weight_nonfinite and param.trained]
