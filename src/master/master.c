@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* FP32 masters: kept equal to the parameter up to rounding, and lent to the host's optimizer for the time of a step. */
+#include "kernels/kernels.h"
+#include "kernels/walk.h"
 #include "master/grad.h"
 
-
+#include <stdatomic.h>
 #include <string.h>
 
 static uint64_t version_of(const struct amp__param *param) {
@@ -62,13 +64,66 @@ static bool misses_writes(const struct amp__param *param) {
            !param->on_device && !amp__is_split(param);
 }
 
+/* ---- writes without a new version ---- */
+
+enum { PIECE = 8192 }; /* elements of a block that stay in the first cache, the FP32 ones beside them too */
+
+/* A pass over a parameter's elements that sums them. */
+struct pass {
+    char *elements;
+    size_t width;       /* of an element */
+    const float *fp32;  /* NULL: the elements as they are, else these rounded to them first */
+    amp__cast_fn *cast; /* from fp32 */
+    bool stream;        /* elements go past the caches */
+    _Atomic uint64_t sum;
+};
+
+/* Threads add the sums of blocks in any order, so that a block's sum depends on its place. */
+static uint64_t sum_block(const struct pass *pass, size_t begin, size_t end) {
+    char rounded[PIECE * sizeof(uint16_t)]; /* what has a master has 16 bits */
+    uint64_t sum = begin;
+    for (size_t at = begin; at < end; at += PIECE) {
+        const size_t n = end - at < PIECE ? end - at : PIECE, bytes = n * pass->width;
+        char *const to = pass->elements + at * pass->width, *const seen = pass->stream ? rounded : to;
+        if (pass->fp32) pass->cast(seen, pass->fp32 + at, n);
+        sum = amp__sum64(sum, seen, bytes);
+        if (pass->stream) amp__kernels_get()->cast_stream[AMP_FLOAT16][AMP_FLOAT16](to, seen, n); /* any 16 bits */
+    }
+    return sum;
+}
+
+static void sum_part(void *job, const struct amp__part *part) {
+    struct pass *pass = job;
+    uint64_t sum = 0;
+    for (size_t at = part->begin; at < part->end; at += AMP__SUM_BLOCK)
+        sum += sum_block(pass, at, part->end - at < AMP__SUM_BLOCK ? part->end : at + AMP__SUM_BLOCK);
+    atomic_fetch_add_explicit(&pass->sum, sum, memory_order_relaxed);
+}
+
+static uint64_t run_pass(struct pass *pass, const struct amp__param *param) {
+    const amp_span span = { pass->elements, param->size, param->dtype, 0 };
+    pass->width = amp__dtype_size(param->dtype);
+    amp__walk(&span, 1, param->size, sum_part, pass);
+    return pass->sum;
+}
+
 static uint64_t sum_of(const struct amp__param *param, const void *elements) {
-    return amp__sum64(0, elements, (size_t)param->size * amp__dtype_size(param->dtype));
+    struct pass pass = { .elements = (char *)(uintptr_t)elements };
+    return run_pass(&pass, param);
 }
 
 void amp__master_agrees(struct amp__param *param, const void *elements) {
     param->master.version = version_of(param);
     if (misses_writes(param)) param->master.sum = sum_of(param, elements);
+}
+
+/* Rounds the master to the elements and sums them in one pass through memory. */
+static void round_and_sum(struct amp__param *param, void *elements) {
+    const uint64_t bytes = param->size * (sizeof(float) + amp__dtype_size(param->dtype));
+    struct pass pass = { .elements = elements, .fp32 = param->master.fp32.data, .stream = bytes > amp__cache_bytes() };
+    pass.cast = amp__kernels_get()->cast[param->dtype][AMP_FLOAT32];
+    param->master.version = version_of(param);
+    param->master.sum = run_pass(&pass, param);
 }
 
 /* Returns true if the elements were written without a new version. */
@@ -128,6 +183,10 @@ void amp__master_round(struct amp__param *param, void *elements) {
     if (amp__is_split(param)) {
         if (!amp__split_is_parted(param)) amp__master_split(param, elements);
         param->master.version = version_of(param);
+        return;
+    }
+    if (misses_writes(param)) {
+        round_and_sum(param, elements);
         return;
     }
     const amp_span dst = { elements, param->size, param->dtype, 0 };

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from levels import WITH_MASTERS  # noqa: E402
-from libamp import _findings  # noqa: E402
+from libamp import _findings, kernels  # noqa: E402
 from libamp.torch import amp, optimizers  # noqa: E402
 from libamp.torch.amp import session  # noqa: E402
 from training import backward, batches, far, fp32_weights, net  # noqa: E402
@@ -163,6 +163,33 @@ def test_elements_that_nobody_wrote_keep_every_bit_of_their_master(level):
     optimizer.zero_grad()
     optimizer.step()  # without gradients
     assert all(torch.equal(a, b) for a, b in zip(_bits(amp.master_params(optimizer)), before))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_an_edit_is_found_in_each_block_of_a_parameter(threads):
+    """Threads share the blocks. Two of them exchange their elements at the end."""
+    before = kernels.get_num_threads()
+    kernels.set_num_threads(threads)
+    try:
+        model = torch.nn.Linear(700, 500, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        amp.initialize(model, optimizer, opt_level="O2", verbosity=0, loss_scale=128.0)
+        (master,) = amp.master_params(optimizer)
+        flat, wide = model.weight.data.view(-1), master.data.view(-1)
+        for at in (None, 0, 8191, 8192, 65535, 65536, 262144, 349_999, slice(0, 131072)):
+            if isinstance(at, slice):
+                flat[at] = flat[at].view(2, -1).flip(0).reshape(-1)
+            elif at is not None:
+                flat[at] = 3.0
+            edited, exact = flat.clone(), wide.clone()
+            with amp.scale_loss(model(torch.ones(1, 700)).float().sum(), optimizer) as loss:
+                loss.backward()
+            optimizer.step()
+            assert torch.equal(flat, edited)
+            assert torch.equal(wide, torch.where(exact.half() == edited, exact, edited.float()))
+            optimizer.zero_grad()
+    finally:
+        kernels.set_num_threads(before)
 
 
 @pytest.mark.parametrize("level", WITH_MASTERS)
