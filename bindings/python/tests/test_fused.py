@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's own optimizers at O4 and O5 on the CPU: its fused implementation in each step, where nobody chose another."""
+"""torch's own optimizers on the CPU: its fused implementation in each step, where nobody chose another."""
 
 import copy
 
@@ -7,11 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from levels import IN_BF16  # noqa: E402
+from levels import LEVELS, PATCHES, WITH_MASTERS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
 from libamp.torch.amp import fused_steps  # noqa: E402
 
 OPTIM = torch.optim
+FUSES = PATCHES + WITH_MASTERS  # their steps are of FP32 parameters or masters
 KINDS = {
     "SGD": lambda p, **k: OPTIM.SGD(p, 0.1, momentum=0.9, **k),
     "Adam": lambda p, **k: OPTIM.Adam(p, 0.01, **k),
@@ -48,7 +49,7 @@ def seen(monkeypatch):
 def train(level, make, steps=3, model=None):
     torch.manual_seed(0)
     model = model or torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
-    model, optimizer = amp.initialize(model, make(model.parameters()), opt_level=level, verbosity=0)
+    model, optimizer = amp.initialize(model, make(model.parameters()), opt_level=level, verbosity=0, loss_scale=128.0)
     run(model, optimizer, steps)
     return model, optimizer
 
@@ -63,7 +64,7 @@ def run(model, optimizer, steps):
 
 
 @needs_fused
-@pytest.mark.parametrize("level", IN_BF16)
+@pytest.mark.parametrize("level", FUSES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_default_optimizer_is_fused(kind, level, seen):
     model, _ = train(level, KINDS[kind])
@@ -102,8 +103,8 @@ def test_a_choice_stays(make, seen):
     assert not seen.calls
 
 
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
-def test_apexs_levels_leave_the_optimizer_alone(level, seen):
+@pytest.mark.parametrize("level", [level for level in LEVELS if level not in FUSES])
+def test_without_libamp_or_in_16_bits_the_optimizer_is_left_alone(level, seen):
     train(level, KINDS["Adam"])
     assert not seen.calls
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's own optimizers on the CPU at the bfloat16 levels: each step uses torch's fused implementation if the script
-left the choice to torch (foreach and fused None). torch would choose its slowest: one tensor after the other, with
-temporaries of the size of the parameters, a third of a step of a ResNet-18 or an MLP.
+"""torch's own optimizers on the CPU, at all levels but O0: each step of FP32 parameters or masters uses torch's fused
+implementation if the script left the choice to torch (foreach and fused None). torch would choose its slowest: one
+tensor after the other, with temporaries of the size of the parameters, a third of a step of a ResNet-18 or an MLP.
 
 The choice is in the groups only during the step, where hooks of the step see it. Nothing sees or saves it afterwards.
 """
@@ -63,11 +63,11 @@ class Choice:
             group["fused"] = None
 
 
-def wanted(optimizer: Any, low_type: str) -> bool:
+def wanted(optimizer: Any, level: str) -> bool:
     """Returns True if the optimizer is one of torch's with a fused CPU implementation, since torch 2.4. Derived classes
-    are excluded."""
+    are excluded, and O0, which is a training without libamp."""
     kind = type(optimizer)
     op = f"_fused_{kind.__name__.lower()}_"
-    if low_type != "bfloat16" or kind not in _KINDS or not hasattr(torch, op):
+    if level == "O0" or kind not in _KINDS or not hasattr(torch, op):
         return False
     return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{op}", "CPU")

@@ -24,7 +24,7 @@ class AmpStash:
     def __init__(self, session: Session, index: int, optimizer: Any) -> None:
         self.session, self.index = session, index
         self._optimizer = weakref.ref(optimizer)
-        self.fuses = fused_steps.wanted(optimizer, session.low_type)
+        self.fuses = fused_steps.wanted(optimizer, session.level)
         self.skipped: Any = None  # was the last step() skipped? None: no step, a tensor: the GPU knows
         self.skips = cuda_graphs.Skips()
         self.running = False  # a step is running
