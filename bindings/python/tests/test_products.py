@@ -131,19 +131,19 @@ def test_large_weights_in_blocks_keep_the_bound(fast, dtype, monkeypatch):
 @pytest.mark.parametrize("samples", [2, 4, 7, 8])
 def test_convolutions_in_slices_keep_the_bound(fast, calls, dtype, samples, monkeypatch):
     """Of a batch that is a multiple of the slices, or is not."""
-    for batch, size, slices in [(0, 0, 1), (5, 1, 1), (16, 3, 4), (7, 3, 3), (2, 9, 2)]:
-        assert product_nodes.in_slices(batch, size * product_nodes._SLICE * torch.get_num_threads()) == slices
-    monkeypatch.setattr(products, "in_slices", lambda samples, _: min(samples, 4))
+    size = product_nodes._SLICE * torch.get_num_threads()
+    for batch, n, weights, slices in [(0, 0, 0, 1), (16, 3, 0, 4), (7, 3, 0, 3), (2, 9, 0, 2), (8, 4, 1, 1)]:
+        assert product_nodes.in_slices(batch, n * size, weights * size) == slices
+    monkeypatch.setattr(products, "in_slices", lambda samples, *_: min(samples, 4))
     batches = []
     own, gradients = product_nodes._convolution, product_nodes._convolution_backward
     monkeypatch.setattr(product_nodes, "_convolution", lambda x, *a: (batches.append(len(x)), own(x, *a))[1])
-    back = ("_convolution_backward", lambda g, *a: (batches.append(len(g)), gradients(g, *a))[1])
-    monkeypatch.setattr(product_nodes, *back)
+    back = lambda g, *a: (batches.append(len(g)), gradients(g, *a))[1]  # noqa: E731
+    monkeypatch.setattr(product_nodes, "_convolution_backward", back)
     for name in ("conv1d", "conv2d", "conv2d, channels last", "conv_transpose2d"):
         function, shapes, _ = CASES[name]
         leaves = tensors([(samples, *shapes[0][1:]), *shapes[1:]], dtype, 3)
-        with torch.no_grad():
-            out = function(*leaves)
+        out = function(*leaves)
         grad = torch.randn(out.shape).to(dtype)
         batches.clear()
         found, made = results(function, leaves, grad)

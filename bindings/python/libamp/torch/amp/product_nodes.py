@@ -112,11 +112,12 @@ class MatrixProduct(torch.autograd.Function):
 _SLICE = 1 << 19
 
 
-def in_slices(samples: int, elements: int) -> int:
-    """Returns the number of slices of a batch in which a convolution is computed. elements: of its arguments and
-    result. The FP32 form of a slice stays in the cache, and its memory serves the next one too. As a whole it goes
-    through memory three times, and the system maps new pages for it in each step."""
-    wanted = min(samples, -(-elements // (_SLICE * torch.get_num_threads())))
+def in_slices(samples: int, elements: int, weights: int) -> int:
+    """Returns the number of slices of a batch in which a convolution is computed. elements: of its argument and result.
+    weights: elements of its weight, at most a quarter of a slice's, because each slice reads it and adds a gradient.
+    The FP32 form of a slice stays in the cache, and its memory serves the next one too. As a whole it goes through
+    memory three times, and the system maps new pages for it in each step."""
+    wanted = min(samples, -(-elements // max(_SLICE * torch.get_num_threads(), 4 * weights)))
     return next((n for n in range(max(wanted, 1), 2 * wanted) if samples % n == 0), max(wanted, 1))
 
 

@@ -135,7 +135,8 @@ def _convolve(dims: int, transposed: bool) -> Callable[..., Plan | None]:
         settings = stride, tupled(padding), tupled(dilation), transposed, tupled(output_padding), groups
         made = pixels * math.prod(stride) * weight.shape[1] * groups if transposed else shape[0] * weight.shape[0]
         elements = x.numel() + made
-        slices = in_slices(x.shape[0], elements) if type(elements) is int else 1  # not of a symbol of torch.compile
+        known = type(elements) is int  # no symbol of torch.compile
+        slices = in_slices(x.shape[0], elements, weight.numel()) if known else 1
 
         def node() -> Any:
             return Convolution.apply(low, settings, slices, x, weight, bias)
