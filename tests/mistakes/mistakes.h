@@ -35,7 +35,7 @@ struct mistaken {
     void (*step)(int step);                          /* what follows it */
     void (*finish)(float *params);                   /* shuts down and frees; params[PARAM_FLOATS] as they are then */
 };
-extern const struct mistaken host_raw, host_pairs, host_mill, host_loom, host_tape, host_tableless;
+extern const struct mistaken host_raw, host_pairs, host_mill, host_loom, host_planned, host_tape, host_tableless;
 
 /* listen.c. What libamp said since `heard` was last made empty, a line each. */
 enum { HEARD_SIZE = 1 << 16 };

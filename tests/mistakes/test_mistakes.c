@@ -18,10 +18,10 @@ static const struct {
     const char *name;
 } hosts[] = {
     { &host_raw, "raw buffers" },           { &host_pairs, "struct pairs" }, { &host_mill, "static graph" },
-    { &host_loom, "graph of constructors" }, { &host_tape, "tape" },
+    { &host_loom, "graph of constructors" }, { &host_planned, "planned-memory graph" }, { &host_tape, "tape" },
     { &host_tableless, "table-less" },
 };
-enum { RAW, PAIRS, MILL, LOOM, TAPE, TABLELESS, N_HOSTS = sizeof hosts / sizeof *hosts };
+enum { RAW, PAIRS, MILL, LOOM, PLANNED, TAPE, TABLELESS, N_HOSTS = sizeof hosts / sizeof *hosts };
 
 /* The table, and what was seen. */
 static struct row {
