@@ -45,6 +45,12 @@ def roots() -> list[nn.Module]:
     return [module for module in found if id(module) not in inside and any(True for _ in module.parameters())]
 
 
+def optimizers() -> list[Any]:
+    """Returns torch's optimizers of the process."""
+    kinds = _subclasses(torch.optim.Optimizer, {torch.optim.Optimizer})
+    return [thing for thing in gc.get_objects() if type(thing) in kinds and "param_groups" in vars(thing)]
+
+
 def own_kind(model: nn.Module) -> tuple[str, str]:
     """Returns the class of a model below its wrappers, and the outermost wrapper."""
     wrapper, inner = "", model
@@ -144,6 +150,7 @@ class Names:
     def __init__(self) -> None:
         self.numbers: dict[int, int] = {}  # by index in models: index in Run.models
         self.taken: list[tuple[Buffer, Any]] = []
+        self.grads: dict[int, tuple[int, int] | None] = {}  # by index in models: a gradient and its version
         self.models: list[weakref.ref[nn.Module]] = []
         self.of: dict[int, tuple[int, str]] = {}  # id of a parameter: index of its model, name
 
@@ -160,13 +167,21 @@ class Names:
         index, name = self.of.get(key, (-1, other))
         return self.numbers.get(index, -1), name
 
+    def _is_trained(self, index: int, model: nn.Module) -> bool:
+        """Returns True if a gradient of the model is another one than at the last call: old models may have some."""
+        grad = next((param.grad for param in model.parameters() if param.grad is not None), None)
+        before, now = self.grads.get(index), None if grad is None else (id(grad), grad._version)
+        known, self.grads[index] = index in self.grads, now
+        return known and now is not None and now != before
+
     def relate(self, owned: set[int]) -> list[Model]:
-        """Gives a number to models with a parameter of an optimizer or with a gradient. Returns their descriptions."""
+        """Gives a number to models with a parameter of an optimizer, or with a gradient that changes. Returns their
+        descriptions."""
         made = []
         for index, model in enumerate(self.live()):
             if model is None or index in self.numbers:
                 continue
-            if any(id(param) in owned or param.grad is not None for param in model.parameters()):
+            if any(id(param) in owned for param in model.parameters()) or self._is_trained(index, model):
                 self.numbers[index] = len(self.numbers)
                 made.append(describe(model, self.taken))
         return made

@@ -13,7 +13,7 @@ from . import scaling, watch
 from .averages import Averages
 from .later import Later, is_here
 from .modules import Modules
-from .names import Names, read_buffers
+from .names import Names, optimizers, read_buffers
 from .ops import Ops
 from .places import frameworks, script_place
 from .samples import Samples
@@ -54,6 +54,8 @@ class Watch:
         self.retired: list[tuple[Seen, Samples]] = []
         self.loss_every = 1
         self.averages = Averages(run)
+        self.compiled_calls = 0
+        self.optimizers: list[weakref.ref[Any]] = []  # of the process, where compiled functions may step them
 
     def failed(self, event: str, error: Exception) -> None:
         """Notes an error of the doctor's own. After some it stops looking."""
@@ -95,7 +97,7 @@ class Watch:
         record.tried += 1
         record.steps += 1
         seen.skipped, seen.decides = False, None
-        record.closures += closure
+        record.closures += closure and not seen.outside
         scaling.check_bypass(self, optimizer, seen)
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, torch.Tensor):
@@ -123,7 +125,7 @@ class Watch:
             begin = time.perf_counter()
             seen.looking = False
             with torch.no_grad():
-                seen.samples.after(scaling.scale_on(self, optimizer))
+                seen.samples.after(scaling.scale_on(self, optimizer), seen.outside)
             self._rates(optimizer, seen)
             looks = seen.record.looks
             if looks & (looks - 1) == 0:
@@ -132,6 +134,25 @@ class Watch:
             now = time.perf_counter()
             seen.budget.paid(seen.cost + now - begin, now, len(self.seen))
         self._tried(seen)
+
+    def on_compiled_call(self) -> None:
+        """Runs behind a call of a compiled function: its steps of optimizers are those that wrote a parameter."""
+        self.compiled_calls += 1
+        if self.compiled_calls & (self.compiled_calls - 1) == 0:
+            self.optimizers = [weakref.ref(optimizer) for optimizer in optimizers()]
+        for optimizer in (ref() for ref in self.optimizers):
+            known = self.seen.get(id(optimizer))
+            if optimizer is None or (known is not None and not known.outside) or not optimizer.state:
+                continue
+            seen = self.seen_of(optimizer)
+            version = int(optimizer.param_groups[0]["params"][0]._version)
+            if version != seen.version:
+                seen.version, seen.outside = version, True
+                if self.fresh:
+                    self.run.iterations += 1
+                    self.began = self.began or time.perf_counter()
+                self.on_step(optimizer, (optimizer,), {})  # gradients as behind a closure
+                self.on_stepped(optimizer)
 
     def _tried(self, seen: Seen) -> None:
         """A step was tried: the iteration ends."""

@@ -104,9 +104,8 @@ class Result:
             lines.append(f"not seen: ranks {late} wrote nothing within {WAIT:g} s of the end of the first rank")
         if run.seconds and run.looked:
             watched = f", {len(run.watched)} watched op by op" if run.watched else ""
-            share = f"{run.spent / run.seconds:.1%}"
             looks, steps = (sum(getattr(each, name) for each in run.optimizers) for name in ("looks", "tried"))
-            lines.append(f"looked at {looks} of {steps} steps{watched}, in {share} of the time")
+            lines.append(f"looked at {looks} of {steps} steps{watched}, in {run.spent:.2f} s of {run.seconds:.2f} s")
         return "\n".join(lines) + "\n"
 
 
@@ -115,7 +114,7 @@ def why_nothing(run: Run) -> str:
     if not run.torch:
         return "the script did not import torch"
     if run.compiled and not run.optimizers:
-        return "all steps run inside torch.compile: leave optimizer.step() outside of the compiled function"
+        return "no step was seen, and torch.compile was used: leave optimizer.step() outside of the compiled function"
     if not run.optimizers:
         words = "no step of a torch.optim.Optimizer ran in this process"
         return words + (f", and {run.backwards} backwards did" if run.backwards else "")

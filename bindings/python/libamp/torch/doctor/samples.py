@@ -226,10 +226,11 @@ class Samples:
             group.before()
         self.there = [group.gradients(scale) for group in self.groups.values()] if gradients else []
 
-    def after(self, scale: float) -> None:
+    def after(self, scale: float, outside: bool = False) -> None:
+        """Takes values after a step. outside: those before it are unknown."""
         there = self.there or [group.gradients(scale) for group in self.groups.values()]
         for group, mask in zip(self.groups.values(), there):
-            group.after(mask)
+            group.after(None if outside else mask)
         self.there = []
 
     def alone(self) -> None:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import sys
 import time
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..amp.compiling import is_compiling
+from ..amp.compiling import is_compiling, run_as_it_is, set_compiler
 from ..amp.torch_checks import Guard
 from . import scaling
 from .recorder import Watch
@@ -31,12 +33,14 @@ def _heard(event: Callable[..., Any], *args: Any) -> Any:
         return None
     begin = time.perf_counter()
     watch.busy = True
+    compiler = set_compiler(None)  # behind a break of its graph it would compile the doctor
     try:
         return event(watch, *args)
     except Exception as error:
         watch.failed(event.__name__, error)
         return None
     finally:
+        set_compiler(compiler)
         watch.busy = False
         watch.run.spent += time.perf_counter() - begin
 
@@ -246,7 +250,20 @@ def _compile(original: Any, model: Any = None, *args: Any, **kwargs: Any) -> Any
     owner = getattr(model, "__self__", None)
     if isinstance(owner, torch.optim.Optimizer) and callable(result):
         return _around_step(result, owner)
-    return result
+    return _around_function(result) if isinstance(model, types.FunctionType) else result
+
+
+def _around_function(compiled: Any) -> Any:
+    """Looks at the optimizers behind each call of a compiled function, which may step them without torch's hooks."""
+
+    @functools.wraps(compiled)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        result = compiled(*args, **kwargs)
+        if not is_compiling():
+            _heard(Watch.on_compiled_call)
+        return result
+
+    return function
 
 
 def _scaler_classes() -> list[Any]:
@@ -265,7 +282,8 @@ def _schedulers() -> list[Any]:
 
 def _taps() -> list[Any]:
     """Makes the taps. This is the list of all that the doctor changes in torch."""
-    loader = torch.utils.data.dataloader._BaseDataLoaderIter
+    loader = importlib.import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
+    averaged = importlib.import_module("torch.optim.swa_utils").AveragedModel  # older torches do not import it
     listed: list[tuple[Any, str, Any]] = [
         (torch.Tensor, "backward", _backward),
         (torch.autograd, "backward", _backward),
@@ -273,7 +291,7 @@ def _taps() -> list[Any]:
         (torch.nn.utils, "clip_grad_value_", _clip("clip_grad_value_")),
         (torch.autocast, "__enter__", _autocast_enter),
         (torch.autocast, "__exit__", _autocast_exit),
-        (torch.optim.swa_utils.AveragedModel, "update_parameters", _average),
+        (averaged, "update_parameters", _average),
         (loader, "__next__", _next_batch),
         (torch, "compile", _compile),
         *((kind, "step", _schedule) for kind in _schedulers()),
@@ -282,6 +300,12 @@ def _taps() -> list[Any]:
     listed += [(kind, name, wrapper) for kind in _scaler_classes() for name, wrapper in scaler]
     return [Steps(), *(_tap(owner, name, wrapper) for owner, name, wrapper in listed if name in vars(owner))]
 
+
+_WRAPPERS = [_heard, _backward, _scale, _unscale, _scaler_step, _update, _schedule, _autocast_enter, _autocast_exit]
+_WRAPPERS += [_average, _next_batch, _compile, _clip(""), _traced(len, len), _around_step(len, None)]
+_WRAPPERS += [_around_function(len)]
+for _wrapper in _WRAPPERS:
+    run_as_it_is(_wrapper.__code__)  # no graph of their own, where torch.compile calls them outside of one
 
 _put: list[Any] = []
 
