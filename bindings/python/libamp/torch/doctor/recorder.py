@@ -56,6 +56,7 @@ class Watch:
         self.averages = Averages(run)
         self.compiled_calls = 0
         self.optimizers: list[weakref.ref[Any]] = []  # of the process, where compiled functions may step them
+        self.versions: dict[int, int] = {}  # of these: torch's count of writes to the first parameter
 
     def failed(self, event: str, error: Exception) -> None:
         """Notes an error of the doctor's own. After some it stops looking."""
@@ -142,12 +143,13 @@ class Watch:
             self.optimizers = [weakref.ref(optimizer) for optimizer in optimizers()]
         for optimizer in (ref() for ref in self.optimizers):
             known = self.seen.get(id(optimizer))
-            if optimizer is None or (known is not None and not known.outside) or not optimizer.state:
+            if optimizer is None or (known is not None and not known.outside):
                 continue
-            seen = self.seen_of(optimizer)
             version = int(optimizer.param_groups[0]["params"][0]._version)
-            if version != seen.version:
-                seen.version, seen.outside = version, True
+            before = self.versions.get(id(optimizer), -1 if optimizer.state else version)
+            self.versions[id(optimizer)] = version
+            if version != before:
+                self.seen_of(optimizer).outside = True
                 if self.fresh:
                     self.run.iterations += 1
                     self.began = self.began or time.perf_counter()

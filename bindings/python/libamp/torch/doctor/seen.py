@@ -41,7 +41,6 @@ class Seen:
         self.samples: Samples | None = None
         self.looking = False
         self.outside = False  # its steps are compiled: only their results are seen
-        self.version = -1  # torch's count of writes to its first parameter, where outside
         self.cost = 0.0
         self.skipped = False  # the last step, by the host
         self.decides: Any = None  # the flag by which the device decides on the last step
