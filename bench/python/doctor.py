@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import torch
 from libamp.torch import amp
+from libamp.torch.doctor.seen import FIRST
 from training_steps import cpu, models
 
 if TYPE_CHECKING:
     from harness import Bench
 
 GOAL = 1 / 1.03
-FIRST = 8  # steps that a new doctor looks at in any case
 BLOCK = 0.6  # seconds that a block takes at least
 SMALL = ("gpt2", "bert")
 Step = Callable[[], None]
@@ -66,7 +66,7 @@ def measure(bench: "Bench") -> None:
     for name, training in list(trainings().items())[-1 if trial else 0:]:
         with training() as step:
             mean(step, cpu.WARM)
-            count = 1 if trial else max(FIRST, int(BLOCK / mean(step, 2)) + 1)
+            count = 1 if trial else max(8, int(BLOCK / mean(step, 2)) + 1)
             first, ours, reference = [], [], []
             for turn in range(rounds):
                 if turn % 2:

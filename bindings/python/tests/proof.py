@@ -59,10 +59,7 @@ BUGS = {
 }
 RIGHT = sorted(path.stem for path in (FOLDER / "right").glob("*.py"))
 # bugs that are not named: why not
-UNNAMED = {
-    "ema_half": "averages are counted and not sampled",
-    "nan_batch": "without a scaler the weights are NaN before an iteration is watched",
-}
+UNNAMED: dict[str, str] = {}
 # scripts that --slow runs: others of their kind are the sample
 LONG = {
     "compiled_step", "lightning_bf16", "lightning_gan", "nanogpt_fp16", "nanogpt_fp32", "timm_resnet_agc", "timm_vit",
@@ -134,9 +131,10 @@ def is_marked(name, place):
     return pathlib.Path(place.filename) == path_of(name) and lines[place.lineno - 1].endswith("# here")
 
 
-def naming(name, found):
-    """Returns the finding that names a bug: by its code, and by the line or the word of BUGS. None if there is none."""
-    code, word = BUGS[name]
+def naming(name, found, code=""):
+    """Returns the finding that names a bug: by its code, and by the line or the word of BUGS. None if there is none.
+    code: another one than that of BUGS."""
+    code, word = code or BUGS[name][0], BUGS[name][1]
     for each in found:
         there = is_marked(name, each.place) if word == LINE else word in f"{each.subject} {each.saw}"
         if each.code == code and there:

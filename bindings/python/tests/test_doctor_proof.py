@@ -43,6 +43,10 @@ def test_the_numbers_of_60_percent():
     assert 0.5 < found.number < 0.7
 
 
+def test_a_class_is_named_whole():
+    assert "Distillation gave NaN" in proof.naming("epsilon_fp16", diagnosed("epsilon_fp16").found, "AMP-D04").saw
+
+
 def test_there_are_as_many_scripts_as_the_proof_needs():
     assert len(proof.BUGS) >= 20 and len(proof.BUGS) - len(proof.UNNAMED) >= 0.9 * len(proof.BUGS)
     assert len(proof.RIGHT) >= 40

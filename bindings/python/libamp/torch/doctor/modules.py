@@ -84,9 +84,9 @@ class Modules:
         shape = tuple(tensor.shape)
         return "batch", self.batch.get(address) or self.inputs.get(address) or f"a tensor of shape {shape}"
 
-    def on_batch(self, batch: Any) -> None:
+    def on_batch(self, tensors: list[tuple[str, Any]]) -> None:
         """Notes the keys of a batch of a DataLoader. The batch itself is not kept."""
-        self.batch = {address_of(tensor): key for key, tensor in tensors_of(batch, "the batch")}
+        self.batch = {address_of(tensor): key for key, tensor in tensors}
 
 
 def address_of(tensor: Any) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch.utils import _python_dispatch
 
 from .._dtensors import local_part
+from .batches import Batches
 from .cause import Node, Outside, find
 from .later import Later
 from .modules import Modules, address_of, tensors_of
@@ -83,6 +84,7 @@ class Ops:
 
     def __init__(self, run: Run, later: Later, modules: Modules) -> None:
         self.run, self.later, self.modules = run, later, modules
+        self.batches = Batches()
         self.mode: _Mode | None = None
         self.known: dict[tuple[Any, ...], Op] = {}
         self.kinds: dict[Any, _Kind] = {}
@@ -195,6 +197,11 @@ class Ops:
             self.mode = None  # it stays on torch's stack and calls ops as they are
             self.modules.leave()
 
+    def conclude(self) -> None:
+        """Runs when all numbers have arrived: a run may end with its first loss that is not finite."""
+        if not self.run.causes and self.batches.suspect is not None:
+            self.run.causes.append(self.batches.suspect)
+
     def on_loss(self, loss: Any) -> None:
         """Runs before backward."""
         if self.mode is not None and isinstance(loss, torch.Tensor):
@@ -203,11 +210,13 @@ class Ops:
     def on_batch(self, batch: Any, iteration: int) -> None:
         """A DataLoader has made a batch: its tensors come from outside, although ops stacked them. A bad one may be
         rare, one in an epoch, so that no watch of a few iterations has it."""
-        self.modules.on_batch(batch)
+        tensors = tensors_of(batch, "the batch")
+        self.modules.on_batch(tensors)
+        self.batches.add(tensors)
         for address in self.modules.batch:
             self.writer.pop(address, None)
         if self.alert and not self._is_named():
-            for key, tensor in tensors_of(batch, "the batch"):
+            for key, tensor in tensors:
                 self._read_batch(key, tensor, iteration, script_place())
 
     def _read_batch(self, key: str, tensor: Any, iteration: int, place: Any) -> None:
@@ -309,6 +318,8 @@ class Ops:
             cause = find(nodes, outside, values, loss)
             if cause is not None and not self._is_named():
                 cause.iteration, cause.after = iteration, reason
+                if cause.kind == "weight" and self.batches.suspect is not None:
+                    cause = self.batches.suspect  # the weights have it from there
                 self.run.causes.append(cause)
                 self.left = 0
 

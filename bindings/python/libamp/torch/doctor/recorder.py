@@ -270,6 +270,7 @@ class Watch:
 
     def _note_loss(self, iteration: int, value: float, dtype: str) -> None:
         run = self.run
+        self.ops.batches.on_loss(iteration, value - value == 0)
         if value - value != 0:
             run.nonfinite_losses += 1
             run.first_nonfinite_loss = run.first_nonfinite_loss or iteration
@@ -406,6 +407,7 @@ class Watch:
         """Ends the record. From here on it may wait for a GPU."""
         self.ops.stop()
         self.later.drain()
+        self.ops.conclude()
         for seen in self.seen.values():
             self._retire(seen)
             for scaled in self.scaled.values():

@@ -23,8 +23,8 @@ def first_cause(run: Run) -> Cause | None:
 def cause_in_words(cause: Cause) -> str:
     """Returns the first cause as a clause: "softmax in encoder.0.attn (SelfAttention) gave NaN, its largest input was
     9e4"."""
-    where = f" in {cause.module} ({cause.module_kind})" if cause.module else f" in {cause.module_kind}".rstrip(" in")
-    where = where if cause.module or cause.module_kind else ""
+    where = f" in {cause.module_kind}" if cause.module_kind else ""
+    where = f" in {cause.module} ({cause.module_kind})" if cause.module else where
     if cause.kind == "batch":
         return f"the batch has {cause.value} in {cause.subject}"
     if cause.kind == "weight":
