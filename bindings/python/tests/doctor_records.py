@@ -203,7 +203,7 @@ CASES = {
         {
             "each": (
                 scaled(autocasts=[Autocast("cpu", "bfloat16", True, 40, backwards_inside=40, backward_place=HERE)]),
-                "",
+                "autocast",
             )
         },
         {
@@ -234,10 +234,10 @@ CASES = {
     "AMP-D13": (
         {
             "never scaled": (
-                scaled(scalers=[scaler(scales=0, unscaled_backwards=40, unscaled_backward_place=HERE)]), ""
+                scaled(scalers=[scaler(scales=0, unscaled_backwards=40, unscaled_backward_place=HERE)]), "GradScaler"
             ),
             "one of two losses": (
-                scaled(scalers=[scaler(scales=20, unscaled_backwards=20, unscaled_backward_place=HERE)]), ""
+                scaled(scalers=[scaler(scales=20, unscaled_backwards=20, unscaled_backward_place=HERE)]), "GradScaler"
             ),
         },
         {
@@ -372,10 +372,10 @@ CASES = {
     ),
     "AMP-D26": (
         {
-            "to the end": (scaled(nonfinite_losses=3, losses=[Loss(40, INF)]), ""),
-            "no cause": (training(nonfinite_losses=3, first_nonfinite_loss=8), ""),
+            "to the end": (scaled(nonfinite_losses=3, losses=[Loss(40, INF)]), "the loss"),
+            "no cause": (training(nonfinite_losses=3, first_nonfinite_loss=8), "the loss"),
             "at a scale that was too large": (
-                scaled(nonfinite_losses=12, causes=[cause("gradient", "mm", output_dtype="float16")]), ""
+                scaled(nonfinite_losses=12, causes=[cause("gradient", "mm", output_dtype="float16")]), "the loss"
             ),
         },
         {

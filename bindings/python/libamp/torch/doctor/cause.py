@@ -82,6 +82,6 @@ def _cause(flow: _Flow, origin: int, reached: int) -> Cause:
     op = node.op
     finite = [size for source in node.sources if math.isfinite(size := flow.value(source))]
     cause = Cause(0, "gradient" if op.backward else "op", op.name, value, op.module, op.kind, op.place)
-    cause.input_largest = max(finite, default=0.0)
+    cause.input_largest, cause.finite = max(finite, default=0.0), len(finite) == len(node.sources)
     cause.output_dtype, cause.scalars = op.output, list(op.scalars)
     return cause

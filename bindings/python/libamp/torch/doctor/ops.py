@@ -16,6 +16,8 @@ from torch.utils import _python_dispatch
 from .._dtensors import local_part
 from .batches import Batches
 from .cause import Node, Outside, find
+from .checks.values import RANGED
+from .checks.words import LOW
 from .later import Later
 from .modules import Modules, address_of, tensors_of
 from .places import script_place
@@ -254,6 +256,10 @@ class Ops:
         op.calls += 1
         if self.deep:
             self._node(op, inputs, floats, scalars)
+        elif op.name in RANGED and op.output in LOW and not op.backward:
+            read = [local for value in floats if (local := _readable(value)) is not None]
+            if read:
+                self.later.put(_largest(read), op.add)
 
     def _op(self, kind: _Kind, inputs: list[Any], outputs: list[Any], scalars: list[float]) -> Op:
         backward = _task() != -1

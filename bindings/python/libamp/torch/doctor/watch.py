@@ -259,6 +259,7 @@ class Cause:
     module_kind: str = ""
     place: Place = NOWHERE
     input_largest: float = 0.0  # |finite input| of the op
+    finite: bool = True  # all its inputs were: else one was an inf that the script wrote itself
     output_dtype: str = ""
     scalars: list[float] = field(default_factory=list)
     share: float = 0.0  # of the elements of a batch or weight that are not finite

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...._findings import Place
-from ..watch import NOWHERE, Found, Param, Run
-from .words import HALF_LEAST, is_matrix, others, scaled_by, share, size, times, uses_half
+from ..watch import Found, Param, Run
+from .words import HALF_LEAST, is_matrix, others, scaled_by, share, size, times, uses_half, where
 
 # Layers that begin at 0 (LoRA's B, zero-initialized residuals) give gradients of 0 to others for a step or two.
 LOOKS = 5
@@ -70,11 +70,11 @@ def check_no_scaler(run: Run) -> Iterable[Found]:
     disabled = [scaler for scaler in run.scalers if not scaler.enabled]
     if disabled:
         saw += "; the GradScaler is made with enabled=False"
-    yield Found("AMP-D03", worst.name, saw, _where(run), zeros)
+    yield Found("AMP-D03", worst.name, saw, _place(run), zeros)
 
 
-def _where(run: Run) -> Place:
+def _place(run: Run) -> Place:
     for region in run.autocasts:
         if region.enabled and region.dtype == "float16":
-            return region.place
-    return next((optimizer.place for optimizer in run.optimizers), NOWHERE)
+            return where(run, region.place)
+    return where(run)

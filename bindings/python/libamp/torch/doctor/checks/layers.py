@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from ..watch import Buffer, Found, Module, Run
-from .words import LOW, others, share, size, times
+from .words import LOW, others, share, size, times, where
 
 _WHOLE = {"float16": 2048.0, "bfloat16": 256.0}  # whole numbers beyond are not all there
 _BITS = {"float16": 2.0**-12, "bfloat16": 2.0**-9}  # half of a last bit, of a number
@@ -42,7 +42,8 @@ def check_batch_norms(run: Run) -> Iterable[Found]:
         module, buffer = found[0]
         saw = f"{buffer.name} is {buffer.dtype} in {times(len(found), 'batch norm')}"
         names = [each.name for each, _ in found]
-        yield Found("AMP-D24", module.name or module.kind, saw + others(names), module.line, float(len(found)))
+        line = where(run, module.line)
+        yield Found("AMP-D24", module.name or module.kind, saw + others(names), line, float(len(found)))
 
 
 def _ruin(buffer: Buffer) -> str:
@@ -73,7 +74,7 @@ def check_buffers(run: Run) -> Iterable[Found]:
     if found:
         name, module, words = found[0]
         names = [each for each, _, _ in found]
-        yield Found("AMP-D25", name, words + others(names), module.line, float(len(found)))
+        yield Found("AMP-D25", name, words + others(names), where(run, module.line), float(len(found)))
 
 
 # ---- speed ----
@@ -102,7 +103,7 @@ def check_tiles(run: Run) -> Iterable[Found]:
         module, name, extent = found[0]
         saw = f"{name} is {extent}, and {_TILE * math.ceil(extent / _TILE)} is the next multiple of {_TILE}"
         names = [each.name for each, _, _ in found]
-        yield Found("AMP-D80", module.name or module.kind, saw + others(names), module.line, float(extent))
+        yield Found("AMP-D80", module.name or module.kind, saw + others(names), where(run, module.line), float(extent))
 
 
 def check_fp32_products(run: Run) -> Iterable[Found]:

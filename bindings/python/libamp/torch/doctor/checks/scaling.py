@@ -21,8 +21,8 @@ def first_cause(run: Run) -> Cause | None:
 
 
 def cause_in_words(cause: Cause) -> str:
-    """Returns the first cause as a clause: "softmax in encoder.0.attn (SelfAttention) gave NaN, its largest input was
-    9e4"."""
+    """Returns the first cause as a clause: "exp in encoder.0.attn (SelfAttention) gave inf in float16, from finite
+    inputs up to 90"."""
     where = f" in {cause.module_kind}" if cause.module_kind else ""
     where = f" in {cause.module} ({cause.module_kind})" if cause.module else where
     if cause.kind == "batch":
@@ -33,8 +33,14 @@ def cause_in_words(cause: Cause) -> str:
         of = "the backward of " if cause.kind == "gradient" else ""
         text = f"{of}{cause.subject}{where} gave {cause.value}"
         text += f" in {cause.output_dtype}" if cause.output_dtype else ""
-        return text + (f", its largest finite input was {size(cause.input_largest)}" if cause.input_largest else "")
+        return text + f", from {_inputs(cause)}"
     return "the cause was not seen"
+
+
+def _inputs(cause: Cause) -> str:
+    if not cause.finite:
+        return "an infinity that the script wrote"
+    return f"finite inputs up to {size(cause.input_largest)}"
 
 
 def _is_stuck(run: Run, scaler: Scaler) -> bool:
@@ -115,7 +121,7 @@ def check_backward_in_autocast(run: Run) -> Iterable[Found]:
     for region in run.autocasts:
         if region.enabled and region.backwards_inside:
             saw = f"{region.backwards_inside} of {times(run.backwards, 'backward')}, inside autocast to {region.dtype}"
-            yield Found("AMP-D09", "", saw, region.backward_place, float(region.backwards_inside))
+            yield Found("AMP-D09", "autocast", saw, region.backward_place, float(region.backwards_inside))
 
 
 def check_unscaled_twice(run: Run) -> Iterable[Found]:
@@ -152,7 +158,7 @@ def check_unscaled_backward(run: Run) -> Iterable[Found]:
         if scaler.steps and (not scaler.scales or (alone and scaler.unscaled_backwards)):
             saw = f"{times(run.backwards, 'backward')}, {times(scaler.scales, 'call')} of scaler.scale"
             place = scaler.unscaled_backward_place if scaler.unscaled_backwards else scaler.place
-            yield Found("AMP-D13", "", saw, place, float(scaler.unscaled_backwards))
+            yield Found("AMP-D13", scaler.kind, saw, place, float(scaler.unscaled_backwards))
 
 
 def _stepped(run: Run) -> str:

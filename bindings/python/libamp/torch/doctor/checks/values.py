@@ -6,15 +6,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ..watch import NOWHERE, Cause, Found, Op, Run
+from ..watch import Cause, Found, Op, Run
 from .scaling import SEARCH, cause_in_words
-from .words import HALF_LEAST, HALF_MAX, LOW, others, scaled_by, size, times
+from .words import HALF_LEAST, HALF_MAX, LOW, others, scaled_by, share, size, times, where
 
 _ADDS = ("add", "sub", "rsub", "clamp", "clamp_min", "maximum", "max", "where", "masked_fill", "fill", "full")
 # Ops that torch's autocast runs in FP32 on a GPU, and not on each device, with the reason in a word.
 _OVERFLOWS = ("exp", "expm1", "exp2", "pow", "square", "cosh", "sinh", "prod", "sum", "norm", "linalg_vector_norm",
               "cumprod", "var", "logsumexp", "mul", "reciprocal", "rsqrt")
-_GROWS = ("cumsum", "sum", "nansum", "cumprod", "logcumsumexp")
+_GROWS = ("cumsum", "cumprod", "logcumsumexp")  # a sum of all has the same gradient in any type
+RANGED = frozenset(_OVERFLOWS + _GROWS)  # ops that are judged by their values
 _LOSSES = ("nll_loss_forward", "nll_loss2d_forward", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
            "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "_log_softmax", "log_softmax")
 _EXACT = ("sign", "neg", "abs", "relu", "clamp", "clamp_min", "clamp_max", "round", "floor", "ceil", "trunc", "where",
@@ -53,34 +54,39 @@ def _where(cause: Cause, count: int) -> str:
     return f"in iteration {cause.iteration}{more}"
 
 
+def _amount(cause: Cause) -> str:
+    if not cause.count:
+        return f"it has {cause.value}"
+    return f"{times(cause.count, 'number')} of it ({share(cause.share)}), the first is {cause.value},"
+
+
 def check_batches(run: Run) -> Iterable[Found]:
     """AMP-D14."""
     for cause, count in _origins(run, ("batch",)):
-        saw = f"it has {cause.value} {_where(cause, count)}"
-        yield Found("AMP-D14", cause.subject, saw, cause.place, float(count))
+        saw = f"{_amount(cause)} {_where(cause, count)}"
+        yield Found("AMP-D14", cause.subject, saw, where(run, cause.place), float(count))
 
 
 def check_weights(run: Run) -> Iterable[Found]:
     """AMP-D15. The first weight is the origin: after one step they all have it. Where nothing was watched, the last
     samples tell."""
     for cause, count in list(_origins(run, ("weight",)))[:1]:
-        saw = f"it has {cause.value} {_where(cause, count)}"
+        saw = f"{_amount(cause)} {_where(cause, count)}"
         if 0 < run.first_nonfinite_loss < cause.iteration:
             saw += f", after a step on the loss of iteration {run.first_nonfinite_loss}, which was not finite"
-        yield Found("AMP-D15", cause.subject, saw, cause.place, float(count))
+        yield Found("AMP-D15", cause.subject, saw, where(run, cause.place), float(count))
         return
     bad = [param for param in run.params if param.weight_nonfinite and param.trained]
     if bad and not any(_counts(run, cause) for cause in run.causes):
         saw = f"it is not finite at the end, after {times(run.iterations, 'iteration')}"
-        place = run.optimizers[0].place if run.optimizers else NOWHERE
-        yield Found("AMP-D15", bad[0].name, saw + others([param.name for param in bad]), place, float(len(bad)))
+        yield Found("AMP-D15", bad[0].name, saw + others([param.name for param in bad]), where(run), float(len(bad)))
 
 
 def check_ops(run: Run) -> Iterable[Found]:
     """AMP-D16. After the first, only other lines count: what follows a NaN is no origin."""
     for cause, count in _origins(run, ("op", "gradient")):
         saw = f"{cause_in_words(cause)}, {_where(cause, count)}"
-        yield Found("AMP-D16", cause.module or cause.subject, saw, cause.place, float(count))
+        yield Found("AMP-D16", cause.module or cause.subject, saw, where(run, cause.place), float(count))
 
 
 def check_losses(run: Run) -> Iterable[Found]:
@@ -91,8 +97,7 @@ def check_losses(run: Run) -> Iterable[Found]:
     if run.nonfinite_losses and not searches and not any(_counts(run, cause) for cause in run.causes):
         first = f"from iteration {run.first_nonfinite_loss} on"
         saw = f"{run.nonfinite_losses} of {times(run.backwards, 'backward')}, {first}"
-        place = run.optimizers[0].place if run.optimizers else NOWHERE
-        yield Found("AMP-D26", "", saw, place, float(run.nonfinite_losses))
+        yield Found("AMP-D26", "the loss", saw, where(run), float(run.nonfinite_losses))
 
 
 # ---- constants ----
@@ -139,9 +144,8 @@ def _risk(op: Op) -> str:
     chosen = any(abs(each) >= HALF_MAX / _NEAR for each in op.scalars)
     if op.output == "float16" and op.name in _OVERFLOWS and op.largest >= HALF_MAX / _NEAR and not chosen:
         return f"its results reach {size(op.largest)}, and float16 ends at 65504"
-    if op.name in _GROWS and op.largest > 4 * _COUNTS[op.output]:
-        step = size(op.largest / _COUNTS[op.output])
-        return f"its sums reach {size(op.largest)}, where {op.output} has one number in {step}"
+    if op.name in _GROWS and op.largest > _COUNTS[op.output]:
+        return f"it reaches {size(op.largest)}, and {op.output} has whole numbers up to {size(_COUNTS[op.output])}"
     terms = max((extent for shape in op.shapes[:1] for extent in shape), default=0)
     if op.name == "cumsum" and not op.largest and terms > _COUNTS[op.output]:
         return f"it counts up to {terms}, and {op.output} has whole numbers up to {size(_COUNTS[op.output])}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...._findings import Place
-from ..watch import NOWHERE, Found, Optimizer, Param, Run
-from .words import LOW, others, share, size, times
+from ..watch import Found, Optimizer, Param, Run
+from .words import LOW, others, share, size, times, where
 
 # A step that moves nothing is no finding before so many: a warm-up begins at a rate of 0, and Kahan summation moves a
 # 16-bit weight once its rest has grown.
@@ -84,7 +83,7 @@ def check_averages(run: Run) -> Iterable[Found]:
                 f"{share(stood)} of the elements of this {average.dtype} average never moved in "
                 f"{times(average.updates, 'update')}, while the model's did; most of all {average.worst}"
             )
-            yield Found("AMP-D21", average.kind, saw, average.place, stood)
+            yield Found("AMP-D21", average.kind, saw, where(run, average.place), stood)
 
 
 def check_states(run: Run) -> Iterable[Found]:
@@ -124,7 +123,7 @@ def check_untrained(run: Run) -> Iterable[Found]:
         elements = sum(_elements(param) for param in found)
         names = [param.name for param in found]
         saw = f"{times(len(found), 'parameter')} with {elements} elements got gradients and no step" + others(names)
-        yield Found("AMP-D23", found[0].name, saw, _first_step(run), len(found))
+        yield Found("AMP-D23", found[0].name, saw, where(run), len(found))
 
 
 def _elements(param: Param) -> int:
@@ -132,7 +131,3 @@ def _elements(param: Param) -> int:
     for extent in param.shape:
         count *= extent
     return count
-
-
-def _first_step(run: Run) -> Place:
-    return run.optimizers[0].place if run.optimizers else NOWHERE

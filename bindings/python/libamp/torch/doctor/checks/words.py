@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..watch import Param, Run, Scaler
+from ...._findings import Place
+from ..watch import NOWHERE, Param, Run, Scaler
 
 LOW = ("float16", "bfloat16")
 HALF_MAX = 65504.0  # largest number of fp16
@@ -52,6 +53,14 @@ def uses_half(run: Run) -> bool:
     """Returns True if gradients pass through fp16: trained under autocast, or in fp16 weights."""
     lowered = any(region.enabled and region.dtype == "float16" and region.regions for region in run.autocasts)
     return (lowered and run.backwards > 0) or any(param.dtype == "float16" and param.has_grad for param in run.params)
+
+
+def where(run: Run, place: Place = NOWHERE) -> Place:
+    """Returns a line of the script, that of the first optimizer step if no nearer one is known: a class of torch's has
+    none, and neither has a tensor."""
+    if place.filename:
+        return place
+    return next((optimizer.place for optimizer in run.optimizers if optimizer.place.filename), NOWHERE)
 
 
 def is_matrix(param: Param) -> bool:
