@@ -168,9 +168,15 @@ static uint32_t pack_batch(const struct amp__pack *p, const char *src, uint64_t 
     struct extent e[BATCH];
     struct amp__pack_plan plan[BATCH] = { { 0.0f, 0.0f, 0, false, false } };
     uint32_t seen = 0;
-    for (size_t i = 0; i < n; i++) types[p->type].extent(src + i * bytes, &e[i]);
+    for (size_t i = 0; i < n; i++) {
+        prefetch(src, AHEAD + i * bytes, bytes / 2);
+        types[p->type].extent(src + i * bytes, &e[i]);
+    }
     for (size_t i = 0; i < n && p->bits != 1; i++) plan[i] = amp__pack_plan(e[i].min, e[i].max, p->bits);
-    for (size_t i = 0; i < n; i++) seen |= pack_group(src + i * bytes, &e[i], &plan[i], p, first + i);
+    for (size_t i = 0; i < n; i++) {
+        prefetch(src, AHEAD + i * bytes + bytes / 2, bytes / 2);
+        seen |= pack_group(src + i * bytes, &e[i], &plan[i], p, first + i);
+    }
     return seen;
 }
 

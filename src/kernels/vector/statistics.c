@@ -57,7 +57,7 @@ struct chunk {
     const float *x;
     size_t n;
     uint32_t least, largest; /* the least magnitude above 0 minus one, and the largest */
-    const char *next;        /* elements to come, of `width` bytes */
+    const void *src;         /* elements of `width` bytes */
     size_t width;
     union marks marks;
     _Alignas(64) float work[CHUNK];
@@ -163,7 +163,7 @@ static void count_window(struct window *w, const struct chunk *c) {
     w->in_planes += c->n;
     memcpy(plane, w->plane, sizeof plane);
     for (size_t i = 0; i < c->n; i += STEP) {
-        prefetch(c->next + i * c->width, STEP * c->width);
+        prefetch(c->src, AHEAD + i * c->width, STEP * c->width);
         const vi eight = count_eight(plane, c->x + i), other = count_eight(plane, c->x + i + STEP / 2);
         vi carry = add_bits(plane[3], eight, other, &plane[3]);
         _Pragma("GCC unroll 4") for (size_t j = 4; j < PLANES; j++) {
@@ -383,7 +383,7 @@ static inline void read_f32(struct chunk *c, const float *src, size_t n) {
 
 #define STATISTICS(type)                                                                                               \
     static AMP__STATISTICS(statistics_##type) {                                                                        \
-        enum { FILLED = 2 * AMP__SUM_STRIPE, AHEAD = 4096 };                                                           \
+        enum { FILLED = 2 * AMP__SUM_STRIPE };                                                                         \
         const amp__##type *from = src;                                                                                 \
         struct counts counts;                                                                                          \
         struct chunk c;                                                                                                \
@@ -394,7 +394,7 @@ static inline void read_f32(struct chunk *c, const float *src, size_t n) {
         for (size_t at = 0, length; at < n; at += length) {                                                            \
             length = n - at < CHUNK ? n - at : CHUNK;                                                                  \
             c.n = (length + FILLED - 1) / FILLED * FILLED;                                                             \
-            c.next = (const char *)(from + at) + AHEAD;                                                                \
+            c.src = from + at;                                                                                         \
             read_##type(&c, from + at, length);                                                                        \
             if (count_chunk(&counts, &c, s)) {                                                                         \
                 add_stripes(&c, EXACT_##type);                                                                         \
