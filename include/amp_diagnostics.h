@@ -74,7 +74,8 @@ enum {
 /* ---- Findings ---------------------------------------------------------------------------------------------------- */
 
 /* A probable mistake in the use of libamp; docs/reference/mistakes.md explains each code. Most checks run in the first
- * two brackets of an optimizer that a step follows. Each finding is reported once, as an event. */
+ * two brackets of an optimizer that a step follows; AMP-M89 and AMP-M90 come from samples of every fourth bracket from
+ * the 13th to the 256th, in CPU memory. Each finding is reported once, as an event. */
 typedef struct amp_finding {
     uint32_t struct_size;
     amp_status status;   /* status of the call that failed (AMP_OK: a warning) */

@@ -400,6 +400,7 @@ AMP_API amp_status amp_scale_loss_end(amp_scaled_loss *scaled) {
     if (status == AMP_OK) status = amp__wiring_check_gradients(bracket);
     for (size_t i = 0; i < bracket->n_optimizers && status == AMP_OK; i++)
         status = amp__report_changes_inside(bracket->optimizers[i]);
+    if (status == AMP_OK) amp__sampled_look(bracket);
     if (status == AMP_OK && amp__observing(context))
         amp__observe_scaled(context, bracket->optimizers, bracket->n_optimizers);
     if (status == AMP_OK) status = unscale(bracket, &result);

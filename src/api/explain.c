@@ -3,6 +3,7 @@
 #include "amp_diagnostics.h"
 #include "bracket/bracket.h"
 #include "bracket/home.h"
+#include "bracket/wiring.h"
 #include "call/gate.h"
 #include "context/context.h"
 #include "context/findings.h"
@@ -265,6 +266,7 @@ AMP_API amp_status amp_health(amp_context *context, char *data, size_t capacity,
     tell_unseen(context, &text);
     for (size_t i = 0; i < context->optimizers.n; i++) tell_optimizer(&context->optimizers.list[i], &text);
     for (uint32_t i = 0; i < properties->num_losses; i++) amp__bracket_find_skips(&context->brackets.list[i]);
+    for (size_t i = 0; i < context->optimizers.n; i++) amp__sampled_judge(&context->optimizers.list[i]);
     pthread_mutex_lock(&context->lock);
     if (context->policy.verify) amp__reference_health(context, &text);
     const size_t n = tell_findings(context, &text);

@@ -37,6 +37,7 @@ void amp__context_destroy(amp_context *context) {
         amp__ops_destroy(optimizer->slots.steps, optimizer->slots.n_steps);
         amp__ops_destroy(optimizer->slots.zero_grads, optimizer->slots.n_zero_grads);
         amp__free(optimizer->params);
+        amp__free(optimizer->scans.samples);
         amp__optim_destroy(optimizer->optim);
     }
     for (uint32_t i = 0; i < context->brackets.n; i++) {

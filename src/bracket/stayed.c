@@ -39,6 +39,7 @@ static uint64_t sum_of(amp_context *context, const struct amp__param *param) {
 }
 
 void amp__wiring_note_step(struct amp__optimizer *optimizer) {
+    amp__sampled_note_step(optimizer);
     if (optimizer->grads_stay || optimizer->scans.steps >= LOOKS) return;
     if (amp__progress_of(optimizer->context)->verifying) return;
     for (size_t i = 0; i < optimizer->n_params; i++)

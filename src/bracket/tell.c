@@ -8,6 +8,7 @@
 #include "bracket/wiring.h"
 #include "context/findings.h"
 #include "context/parts.h"
+#include "context/policy.h"
 #include "context/report.h"
 #include "context/reporting.h"
 #include "context/trace.h"
@@ -96,23 +97,36 @@ static void tell_change(struct amp__bracket *bracket, amp_event *event) {
     amp__event(bracket->context, bracket->host, event);
 }
 
+/* The cause of skips, if it is known. */
+static bool add_cause(const struct amp__bracket *bracket, amp__text *text) {
+    const struct amp__param *param = amp__wiring_nonfinite_param(bracket->context);
+    if (!param) return amp__observe_words(bracket->context, text);
+    amp__text_add(text, "the parameter %s itself is not finite (AMP-M16)", param->name);
+    return true;
+}
+
 /* Once in each row of skips that is that long: the cause, where it is known, or how to find it. */
 static void tell_cause(const struct amp__bracket *bracket) {
     char cause[1024] = "";
     amp__text text = { cause, sizeof cause, 0 };
-    const struct amp__param *param = amp__wiring_nonfinite_param(bracket->context);
-    if (param) amp__text_add(&text, "the parameter %s itself is not finite (AMP-M16)", param->name);
-    else if (!amp__observe_words(bracket->context, &text))
+    if (!add_cause(bracket, &text))
         amp__text_add(&text, "AMP_OBSERVE=every=1 in the environment names the op where the overflow begins "
                       "(docs/guide/it-went-wrong.md)");
     (void)amp__warn(bracket->context, "loss %u: %d steps in a row were skipped, and the loss scale is %g: %s",
                     (unsigned)bracket->loss_id, (int)MANY, (double)bracket->record.scale_after, cause);
 }
 
+static const char *at_floor(const struct amp__bracket *bracket) {
+    const struct amp__scaler_settings *scaler = &amp__policy_of(bracket->context)->properties.scaler;
+    if (!scaler->dynamic) return ", which is static: no skip lowers it";
+    return bracket->record.scale_after <= scaler->min_scale ? ", its floor (min_scale): no skip lowers it" : "";
+}
+
 void amp__bracket_find_skips(struct amp__bracket *bracket) {
     const amp_record *record = &bracket->record;
     amp_context *context = bracket->context;
-    char subject[32];
+    char subject[32], cause[1024] = "";
+    amp__text text = { cause, sizeof cause, 0 };
     const bool none = record->skipped && record->skipped == record->brackets;
     const bool most = record->brackets >= MANY && 2 * record->skipped > record->brackets;
     if (bracket->told.most || (!none && !most && record->skips_in_row < MANY)) return;
@@ -120,10 +134,14 @@ void amp__bracket_find_skips(struct amp__bracket *bracket) {
     if (amp__found(context, AMP__NONFINITE_PARAMETER) || amp__found(context, AMP__SKIPS_WITHOUT_END)) return;
     bracket->told.most = true;
     snprintf(subject, sizeof subject, "loss %u", (unsigned)bracket->loss_id);
+    amp__text_add(&text, "; ");
+    if (!add_cause(bracket, &text) && record->first_nonfinite)
+        amp__text_add(&text, "the first gradient that was not finite is that of %s", record->first_nonfinite);
     amp__find(context, AMP__MOSTLY_SKIPPED, subject,
-              "%s: %llu of %llu steps were skipped, %u in a row at the end, and the loss scale is %g", subject,
+              "%s: %llu of %llu steps were skipped, %u in a row at the end, and the loss scale is %g%s%s", subject,
               (unsigned long long)record->skipped, (unsigned long long)record->brackets,
-              (unsigned)record->skips_in_row, (double)record->scale_after);
+              (unsigned)record->skips_in_row, (double)record->scale_after, at_floor(bracket),
+              text.length > 2 ? cause : "");
 }
 
 /* Each bracket, for schedulers that would else have to guess. */

@@ -142,8 +142,7 @@ void amp__wiring_check_loss(const struct amp__bracket *bracket, void *loss, void
 
 /* ---- gradients that should be there ---- */
 
-/* Unknown if the ops of the host are not described. */
-static bool computes_in_fp16(const amp_context *context) {
+bool amp__wiring_computes_in_fp16(const amp_context *context) {
     const struct amp__models *models = amp__models_of(context);
     const struct amp__properties *properties = &amp__policy_of(context)->properties;
     bool described = false, lowered = false;
@@ -160,7 +159,7 @@ static void find_missing(const struct amp__optimizer *optimizer, size_t missing,
     const struct amp__properties *properties = &amp__policy_of(optimizer->context)->properties;
     const bool unscaled = !properties->scaler.dynamic && properties->scaler.init_scale == 1.0f;
     const bool zeros = optimizer->scans.brackets && (missing == optimizer->n_params || unscaled); /* and not NULL */
-    const bool underflow = zeros && computes_in_fp16(optimizer->context);
+    const bool underflow = zeros && amp__wiring_computes_in_fp16(optimizer->context);
     char subject[32];
     if (!missing) return;
     const size_t number = amp__optimizer_number(optimizer);

@@ -22,6 +22,12 @@ void amp__wiring_check_clearing(struct amp__optimizer *optimizer);
 void amp__wiring_note_step(struct amp__optimizer *optimizer);
 void amp__wiring_look_for_stayed(struct amp__optimizer *optimizer);
 void amp__wiring_tell_stayed(struct amp__optimizer *optimizer);
+/* sampled.c: samples before gradients are unscaled; after a step; findings from them, once each. */
+void amp__sampled_look(const struct amp__bracket *bracket);
+void amp__sampled_note_step(struct amp__optimizer *optimizer);
+void amp__sampled_judge(const struct amp__optimizer *optimizer);
+/* Unknown if the ops of the host are not described. */
+bool amp__wiring_computes_in_fp16(const amp_context *context);
 /* At a static scale of 1, when no step is skipped: reports now and then. Returns true if the step will use non-finite
  * gradients. */
 bool amp__wiring_check_finite(struct amp__bracket *bracket, const struct amp__grads_result *result);

@@ -424,6 +424,10 @@ void amp__retype_commit(amp_context *context) {
         if (param->unfit)
             amp__text_add(&text, "%s%s (%llu)", unfit ? ", " : "", param->name, (unsigned long long)param->unfit);
         unfit += param->unfit;
+        if (param->unwhole && !amp__is_python(context)) /* whose buffers libamp's Python checks */
+            amp__find(context, AMP__WHOLE_NUMBERS_ROUNDED, param->name, "%s: %llu of its %llu whole numbers change in "
+                      "%s", param->name, (unsigned long long)param->unwhole, (unsigned long long)param->size,
+                      amp__dtype_name(param->dtype));
     }
     if (!unfit) return;
     const amp_dtype low = context->policy.properties.cast_model_type;

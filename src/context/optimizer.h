@@ -61,6 +61,7 @@ struct amp__scans {
     size_t missing;      /* parameters without a gradient at the last scan */
     uint8_t steps;       /* after which gradients that stayed were searched */
     bool step_noted;     /* their sums were noted after the last step */
+    struct amp__samples *samples; /* bracket/sampled.c (NULL: none) */
     const struct amp__param *stayed; /* a parameter with a gradient that survived a step (NULL: none known) */
 };
 

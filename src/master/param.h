@@ -124,6 +124,7 @@ struct amp__param {
     size_t listed_by;           /* 1 + the last optimizer that lists it */
     struct amp__param *tied_to; /* while ties are being found */
     uint64_t unfit;             /* finite FP32 weights that became infinite */
+    uint64_t unwhole;           /* whole numbers that rounding changed, in a buffer of whole numbers */
     struct amp__looked {        /* bracket/wiring.c, when it last looked: */
         bool zeros;             /* its gradient was zero */
         uint64_t sum;           /* at its elements, if no optimizer lists it, else at its gradient (0: it had none) */
@@ -183,6 +184,8 @@ enum amp__keep { AMP__KEEP_NOTHING, AMP__KEEP_MASTER, AMP__KEEP_SPLIT };
 amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, enum amp__keep keep);
 /* Finite in FP32, infinite in the 16-bit type: such weights do not fit it. */
 uint64_t amp__count_unfit(const float *exact, const uint16_t *low, uint64_t size, amp_dtype dtype);
+/* Whole numbers that become others, as positions do: 0 unless all elements are whole. */
+uint64_t amp__count_unwhole(const float *exact, const uint16_t *low, uint64_t size, amp_dtype dtype);
 /* Its own FP32 block is to be its master: nothing changes but `unfit`. */
 amp_status amp__param_look(struct amp__param *param, amp_dtype dtype);
 /* A 16-bit parameter without a master gets one, widened from it. split: in two parts, if it is bfloat16. */

@@ -3,6 +3,7 @@
 #include "master/param.h"
 
 #include <stdio.h>
+#include <math.h>
 #include <string.h>
 
 static amp_span span_of(const amp_storage *storage, uint64_t size) {
@@ -50,6 +51,18 @@ uint64_t amp__count_unfit(const float *exact, const uint16_t *low, uint64_t size
     return count;
 }
 
+uint64_t amp__count_unwhole(const float *exact, const uint16_t *low, uint64_t size, amp_dtype dtype) {
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < size; i++) {
+        float rounded;
+        const amp_span from = { (uint16_t *)(uintptr_t)low + i, 1, dtype, 0 }, to = { &rounded, 1, AMP_FLOAT32, 0 };
+        if (exact[i] != truncf(exact[i])) return 0; /* and for NaN */
+        if (amp_cast_list(&to, &from, 1) != AMP_OK) return 0;
+        count += rounded != exact[i];
+    }
+    return count;
+}
+
 amp_status amp__param_look(struct amp__param *param, amp_dtype dtype) {
     enum { PIECE = 1024 };
     uint16_t rounded[PIECE];
@@ -76,6 +89,8 @@ amp_status amp__param_retype(struct amp__param *param, amp_dtype dtype, enum amp
     amp_status status = cast_storage(param, &storage, &old);
     if (status == AMP_OK) {
         if (!param->on_device) param->unfit = amp__count_unfit(old.data, storage.data, param->size, dtype);
+        if (!param->on_device && !param->in_optimizer)
+            param->unwhole = amp__count_unwhole(old.data, storage.data, param->size, dtype);
         amp_storage swap = storage;
         status = amp__param_swap(param, &swap);
         if (status == AMP_OK) {

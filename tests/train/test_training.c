@@ -44,7 +44,11 @@ static struct run_result train(const struct run_setup *setup) {
     /* gradients that underflow are none, and that is found */
     const bool underflows = setup->loss_multiplier < 1.0 && setup->config.loss_scale == 1.0F;
     const bool stuck = result.skipped == result.steps;
-    ck_assert_str_eq(result.health, !setup->config.level ? "" : underflows || stuck ? "1 finding" : "sound");
+    /* without masters some updates are lost (AMP-M89), unless the training is short; some gradients are not all 0 */
+    const bool loses = level_loses_fp32(setup->config.level) && setup->config.master_weights != AMP_ON;
+    const int found = atoi(result.health), least = setup->config.level && (underflows || stuck);
+    ck_assert_msg(found >= least && found <= least + loses + underflows, "%s", result.health);
+    if (!found) ck_assert_str_eq(result.health, setup->config.level ? "sound" : "");
     return result;
 }
 

@@ -365,6 +365,37 @@ def test_the_survey_names_what_would_overflow():
     assert all("O1" in advice.levels for advice in survey.advice if advice.op == "0: linear")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("span", [6, 20, 40])
+def test_fp8_loses_what_casts_of_ml_dtypes_lose(dtype, span):
+    """At the greatest power of two without an overflow. bfloat16 has ties: one number in 128 is a power of two."""
+    ml_dtypes, np = pytest.importorskip("ml_dtypes"), pytest.importorskip("numpy")
+    torch.manual_seed(span)
+    x = (torch.randn(32, 32) * 2.0 ** torch.randint(-span, 1, (32, 32))).to(dtype)
+    model = nn.Linear(32, 4).to(dtype)
+    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=1e-6), opt_level="O0", verbosity=0)
+    amp.observe(model, every=1)
+    with amp.scale_loss(model(x).float().sum(), optimizer) as scaled:
+        scaled.backward()
+    (seen,) = [each for each in amp.survey(model).fp8 if (each.op, each.name) == ("Linear: linear", "input")]
+    exact = x.double().numpy()
+    formats = {"e4m3": (ml_dtypes.float8_e4m3fn, 448.0, 2.0**-6), "e5m2": (ml_dtypes.float8_e5m2, 57344.0, 2.0**-14)}
+    for name, (kind, most, normal) in formats.items():
+        scale = 2.0 ** np.floor(np.log2(most / np.abs(exact).max()))
+        cast = (exact * scale).astype(kind).astype(np.float64)
+        assert np.isfinite(cast).all()
+        zeros, small = ((cast == 0) & (exact != 0)).sum(), ((cast != 0) & (np.abs(exact * scale) < normal)).sum()
+        assert getattr(seen, name) == (zeros, small, 0)
+        blocks = exact.reshape(-1, 32)
+        shared = 2.0 ** (np.floor(np.log2(np.abs(blocks).max(axis=1, keepdims=True))) - np.floor(np.log2(most)))
+        scaled_blocks = blocks / shared
+        beyond = ~np.isfinite(scaled_blocks.astype(kind).astype(float))
+        cast = np.clip(scaled_blocks, -most, most).astype(kind).astype(np.float64)
+        zeros, small = ((cast == 0) & (blocks != 0)).sum(), ((cast != 0) & (np.abs(scaled_blocks) < normal)).sum()
+        assert getattr(seen, f"{name}_blocks") == (zeros, small, beyond.sum())
+    assert seen.numbers == seen.block_numbers == int((exact != 0).sum())
+
+
 def test_it_ends():
     model, optimizer = training("O1", every=1)
     step(model, optimizer)
