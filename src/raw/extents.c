@@ -33,12 +33,11 @@ static const char *load(const struct amp__call *call, uint32_t arg, int64_t *res
     return NULL;
 }
 
-/* Read when the extent is needed: the struct is the host's, or the copy that the op was passed. */
+/* Read when the extent is needed: the struct or integer is the host's, or the copy that the op was passed. */
 static const char *load_field(const struct amp__call *call, struct amp__member field, int64_t *result) {
     const char *base = call->args[field.argument];
-    if (call->schema->args[field.argument].kind == AMP__STRUCT_POINTER)
-        memcpy(&base, (const void *)base, sizeof base);
-    if (!base) return "the struct's pointer is NULL";
+    if (call->schema->args[field.argument].kind != AMP__STRUCT) memcpy(&base, (const void *)base, sizeof base);
+    if (!base) return "its pointer is NULL";
     *result = amp__integer_at(field.kind, base + field.offset);
     if (field.kind == AMP__UINT64 && *result == INT64_MAX) return "a member overflows 64 bits";
     return NULL;

@@ -190,6 +190,7 @@ static amp_status take_type(struct amp__parser *p, struct amp__arg *arg, struct 
     if (stars) {
         arg->kind = arg->kind == AMP__STRUCT && stars == 1 ? AMP__STRUCT_POINTER : AMP__POINTER;
         if (reading->is_const && arg->kind == AMP__POINTER) arg->flags |= AMP__STATELESS;
+        if (stars == 1 && reading->type && amp__is_integer(reading->type->kind)) arg->pointed = reading->type->kind;
         reading->type = NULL;
         return check_plain(p, arg);
     }

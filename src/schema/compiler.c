@@ -53,8 +53,6 @@ static amp_status take_constant(struct compiler *c) {
     return AMP_OK;
 }
 
-static bool is_integer(const struct amp__arg *arg) { return arg->kind >= AMP__INT8 && arg->kind <= AMP__UINT64; }
-
 static amp_status unknown_name(const struct compiler *c) {
     const struct amp__token *token = &c->lexer->token;
     char word[64] = "", names[AMP__MAX_ARGS][64], hint[128];
@@ -63,7 +61,7 @@ static amp_status unknown_name(const struct compiler *c) {
     size_t n = 0;
     for (uint32_t i = 0; i < c->names->n; i++) {
         const struct amp__token *name = &c->names->names[i];
-        if (!is_integer(&c->names->args[i]) || !name->length || name->length >= sizeof names[0]) continue;
+        if (!amp__is_integer(c->names->args[i].kind) || !name->length || name->length >= sizeof names[0]) continue;
         memcpy(names[n], name->at, name->length);
         names[n][name->length] = '\0';
         pointers[n] = names[n];
@@ -95,19 +93,40 @@ static amp_status take_member(struct compiler *c, uint32_t arg, bool by_pointer)
     return AMP_OK;
 }
 
+/* The argument that the lexer is at. */
+static amp_status find_name(const struct compiler *c, uint32_t *i) {
+    const struct amp__token *token = &c->lexer->token, *names = c->names->names;
+    for (*i = 0; *i < c->names->n; ++*i)
+        if (names[*i].length == token->length && memcmp(names[*i].at, token->at, token->length) == 0) return AMP_OK;
+    return unknown_name(c);
+}
+
+/* '*' name: the integer that an argument points to, as Fortran passes all of them. */
+static amp_status take_pointed(struct compiler *c) {
+    struct amp__member field = { .argument = 0 };
+    amp__lexer_advance(c->lexer); /* * */
+    if (c->lexer->token.kind != AMP__TOKEN_WORD) return fault(c, "as in *m, of int *m", "expected an argument's name");
+    if (c->names) {
+        uint32_t i;
+        AMP_TRY(find_name(c, &i));
+        field.argument = (uint8_t)i, field.kind = c->names->args[i].pointed;
+        if (!field.kind) return fault(c, "as *m of an int *m", "it points to no integer");
+    }
+    AMP_TRY(emit(c, AMP__OP_FIELD, amp__member_pack(field)));
+    amp__lexer_advance(c->lexer);
+    return AMP_OK;
+}
+
 static amp_status take_name(struct compiler *c) {
     struct amp__lexer ahead = *c->lexer;
     uint32_t i = 0;
     amp__lexer_advance(&ahead);
     const bool arrow = ahead.token.kind == AMP__TOKEN_ARROW, member = arrow || amp__token_is(&ahead.token, ".");
     if (c->names) {
-        const struct amp__token *token = &c->lexer->token, *names = c->names->names;
-        while (i < c->names->n
-               && (names[i].length != token->length || memcmp(names[i].at, token->at, token->length) != 0))
-            i++;
-        if (i == c->names->n) return unknown_name(c);
-        if (!member && !is_integer(&c->names->args[i]))
-            return fault(c, NULL, "an extent is made of integer arguments and integer members");
+        AMP_TRY(find_name(c, &i));
+        if (!member && !amp__is_integer(c->names->args[i].kind))
+            return fault(c, c->names->args[i].pointed ? "write '*' before it, as in C" : NULL,
+                         "an extent is made of integer arguments and integer members");
     }
     if (!member) AMP_TRY(emit(c, AMP__OP_ARGUMENT, i));
     *c->lexer = ahead;
@@ -120,6 +139,7 @@ static amp_status take_unary(struct compiler *c) {
     const struct amp__token *token = &c->lexer->token;
     if (token->kind == AMP__TOKEN_NUMBER) return take_constant(c);
     if (token->kind == AMP__TOKEN_WORD) return take_name(c);
+    if (amp__token_is(token, "*")) return take_pointed(c);
     if (amp__lexer_take(c->lexer, "(")) {
         AMP_TRY(take_conditional(c));
         return amp__lexer_take(c->lexer, ")") ? AMP_OK : fault(c, NULL, "expected ')'");

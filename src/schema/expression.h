@@ -15,7 +15,7 @@
 enum amp__operation_code {
     AMP__OP_CONSTANT, /* push value */
     AMP__OP_ARGUMENT, /* push argument number `value` */
-    AMP__OP_FIELD,    /* push an integer of the struct that an argument is or points to; see amp__member */
+    AMP__OP_FIELD,    /* push an integer that an argument points to, or of its struct; see amp__member */
     AMP__OP_NEGATE, AMP__OP_NOT, AMP__OP_BOOLEAN, /* of the top; BOOLEAN: !!x */
     AMP__OP_MULTIPLY, AMP__OP_DIVIDE, AMP__OP_REMAINDER, AMP__OP_ADD, AMP__OP_SUBTRACT,
     AMP__OP_LESS, AMP__OP_LESS_EQUAL, AMP__OP_GREATER, AMP__OP_GREATER_EQUAL, AMP__OP_EQUAL, AMP__OP_NOT_EQUAL,

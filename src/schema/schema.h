@@ -21,6 +21,8 @@ enum amp__kind {
     AMP__STRUCT_POINTER /* a pointer to one */
 };
 
+static inline bool amp__is_integer(uint8_t kind) { return kind >= AMP__INT8 && kind <= AMP__UINT64; }
+
 enum {
     AMP__OPTIONAL = 1u << 0,       /* Tensor?, float? x[N]: may be NULL; Tensor?[]: its entries may */
     AMP__LIST = 1u << 1,           /* Tensor[] */
@@ -50,6 +52,7 @@ struct amp__arg {
     uint32_t fixed_count;  /* lists: Tensor[3] */
     uint16_t ndim;         /* buffers: number of dimensions (0 with AMP__EXTENT_UNKNOWN) */
     uint16_t first_extent; /* buffers: schema->expressions[first_extent + i] is extent i, then comes the row stride */
+    uint8_t pointed;       /* pointers to an integer, which extents may read: its kind (others: 0) */
 };
 
 /* A copy of an amp_struct. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two products of gemm.h, and a program that prints what they give for every order and transposition: whole numbers
+/* The products of gemm.h, and a program that prints what they give for every order and transposition: whole numbers
  * so small that 16 bits hold them, and sums of them that FP32 holds. */
 #include "gemm.h"
 
@@ -31,6 +31,19 @@ void nn_gemm(int TA, int TB, int M, int N, int K, float ALPHA, float *A, int lda
         }
 }
 
+void sgemm_(const char *transa, const char *transb, const int *m, const int *n, const int *k, const float *alpha,
+            const float *a, const int *lda, const float *b, const int *ldb, const float *beta, float *c,
+            const int *ldc) {
+    for (int i = 0; i < *m; i++)
+        for (int j = 0; j < *n; j++) {
+            float sum = 0;
+            for (int l = 0; l < *k; l++)
+                sum += (*transa == 'N' ? a[l * *lda + i] : a[i * *lda + l]) *
+                    (*transb == 'N' ? b[j * *ldb + l] : b[l * *ldb + j]);
+            c[j * *ldc + i] = *alpha * sum + *beta * c[j * *ldc + i];
+        }
+}
+
 enum { M = 5, N = 7, K = 11, LD = 13, LDA = LD, LDB = LD - 1, LDC = LD - 2 };
 
 static void print(const char *what, const float *c) {
@@ -49,7 +62,14 @@ int run(void) {
         cblas_sgemm(flags & 4 ? CblasColMajor : CblasRowMajor, flags & 2 ? CblasTrans : CblasNoTrans,
                     flags & 1 ? CblasTrans : CblasNoTrans, M, N, K, 2.0f, a, LDA, b, LDB, 1.0f, c, LDC);
         print(what, c);
-        if (flags & 4) continue;
+        if (flags & 4) {
+            const int m = M, n = N, k = K, lda = LDA, ldb = LDB, ldc = LDC;
+            const float two = 2.0f, one = 1.0f;
+            memcpy(c, start, sizeof c);
+            sgemm_(flags & 2 ? "T" : "N", flags & 1 ? "T" : "N", &m, &n, &k, &two, a, &lda, b, &ldb, &one, c, &ldc);
+            print(what, c);
+            continue;
+        }
         memcpy(c, start, sizeof c);
         nn_gemm(flags & 2, flags & 1, M, N, K, 2.0f, a, LDA, b, LDB, 1.0f, c, LDC);
         print(what, c);

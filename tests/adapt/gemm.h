@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two spellings of BLAS' matrix product. */
+/* The three spellings of BLAS' matrix product. */
 #ifndef GEMM_H
 #define GEMM_H
 
@@ -11,5 +11,8 @@ void cblas_sgemm(const enum CBLAS_ORDER Order, const enum CBLAS_TRANSPOSE TransA
                  const float *B, const int ldb, const float beta, float *C, const int ldc);
 void nn_gemm(int TA, int TB, int M, int N, int K, float ALPHA, float *A, int lda, float *B, int ldb, float BETA,
              float *C, int ldc);
+void sgemm_(const char *transa, const char *transb, const int *m, const int *n, const int *k, const float *alpha,
+            const float *a, const int *lda, const float *b, const int *ldb, const float *beta, float *c,
+            const int *ldc);
 
 #endif

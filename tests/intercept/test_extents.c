@@ -185,7 +185,33 @@ TEST(members_are_read_at_each_call) {
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "x: extent b->batch: it is negative (-1)",
                amp__buffer_extents(&call, 0, &extents));
     pointer = NULL;
-    ck_refused(AMP_ERR_INVALID_ARGUMENT, "the struct's pointer is NULL", amp__buffer_extents(&call, 0, &extents));
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, "its pointer is NULL", amp__buffer_extents(&call, 0, &extents));
+    amp__free(schema);
+}
+
+/* As Fortran passes them. */
+TEST(integers_behind_pointers_are_read_at_each_call) {
+    static const char text[] = "f(float a[*t==78||*t==110?*k:m, *t==78||*t==110?m:*k : *ld], char *t, const int *k, "
+                               "int64_t *ld, int m) -> void";
+    struct amp__schema *schema = NULL;
+    struct amp__extents extents;
+    char letter = 'N', *t = &letter;
+    int k = 3, m = 5, *k_at = &k;
+    int64_t ld = 7, *ld_at = &ld;
+    void *x = NULL, *args[] = { &x, &t, &k_at, &ld_at, &m };
+    ck_ok(amp__schema_parse("f", text, NULL, 0, &schema));
+    const struct amp__call call = { .schema = schema, .args = args };
+    ck_ok(amp__buffer_extents(&call, 0, &extents));
+    ck_assert_int_eq(extents.shape[0], 3);
+    ck_assert_int_eq(extents.span, 2 * 7 + 5);
+    letter = 'T', k = 4;
+    ck_ok(amp__buffer_extents(&call, 0, &extents));
+    ck_assert_int_eq(extents.shape[0], 5);
+    ck_assert_int_eq(extents.span, 4 * 7 + 4);
+    k = -1;
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, "it is negative (-1)", amp__buffer_extents(&call, 0, &extents));
+    k_at = NULL;
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, "its pointer is NULL", amp__buffer_extents(&call, 0, &extents));
     amp__free(schema);
 }
 
