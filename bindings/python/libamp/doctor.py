@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from multiprocessing import util
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _check, _findings, _script, _when_torch
@@ -72,7 +73,7 @@ def prepare() -> None:
     if folder and os.path.isdir(folder):
         _when_torch.when_imported(_begin)
         atexit.register(_leave, folder)
-        os.register_at_fork(after_in_child=partial(_forked, folder))
+        _Forks(folder)
 
 
 def _leave(folder: str) -> None:
@@ -86,17 +87,23 @@ def _leave(folder: str) -> None:
         write(result, path_of(folder, f"rank-{result.run.rank}" if many else f"process-{os.getpid()}"))
 
 
-def _forked(folder: str) -> None:
-    """A fork has what its parent saw, and begins anew. multiprocessing ends it without atexit."""
-    if _watch is None:
-        return
-    from multiprocessing import util
+class _Forks:
+    """Forks of multiprocessing. One has what its parent saw, and begins anew. It ends without atexit."""
 
-    from .torch.doctor import taps
+    kept: list[_Forks] = []  # multiprocessing has weak references  # noqa: RUF012
 
-    taps.put_back()
-    _begin()
-    util.Finalize(None, _leave, (folder,), exitpriority=-100)
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.kept.append(self)
+        util.register_after_fork(self, _Forks.begin)
+
+    def begin(self) -> None:
+        if _watch is not None:
+            from .torch.doctor import taps
+
+            taps.put_back()
+            _begin()
+            util.Finalize(None, _leave, (self.folder,), exitpriority=-100)
 
 
 # ---- the command ----
@@ -110,7 +117,7 @@ def run(
     ranks = _Ranks(folder, wait)
     _findings.keep_reports(True)
     _when_torch.when_imported(_begin)
-    os.register_at_fork(after_in_child=partial(_forked, ranks.folder))
+    _Forks(ranks.folder)
     try:
         kept = script()  # its globals keep models alive until they are read
     except SystemExit as left:

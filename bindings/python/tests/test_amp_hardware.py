@@ -389,6 +389,40 @@ def test_compressed_activations(bits, off):
     assert used[-1] < 0.45 * used[2], (used, handle.report())  # x itself, the mask and the last results are exact
 
 
+# -- the doctor --
+
+
+def _train_by_torch():
+    """By torch.amp alone, with a scaler and an optimizer that skips on the device, as its second step is."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 4)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10, growth_interval=4)
+    x, losses = torch.randn(32, 64, device="cuda"), []
+    for i in range(20):
+        with nothing_waits() if i > 2 else contextlib.nullcontext():
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                loss = model(x).float().square().mean() * (float("inf") if i == 1 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        losses.append(loss.detach().clone())
+    return [*losses, *(param.detach().clone() for param in model.parameters())]
+
+
+def test_the_doctor_waits_for_nothing_and_changes_no_bit():
+    bare = _train_by_torch()
+    with amp.doctor(quiet=True) as doctor:
+        watched = _train_by_torch()
+    assert all(torch.equal(one, other) or not one.isfinite().all() for one, other in zip(bare, watched, strict=True))
+    run = doctor.result.run
+    (optimizer,), (scaler,) = run.optimizers, run.scalers
+    assert (optimizer.tried, optimizer.skipped, scaler.skips, scaler.first_skip) == (20, 1, 1, 2) and not run.unseen
+    assert len(run.losses) == 20 and scaler.history[0][1] == 2.0**10 / 2 and run.devices == ["cuda"]
+    assert all(param.moved == param.sampled for param in run.params) and run.watched
+
+
 # -- scripts --
 
 

@@ -126,3 +126,29 @@ def test_a_rank_that_writes_nothing_is_named(tmp_path):
     result.write(doctor.result, result.path_of(str(tmp_path), "rank-0"))
     whole = result.merge(result.gather(str(tmp_path), range(3), wait=0.0), range(3))
     assert whole.missing == [1, 2] and "ranks 1, 2 wrote nothing" in whole.text()
+
+
+FORK = """
+    import multiprocessing
+    import sys
+    import torch
+    from torch import nn
+
+    def main():
+        model = nn.Linear(32, 4).to(torch.bfloat16)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-7)
+        for step in range(20):
+            optimizer.zero_grad()
+            model(torch.ones(2, 32).bfloat16()).float().sum().backward()
+            optimizer.step()
+
+    process = multiprocessing.get_context("fork").Process(target=main)
+    process.start()
+    process.join()
+"""
+
+
+def test_a_process_of_the_script_is_looked_at(tmp_path):
+    done = command(tmp_path, options=["--strict"], script=FORK)
+    assert done.returncode == 1 and "no finding" not in done.stderr, done.stderr
+    assert "AMP-D01" in done.stderr and " in 20 steps of 2 parameters" in done.stderr

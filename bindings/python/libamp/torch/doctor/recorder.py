@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from typing import Any
@@ -71,6 +72,9 @@ class Watch:
         if known is not None and known.ref() is optimizer:
             return known
         self.run.frameworks = sorted(set(self.run.frameworks) | frameworks())
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            self.run.rank, self.run.ranks = distributed.get_rank(), distributed.get_world_size()
         record = watch.Optimizer(type(optimizer).__name__, script_place())
         record.params = sum(len(group["params"]) for group in optimizer.param_groups)
         if known is not None:
