@@ -102,6 +102,7 @@ def _clean_up():
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is not None:
         dynamo.reset()
+        dynamo.utils.counters.clear()  # else the ops of later scripts are taken for compiled ones
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     gc.collect()

@@ -43,6 +43,10 @@ def test_the_numbers_of_60_percent():
     assert 0.5 < found.number < 0.7
 
 
+def test_updates_of_an_average_are_counted_once():
+    assert "in 60 updates" in proof.naming("ema_half", diagnosed("ema_half").found).saw
+
+
 def test_a_class_is_named_whole():
     assert "Distillation gave NaN" in proof.naming("epsilon_fp16", diagnosed("epsilon_fp16").found, "AMP-D04").saw
 

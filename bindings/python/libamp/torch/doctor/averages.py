@@ -118,6 +118,8 @@ class Averages:
             pairs.record.place = script_place()
             self.copies.add(inner)
         record = pairs.record
+        if record.place is NOWHERE:  # found as a copy, before its first update
+            record.place, record.updates = script_place(), 0
         record.updates += 1
         if record.updates & (record.updates - 1) == 0:
             pairs.look(counts=False)

@@ -17,7 +17,7 @@ _OVERFLOWS = ("exp", "expm1", "exp2", "pow", "square", "cosh", "sinh", "prod", "
 _GROWS = ("cumsum", "cumprod", "logcumsumexp")  # a sum of all has the same gradient in any type
 RANGED = frozenset(_OVERFLOWS + _GROWS)  # ops that are judged by their values
 _LOSSES = ("nll_loss_forward", "nll_loss2d_forward", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
-           "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "_log_softmax", "log_softmax")
+           "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div")
 _EXACT = ("sign", "neg", "abs", "relu", "clamp", "clamp_min", "clamp_max", "round", "floor", "ceil", "trunc", "where",
           "clone", "copy", "_to_copy", "masked_fill", "zeros_like", "ones_like", "empty_like", "new_zeros", "flip",
           "index_select", "gather", "cat", "stack")
