@@ -16,7 +16,8 @@ BEGIN, END = "<!-- bench: tools/readme_table.py fills this block from bench/resu
 H100, PROGRAMS, STEPS = "2026-11-27-nvidia-h100.md", "2026-11-27-programs-cpu.md", "2026-11-27-train-cpu.md"
 MODELS = {"GPT-2": "GPT-2 small, 16 x 512 tokens", "BERT": "BERT base, 64 x 128 tokens"}
 LEVELS = {"O1": "autocast-fp16", "O2": "autocast-fp16", "O4": "autocast-bf16", "O5": "autocast-bf16"}
-PROGRAMS_SHOWN = {"darknet": ("darknet, digits", "tests/darknet/show.sh"), "demo": ("the demo, digits", "tools/demo")}
+PROGRAMS_SHOWN = {"darknet": ("darknet, digits", "tests/darknet/show.sh"),
+                  "ggml": ("ggml, llama-like", "tests/ggml/show.sh"), "demo": ("the demo, digits", "tools/demo")}
 TRAIN = "`bench/python/train.py`"
 
 
@@ -63,15 +64,15 @@ def rows(root):
         first = next(iter(found.values()))
         saved = sorted({row["activations"] for row in found.values()} - {"-"})
         memory = f"activations: {saved[0]}-{saved[-1]}x" if saved else ""
-        accuracy = f"FP32: {first['accuracy alone']}, {accuracy}"
+        accuracy = f"FP32: {first['accuracy alone']}, {accuracy}" if first["accuracy"] != "-" else ""
         yield (f"{name}, C", first["machine"], "FP32", f"`{command}`", memory, accuracy,
                {level: number(row, "seconds alone") / number(row, "seconds") for level, row in found.items()})
 
 
 def block(root):
-    table = [("program", "machine", "against", *LEVELS, "memory", "accuracy", "command"), ("---",) * (6 + len(LEVELS))]
+    table = [("program", "machine", "against", *LEVELS, "memory, accuracy", "command"), ("---",) * (5 + len(LEVELS))]
     table += [(program, machine, peer, *(f"{figures[level]:.2f}x" if level in figures else "" for level in LEVELS),
-               memory, accuracy, command) for program, machine, peer, command, memory, accuracy, figures in rows(root)]
+               "; ".join(filter(None, (memory, accuracy))), command) for program, machine, peer, command, memory, accuracy, figures in rows(root)]
     return "".join("|" + "|".join(f" {text} " if text else " " for text in row) + "|\n" for row in table)
 
 

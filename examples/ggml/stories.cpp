@@ -88,6 +88,7 @@ static ggml_opt_dataset_t make_data(void) {
 
 struct model {
     ggml_context *weights, *graph;
+    ggml_backend_buffer_t memory;
     ggml_tensor *tokens, *positions, *logits;
 };
 
@@ -154,7 +155,8 @@ static void build(model *m, ggml_backend_t backend) {
     }
     m->logits = linear(m, half(m, norm(m, x, -1, "output_norm")), -1, "output", VOCAB);
     ggml_set_name(m->logits, "logits");
-    check(ggml_backend_alloc_ctx_tensors(m->weights, backend), "no memory");
+    m->memory = ggml_backend_alloc_ctx_tensors(m->weights, backend);
+    check(m->memory, "no memory");
     for (int i = 0; i < context; i++) static_cast<int32_t *>(m->positions->data)[i] = i;
     for (ggml_tensor *t = ggml_get_first_tensor(m->weights); t; t = ggml_get_next_tensor(m->weights, t)) {
         const float range = t->ne[1] > 1 ? sqrtf(3.0f / (float)t->ne[0]) : 0.0f; /* norms start as 1 */
@@ -262,7 +264,7 @@ static void run() {
     report(m, sched, backend, loss, time);
 
     ggml_opt_free(opt), ggml_opt_dataset_free(data);
-    ggml_free(m.graph), ggml_free(m.weights);
+    ggml_backend_buffer_free(m.memory), ggml_free(m.graph), ggml_free(m.weights);
     ggml_backend_sched_free(sched), ggml_backend_free(backend);
 }
 
