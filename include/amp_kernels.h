@@ -41,6 +41,12 @@ typedef struct amp_span {
 /* Casts: dst = src in the type of dst. */
 AMP_API AMP_MUST_CHECK amp_status amp_cast_list(const amp_span *dst, const amp_span *src, size_t n);
 
+/* Casts at random: dst (bf16) = src (fp32, fp16 or bf16), rounded up or down with probabilities that keep the mean to
+ * 2^-16 of a unit, as AMP_TENSORS_STOCHASTIC rounds parameters (docs/reference/stochastic-rounding.md). The random bits
+ * are a function of the seed, the entry i and the element, so every instruction set and number of threads gives the
+ * same bytes. Infinities and NaNs are cast as by amp_cast_list. */
+AMP_API AMP_MUST_CHECK amp_status amp_cast_random(const amp_span *dst, const amp_span *src, size_t n, uint64_t seed);
+
 /* Copies: dst = src, bit for bit. dst[i] and src[i] must have the same type. */
 AMP_API AMP_MUST_CHECK amp_status amp_copy_list(const amp_span *dst, const amp_span *src, size_t n);
 

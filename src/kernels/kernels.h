@@ -87,6 +87,10 @@
  * AMP__SUM_SQUARES's order. *nonfinite |= 1 if an x is infinite or NaN. */
 #define AMP__CHECK(name) double name(const void *src, size_t n, float scale, float factor, uint32_t *nonfinite)
 
+/* dst[i] (bf16) = src[i] by amp__round_bf16 (random.h) with the random bits of element first + i under `key`, then as
+ * cast. */
+#define AMP__CAST_RANDOM(name) void name(uint16_t *dst, const float *src, size_t n, uint64_t key, uint64_t first)
+
 /*
  * Split masters (amp_optim.h), elements [begin, end) of one tensor, whose arrays begin with element 0. Integers alone.
  *     split          low[i] = src[i] rounded as cast, rest[i] = the lower half of its bits. Bits of ties are 0 but for
@@ -199,6 +203,7 @@ typedef AMP__TILE(amp__tile_fn);
 typedef AMP__CHECK(amp__check_fn);
 typedef AMP__PACK(amp__pack_fn);
 typedef AMP__UNPACK(amp__unpack_fn);
+typedef AMP__CAST_RANDOM(amp__cast_random_fn);
 typedef AMP__SPLIT(amp__split_fn);
 typedef AMP__JOIN(amp__join_fn);
 typedef AMP__JOIN_SQUARES(amp__join_squares_fn);
@@ -233,6 +238,7 @@ struct amp__tile {
     X(set, amp__check_fn *, check, 1)                                                                                  \
     X(set, amp__pack_fn *, pack, 0)                                                                                    \
     X(set, amp__unpack_fn *, unpack, 0)                                                                                \
+    X(set, amp__cast_random_fn *, cast_random, 0)                                                                      \
     X(set, amp__split_fn *, split, 0)                                                                                  \
     X(set, amp__join_fn *, join, 0)                                                                                    \
     X(set, amp__join_squares_fn *, join_squares, 0)                                                                    \

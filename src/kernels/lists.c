@@ -6,6 +6,7 @@
  */
 #include "kernels/fpenv.h"
 #include "kernels/kernels.h"
+#include "kernels/random.h"
 #include "kernels/spans.h"
 #include "kernels/walk.h"
 
@@ -116,6 +117,48 @@ AMP_API amp_status amp_cast_list(const amp_span *dst, const amp_span *src, size_
     struct amp__facts facts = { 0, false };
     AMP_TRY(amp__spans_check_pair(dst, src, n, "src", &facts));
     cast_checked(dst, src, n, &facts);
+    return AMP_OK;
+}
+
+struct random_cast {
+    const amp_span *dst, *src;
+    uint64_t seed;
+    const struct amp__kernels *k;
+};
+
+/* Elements [begin, end) of entry i, 16-bit ones through a block of FP32. */
+static void cast_at_random(const struct random_cast *c, size_t i, size_t begin, size_t end) {
+    enum { BLOCK = 512 };
+    float wide[BLOCK];
+    const amp_dtype type = c->src[i].dtype;
+    const uint64_t key = amp__pack_key(c->seed, i);
+    for (size_t at = begin, n; at < end; at += n) {
+        const amp_span from = amp__span_cut(&c->src[i], at, end), to = amp__span_cut(&c->dst[i], at, end);
+        n = type == AMP_FLOAT32 || end - at < BLOCK ? end - at : BLOCK;
+        if (type != AMP_FLOAT32) c->k->cast[AMP_FLOAT32][type](wide, from.data, n);
+        c->k->cast_random(to.data, type == AMP_FLOAT32 ? from.data : wide, n, key, at);
+    }
+}
+
+static void run_random_part(void *cast, const struct amp__part *part) {
+    const struct random_cast *c = cast;
+    for (size_t i = part->first; i < part->first + part->n; i++) {
+        const bool cut = part->n == 1;
+        cast_at_random(c, i, cut ? part->begin : 0, cut ? part->end : (size_t)c->dst[i].size);
+    }
+}
+
+AMP_API amp_status amp_cast_random(const amp_span *dst, const amp_span *src, size_t n, uint64_t seed) {
+    struct amp__facts facts = { 0, false };
+    AMP_TRY(amp__spans_check_pair(dst, src, n, "src", &facts));
+    for (size_t i = 0; i < n; i++)
+        AMP_RETURN_IF(dst[i].dtype != AMP_BFLOAT16 || src[i].dtype == AMP_FLOAT64, AMP_ERR_INVALID_ARGUMENT,
+                      "amp_cast_random: dst[%zu] is %s and src[%zu] is %s: it rounds fp32, fp16 and bf16 to bf16", i,
+                      amp__dtype_name(dst[i].dtype), i, amp__dtype_name(src[i].dtype));
+    struct random_cast c = { dst, src, seed, amp__kernels_get() };
+    const amp__fpenv saved = amp__fpenv_enter();
+    amp__walk(dst, n, facts.elements, run_random_part, &c);
+    amp__fpenv_leave(saved);
     return AMP_OK;
 }
 

@@ -159,3 +159,31 @@ void check_join_squares(amp_fn kernel, const amp_dtype *types, const char *isa) 
     }
     close_guards();
 }
+
+/* ---- casts that round at random ---- */
+
+static uint16_t random_cast(uint32_t bits, uint32_t random) {
+    if ((bits & 0x7f800000u) == 0x7f800000u) return (uint16_t)oracle_cast(AMP_BFLOAT16, AMP_FLOAT32, bits);
+    return (uint16_t)(bits / 65536 + (bits % 65536 + random % 65536) / 65536);
+}
+
+void check_cast_random(amp_fn kernel, const amp_dtype *types, const char *isa) {
+    (void)types;
+    open_guards();
+    for (int p = 0; p < PATTERNS; p++) {
+        const uint64_t key = UINT64_C(0x9e3779b97f4a7c15) * (uint64_t)(p + 1), first = p % 2 ? UINT64_C(0xffffff01) : 3;
+        fill((enum pattern)p, AMP_FLOAT32, masters, ALL);
+        for (size_t l = 0; l < AMP_COUNT(lengths); l++, turn++) {
+            const size_t n = lengths[l];
+            uint16_t *got = place(LOW, low, n);
+            ((amp__cast_random_fn *)kernel)(got, place(WIDE, masters, n), n, key, first);
+            CHECK_THAT(intact(LOW, n), "%s cast_random, n %zu: wrote outside", isa, n);
+            for (size_t i = 0; i < n; i++) {
+                const uint16_t want = random_cast(masters[i], random_word(key, (uint32_t)(first + i)));
+                CHECK_THAT(bits_agree(AMP_BFLOAT16, got[i], want), "%s cast_random, %s, n %zu: %#x is %#x, want %#x",
+                           isa, pattern_names[p], n, masters[i], got[i], want);
+            }
+        }
+    }
+    close_guards();
+}

@@ -35,6 +35,6 @@ typedef void update_check(amp_fn kernel, const amp_dtype *types, const char *isa
 #define CHECK_OF_UPDATE(set, type, group, n_types) update_check check_##group;
 AMP__UPDATE_MAP(CHECK_OF_UPDATE, )
 #undef CHECK_OF_UPDATE
-update_check check_check, check_split, check_join, check_join_squares;
+update_check check_check, check_cast_random, check_split, check_join, check_join_squares;
 
 #endif

@@ -95,6 +95,37 @@ TEST(stochastic_is_for_bf16) {
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "unknown flags", amp_optim_list(&rule, &t));
 }
 
+/* Sets and threads write the same bytes, seeds others, and the mean is that of the values: 5 deviations of a mean of n
+ * are 2.5 units / sqrt(n) at most. */
+TEST_TIMES(casts_round_at_random, 2) {
+    static const uint32_t masks[] = { 0, AMP_CPU_SSE2, AMP_CPU_SSE2 | AMP_CPU_AVX2, UINT32_MAX };
+    uint16_t *first = low_ones(), *other = low_ones(), *half = low_ones();
+    float *wide = floats(WIDE);
+    double sum = 0.0;
+    for (size_t i = 0; i < WIDE; i++) wide[i] = 1.0f + 0x1p-10f, half[i] = 0x3c01; /* an eighth of a unit above 1 */
+    const amp_span src = { _i ? (void *)half : (void *)wide, WIDE, _i ? AMP_FLOAT16 : AMP_FLOAT32, 0 };
+    const amp_span wrong = { wide, WIDE, AMP_FLOAT32, 0 };
+    amp_span dst = { first, WIDE, AMP_BFLOAT16, 0 };
+    for (size_t run = 0; run < 2 * (sizeof masks / sizeof *masks); run++) {
+        amp_set_cpu_mask(masks[run / 2]);
+        ck_ok(amp_set_num_threads(run % 2 ? 3 : 1));
+        dst.data = run ? other : first;
+        ck_ok(amp_cast_random(&dst, &src, 1, 7));
+        ck_assert(!run || !memcmp(first, other, WIDE * sizeof *first));
+    }
+    amp_set_cpu_mask(UINT32_MAX);
+    ck_ok(amp_set_num_threads(0));
+    for (size_t i = 0; i < WIDE; i++) {
+        ck_assert(first[i] == 0x3f80 || first[i] == 0x3f81);
+        sum += first[i] == 0x3f81 ? 0x1p-7 : 0.0;
+    }
+    ck_assert_double_eq_tol(sum / WIDE, 0x1p-10, 0x1p-7 * 2.5 / sqrt(WIDE));
+    ck_ok(amp_cast_random(&dst, &src, 1, 8));
+    ck_assert(memcmp(first, other, WIDE * sizeof *first));
+    ck_refused(AMP_ERR_INVALID_ARGUMENT, "dst[0] is fp32", amp_cast_random(&wrong, &wrong, 1, 0));
+    free(first), free(other), free(half), free(wide);
+}
+
 /* ---- in a context ---- */
 
 #define AT(name, rule, flags, seed)                                                                                    \

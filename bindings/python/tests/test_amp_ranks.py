@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from levels import WITH_MASTERS  # noqa: E402
 from libamp.torch import amp, parallel  # noqa: E402
+from libamp.torch.optimizers import FusedAdam  # noqa: E402
 from ranks import on_ranks  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -146,3 +147,39 @@ def test_compressed_activations():
     """Each rounds its own way, and all have the same parameters after the average."""
     (first, kept, seed), (second, _, other) = on_ranks(_compressed)
     assert all(map(torch.equal, first, second)) and "4 bits" in kept and seed != other
+
+
+# ---- state that is rounded at random ----
+
+
+def _random_state(rank, world, wrap, bits):
+    """A training without masters on every rank's own data: weights, and the optimizer's state as bytes. The first rank
+    overflows in the second step, which all skip."""
+    torch.manual_seed(5 + rank)
+    model = nn.Sequential(nn.Linear(64, 80), nn.ReLU(), nn.Linear(80, 2))
+    optimizer = FusedAdam(model.parameters(), lr=1e-3, state_bits=bits)
+    model, optimizer = amp.initialize(
+        model, optimizer, opt_level="O5", verbosity=0, master_weights="stochastic", loss_scale="dynamic"
+    )
+    wrapped = wrap(model)
+    for number in range(4):
+        torch.manual_seed(10 * number + rank)
+        x = torch.randn(8, 64) * (float("inf") if number == 1 and rank == 0 else 1.0)
+        step(wrapped, optimizer, x)
+    steps = optimizer.param_groups[0]["step"]
+    state = [tensor for part in optimizer.state_dict()["state"].values() for tensor in part.values()]
+    large = optimizer.state[next(model.parameters())]
+    amp.shutdown()
+    return [param.detach() for param in model.parameters()], state, steps, large["exp_avg"].dtype
+
+
+@pytest.mark.parametrize("bits", (32, 8))
+@pytest.mark.parametrize("wrap", (wrap_apex, wrap_torch))
+def test_random_rounding_is_the_same_on_every_rank(wrap, bits):
+    if wrap is wrap_torch and torch.__version__.startswith("2.0."):
+        pytest.skip("this torch's gloo has no bfloat16, and its DDP sends parameters as they are")
+    first, second = on_ranks(_random_state, wrap, bits)
+    assert first[2] == second[2] == 3
+    assert first[3] is (torch.int8 if bits == 8 else torch.float32)
+    for a, b in zip(first[0] + first[1], second[0] + second[1], strict=True):
+        assert a.dtype == b.dtype and torch.equal(a, b)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dst = src in dst's type. Different types are never in place, so that pointers to them are restrict. */
 #include "amp_kernels.h"
-#include "kernels/ref/convert.h"
+#include "kernels/random.h"
 #include "kernels/ref/ref.h"
 
 #define CAST(to, from)                                                                                                 \
@@ -54,6 +54,12 @@ static AMP__CAST_LIST(cast_list) {
 amp__cast_list_fn *const amp__ref_cast_list[AMP__TYPES][AMP__TYPES] = {
     { NULL }, LIST_ROW, LIST_ROW, LIST_ROW, LIST_ROW
 };
+
+static AMP__CAST_RANDOM(cast_random) {
+    for (size_t i = 0; i < n; i++)
+        dst[i] = amp__f32_to_bf16(amp__round_bf16(src[i], amp__random_bits(key, first + i)));
+}
+amp__cast_random_fn *const amp__ref_cast_random = cast_random;
 
 /* ---- single values ---- */
 

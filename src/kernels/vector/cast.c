@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dst = src in dst's type; v: vf, or vd if either type is f64. Copies of the same type are the
  * reference's memcpy, but past the caches. And zeros. */
-#include "kernels/vector/vector.h"
+#include "kernels/vector/random.h"
 
 /* The value to round. From bf16 to f32 NaNs become quiet, if no other step does it. */
 #define AS_IT_IS(x) (x)
@@ -114,3 +114,23 @@ amp__cast_fn *const AMP__TABLE(cast_stream)[AMP__TYPES][AMP__TYPES] = {
 };
 
 amp__zero_fn *const AMP__TABLE(zero_stream) = zero;
+
+/* ---- to bf16, rounded at random ---- */
+
+/* The lower half of a NaN may be all of it. */
+static inline vf rounded_or_nan(vf x, uint64_t key, size_t element) {
+    const vi lower = vi_and(vi_bits(x), vi_set1(0xffff));
+    const vi of_finite = vi_where_positive(lower, vf_add(vf_mul(x, vf_set1(0.0f)), vf_set1(1.0f)));
+    return vf_of_bits(vi_xor(vi_bits(rounded_at_random(x, key, element)), vi_xor(lower, of_finite)));
+}
+
+static AMP__CAST_RANDOM(cast_random) {
+    size_t at = 0;
+    for (; n - at >= LANES; at += LANES)
+        vf_store_bf16(dst + at, rounded_or_nan(vf_load_f32(src + at), key, (size_t)first + at));
+    if (at == n) return;
+    const vf rest = rounded_or_nan(vf_load_part_f32(src + at, n - at), key, (size_t)first + at);
+    vf_store_part_bf16(dst + at, rest, n - at);
+}
+
+amp__cast_random_fn *const AMP__TABLE(cast_random) = cast_random;

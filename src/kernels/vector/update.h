@@ -72,18 +72,11 @@ INLINE void write_moments(const struct elements *x, const struct amp__update *u,
     for (int k = 0; k < s.moments; k++) write_f32(u->moments[k], x->m[k], at, n, false);
 }
 
-/* amp__round_bf16: without random bits where x is not finite, and x * 0 is NaN. */
-INLINE vf rounded(vf x, const struct amp__update *u, size_t at) {
-    const vi random = vi_and(hash(u->low_key, (size_t)u->before + at), vi_set1(0xffff));
-    const vi added = vi_where_positive(random, vf_add(vf_mul(x, vf_set1(0.0f)), vf_set1(1.0f)));
-    const vf sum = vf_of_bits(vi_and(vi_add(vi_bits(x), added), vi_set1(0xffff0000u)));
-    return sum;
-}
-
 INLINE void step_and_write(const struct elements *x, const struct amp__update *u, const struct numbers *c,
                            struct streams s, size_t at, size_t n) {
     vf p = vf_sub(x->p, vf_mul(c->lr, x->u));
-    if (!s.param && !s.rest && s.low == AMP_BFLOAT16 && u->stochastic) p = rounded(p, u, at);
+    if (!s.param && !s.rest && s.low == AMP_BFLOAT16 && u->stochastic)
+        p = rounded_at_random(p, u->low_key, (size_t)u->before + at);
     if (s.param) write_f32(u->param, p, at, n, false);
     if (s.rest) write_split(u->low, u->rest, u->ties, p, at, n);
     else if (s.low == AMP_FLOAT16) write_f16(u->low, p, at, n, u->stream);
