@@ -14,9 +14,10 @@ from libamp.torch import amp
 from libamp.torch.optimizers import FusedAdam
 from torch import nn
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples" / "python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"))
 from digits import load
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 # ---- models ----

@@ -21,8 +21,8 @@ INLINE vi hash(uint64_t key, size_t place) {
     return vi_xor(x, vi_shr(x, 15));
 }
 
-/* amp__round_bf16 for the elements from `element` on: without random bits where x is not finite, and x * 0 is NaN. A NaN
- * is quiet. */
+/* amp__round_bf16 for the elements from `element` on: without random bits where x is not finite, and x * 0 is NaN. NaNs
+ * are quiet. */
 INLINE vf rounded_at_random(vf x, uint64_t key, size_t element) {
     const vi random = vi_and(hash(key, element), vi_set1(0xffff));
     const vi added = vi_where_positive(random, vf_add(vf_mul(x, vf_set1(0.0f)), vf_set1(1.0f)));
