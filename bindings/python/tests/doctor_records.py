@@ -142,6 +142,9 @@ CASES = {
             "evaluation in fp16": training([weight(has_grad=False, looks=0)], autocasts=[HALF], backwards=0),
             "a disabled autocast": training(autocasts=[Autocast("cuda", "float16", False, 40)]),
             "a bf16 model": training([lost(moved_of_seen=64)]),
+            "evaluation between backwards in FP32": training(
+                [half(grad_min=6e-8)], autocasts=[HALF], ops=op("mm", output="float32", inputs=[], backward=True)
+            ),
             "a scale by hand, in the loss": training([half(grad_min=6e-8)], autocasts=[HALF], scaled_by_hand=40),
             "DeepSpeed": training([half(grad_min=6e-8)], autocasts=[HALF], frameworks=["deepspeed"]),
             "a scale by hand": training([half(grad_min=6e-11)], autocasts=[HALF]),

@@ -395,6 +395,13 @@ def an_epsilon_of_0():
         (h := model(x)) / (h.abs().amax(1, keepdim=True) + 1e-8), y))
 
 
+@mistake("AMP-D19", subject="exp")
+def an_exponential_near_the_end_of_fp16():
+    model = net()
+    loss = lambda model, x, y: torch.exp(model(x).clamp(-1, 1) + 9).float().square().mean() / 1e8  # noqa: E731
+    scaled(model, adam(model), grad_scaler(), loss=loss)
+
+
 class Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -419,6 +426,17 @@ def a_function_without_custom_fwd():
 def in_fp32():
     model = net()
     plain(model, adam(model))
+
+
+@right
+def in_fp32_with_an_evaluation_in_fp16():
+    model = net()
+
+    def evaluate(step):
+        with torch.no_grad(), half():
+            model(batch()[0])
+
+    plain(model, adam(model), after=evaluate)
 
 
 @right

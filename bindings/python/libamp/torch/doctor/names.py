@@ -106,7 +106,8 @@ def read_buffers(taken: list[tuple[Buffer, Any]]) -> None:
         made.whole = bool((finite == finite.round()).all())
         if values.numel() > 2:
             steps = values.diff()
-            made.monotone = len(made.shape) == 1 and (bool((steps >= 0).all()) or bool((steps <= 0).all()))
+            rises = bool((steps >= 0).all()) or bool((steps <= 0).all())
+            made.monotone = rises and sum(extent > 1 for extent in made.shape) == 1
             made.distinct_lost = int((steps == 0).sum()) if made.monotone and bool((steps != 0).any()) else 0
 
 

@@ -14,7 +14,8 @@ STEPS = 10
 _LOOKS = 5  # of these steps were looked at: the first ones are, later ones as time allows
 # Large weights of a good 16-bit training stand still for some steps. A quarter of all that never moved do not.
 _LOST = 0.25
-_SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "exp_avg_sq_row", "exp_avg_sq_col", "sum", "exp_inf")
+_SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "exp_avg_sq_row", "exp_avg_sq_col", "sum", "exp_inf", "v",
+            "nu", "second_moment")
 _KAHAN = ("kahan", "comp", "shift", "master", "fp32", "residual", "lower", "trunc")  # in names of states
 
 

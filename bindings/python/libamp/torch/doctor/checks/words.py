@@ -50,8 +50,12 @@ def scaled_by(run: Run) -> list[Scaler]:
 
 
 def uses_half(run: Run) -> bool:
-    """Returns True if gradients pass through fp16: trained under autocast, or in fp16 weights."""
+    """Returns True if gradients pass through fp16: trained under autocast, or in fp16 weights. An evaluation under
+    autocast is told by the ops of the backward that was watched, if there was one."""
     lowered = any(region.enabled and region.dtype == "float16" and region.regions for region in run.autocasts)
+    backward = [op for op in run.ops if op.backward]
+    if lowered and backward:
+        lowered = any("float16" in (op.output, *op.inputs) for op in backward)
     return (lowered and run.backwards > 0) or any(param.dtype == "float16" and param.has_grad for param in run.params)
 
 
