@@ -70,9 +70,11 @@ def rows(root):
 
 
 def block(root):
-    table = [("program", "machine", "against", *LEVELS, "memory, accuracy", "command"), ("---",) * (5 + len(LEVELS))]
+    head = ("program", "machine", "against", *LEVELS, "memory, accuracy", "command")
+    table = [head, ("---",) * len(head)]
     table += [(program, machine, peer, *(f"{figures[level]:.2f}x" if level in figures else "" for level in LEVELS),
-               "; ".join(filter(None, (memory, accuracy))), command) for program, machine, peer, command, memory, accuracy, figures in rows(root)]
+               "; ".join(filter(None, (memory, accuracy))), command)
+              for program, machine, peer, command, memory, accuracy, figures in rows(root)]
     return "".join("|" + "|".join(f" {text} " if text else " " for text in row) + "|\n" for row in table)
 
 
