@@ -57,8 +57,8 @@ struct chunk {
     const float *x;
     size_t n;
     uint32_t least, largest; /* the least magnitude above 0 minus one, and the largest */
-    const void *src;         /* elements of `width` bytes */
-    size_t width;
+    const void *src;
+    size_t fetched, rest;    /* bytes that came AHEAD while it was read; bytes an element that are to come */
     union marks marks;
     _Alignas(64) float work[CHUNK];
     _Alignas(64) float sums[CHUNK / AMP__SUM_ROWS], squares[CHUNK / AMP__SUM_ROWS];
@@ -163,7 +163,7 @@ static void count_window(struct window *w, const struct chunk *c) {
     w->in_planes += c->n;
     memcpy(plane, w->plane, sizeof plane);
     for (size_t i = 0; i < c->n; i += STEP) {
-        prefetch(c->src, AHEAD + i * c->width, STEP * c->width);
+        prefetch(c->src, AHEAD + c->fetched + i * c->rest, STEP * c->rest);
         const vi eight = count_eight(plane, c->x + i), other = count_eight(plane, c->x + i + STEP / 2);
         vi carry = add_bits(plane[3], eight, other, &plane[3]);
         _Pragma("GCC unroll 4") for (size_t j = 4; j < PLANES; j++) {
@@ -340,6 +340,9 @@ INLINE void add_stripes(struct chunk *c, bool exact) {
         }
 }
 
+/* Of 16-bit types half of what comes later is fetched while this is read, half while the window counts. For fp32 it is
+ * better all there. */
+enum { PIECE = 64, HALF = 1 };
 #define FILL(room)                                                                                                     \
     if (n < c->n) {                                                                                                    \
         memset(room, 0, c->n * sizeof *src);                                                                           \
@@ -353,15 +356,18 @@ INLINE void add_stripes(struct chunk *c, bool exact) {
         FILL(rest)                                                                                                     \
         const amp__##type *const end = src + c->n;                                                                     \
         uint16_t *marks = c->marks.of;                                                                                 \
-        for (float *to = c->work; src < end; src += sizeof(vw), to += sizeof(vw), marks += sizeof(vw) / LANES) {       \
-            seen = see_16(see_16(seen, vw_load(src)), vw_load(src + sizeof(vw) / 2));                                  \
-            _Pragma("GCC unroll 8") for (size_t i = 0; i < sizeof(vw) / LANES; i++) {                                  \
-                const vf x = vf_load_##type(src + i * LANES);                                                          \
-                vf_store_f32(to + i * LANES, x);                                                                       \
-                marks[i] = marks_of(x);                                                                                \
+        for (float *to = c->work; src < end; src += PIECE, to += PIECE, marks += PIECE / LANES) {                      \
+            prefetch(c->src, AHEAD + (size_t)(to - c->work) * HALF, PIECE * HALF);                                     \
+            _Pragma("GCC unroll 8") for (size_t i = 0; i < PIECE; i += sizeof(vw) / sizeof *src)                       \
+                seen = see_16(seen, vw_load(src + i));                                                                 \
+            _Pragma("GCC unroll 8") for (size_t i = 0; i < PIECE; i += LANES) {                                        \
+                const vf x = vf_load_##type(src + i);                                                                  \
+                vf_store_f32(to + i, x);                                                                               \
+                marks[i / LANES] = marks_of(x);                                                                        \
             }                                                                                                          \
         }                                                                                                              \
         const uint16_t largest = largest_16(seen);                                                                     \
+        c->fetched = c->n * HALF, c->rest = HALF;                                                                      \
         c->x = c->work;                                                                                                \
         c->largest = amp__f32_bits(amp__##type##_to_f32(largest));                                                     \
         c->least = largest ? amp__f32_bits(amp__##type##_to_f32(least_16(seen))) - 1 : UINT32_MAX;                     \
@@ -378,6 +384,7 @@ static inline void read_f32(struct chunk *c, const float *src, size_t n) {
         largest = magnitude > largest ? magnitude : largest;
         least = less < least ? less : least;
     }
+    c->fetched = 0, c->rest = sizeof *src;
     c->x = src, c->largest = largest, c->least = least;
 }
 
@@ -389,7 +396,6 @@ static inline void read_f32(struct chunk *c, const float *src, size_t n) {
         struct chunk c;                                                                                                \
         double sums[AMP__SUM_LANES], squares[AMP__SUM_LANES];                                                          \
         open_counts(&counts);                                                                                          \
-        c.width = sizeof *from;                                                                                        \
         EACH_SUM(SUM_ZERO, type)                                                                                       \
         for (size_t at = 0, length; at < n; at += length) {                                                            \
             length = n - at < CHUNK ? n - at : CHUNK;                                                                  \
