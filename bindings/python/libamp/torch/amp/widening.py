@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 _mm, _addmm = torch.mm, torch.addmm
-_BLOCK = 1 << 16  # elements of a thread, 256 KiB of FP32
+_BLOCK = 1 << 17  # elements of a thread, 512 KiB of FP32
 _FEW_ROWS = 512  # with more the time of the product counts
 _VERY_FEW_ROWS = 128
 
