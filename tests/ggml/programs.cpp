@@ -4,6 +4,7 @@
  *
  *     programs fit LEVEL f32|f16 adamw|sgd      a small convolutional network by ggml_opt_fit, with a validation part
  *     programs shapes LEVEL                     products of many shapes, batched, broadcast and permuted, trained once
+ *     programs anew LEVEL PERIOD                a graph that is built for each step, updates after PERIOD of them
  *     programs wrong eval|twice|load|save       mistakes: the error is printed
  *
  * LEVEL: "-" is ggml alone.
@@ -14,6 +15,7 @@
 #include <ggml-opt.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 
 static std::mt19937 random_bits(1);
@@ -156,6 +158,30 @@ static void shapes(const std::string &level) {
     ggml_opt_free(opt);
 }
 
+/* Graphs that are built for each step, as llama.cpp does it. */
+static void built_anew(const std::string &level, int period) {
+    program p(level);
+    ggml_tensor *w = p.weight("w", GGML_TYPE_F32, 32, 16), *x = ggml_new_tensor_2d(p.fixed, GGML_TYPE_F32, 32, 8);
+    ggml_backend_buffer_t memory = ggml_backend_alloc_ctx_tensors(p.fixed, p.backend);
+    fill(w, 0.2f), fill(x, 1.0f);
+    ggml_opt_params params = ggml_opt_default_params(p.sched, GGML_OPT_LOSS_TYPE_MEAN);
+    params.opt_period = period;
+    ggml_opt_context_t opt = ggml_opt_init(params);
+    for (int i = 0; i < 8; i++) {
+        ggml_context *nodes = ggml_init({ ggml_tensor_overhead() * 512 +
+            3 * ggml_graph_overhead_custom(GGML_DEFAULT_GRAPH_SIZE, true), nullptr, true });
+        ggml_cgraph *g = ggml_new_graph_custom(nodes, GGML_DEFAULT_GRAPH_SIZE, true);
+        ggml_tensor *y = ggml_sqr(nodes, ggml_mul_mat(nodes, w, x));
+        ggml_build_forward_expand(g, y);
+        ggml_opt_prepare_alloc(opt, nodes, g, x, y);
+        ggml_opt_alloc(opt, true), ggml_opt_eval(opt, nullptr);
+        ggml_free(nodes);
+    }
+    if (p.amp) p.amp->check();
+    p.print_weights();
+    ggml_opt_free(opt), ggml_backend_buffer_free(memory);
+}
+
 static bool watch(ggml_tensor *, bool, void *) { return true; }
 
 static void wrong(const std::string &what) {
@@ -186,6 +212,7 @@ int main(int n, char **args) {
             fit(args[2], std::string(args[3]) == "f16" ? GGML_TYPE_F16 : GGML_TYPE_F32,
                 std::string(args[4]) == "sgd" ? GGML_OPT_OPTIMIZER_TYPE_SGD : GGML_OPT_OPTIMIZER_TYPE_ADAMW);
         if (n == 3 && what == "shapes") shapes(args[2]);
+        if (n == 4 && what == "anew") built_anew(args[2], atoi(args[3]));
         if (n == 3 && what == "wrong") wrong(args[2]);
     } catch (const std::exception &e) {
         printf("error: %s\n", e.what());

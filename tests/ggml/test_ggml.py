@@ -54,6 +54,12 @@ def test_equal(tap, programs):
     with tap.test("O0, a convolution by ggml_opt_fit: the bits of ggml alone"):
         plain = programs.run("programs", "fit", "-", "f32", "adamw")
         expect(programs.run("programs", "fit", "O0", "f32", "adamw") == plain, plain)
+    for period in [1, 2]:
+        with tap.test(f"graphs built for each step, an update after {period}: at O0 the bits of ggml alone"):
+            plain, wired, low = (programs.run("programs", "anew", level, period) for level in ["-", "O0", "O4"])
+            weights = [text.splitlines()[-1] for text in [plain, wired, low]]
+            expect(weights[0] == weights[1] != weights[2], f"{plain}{wired}{low}")
+            expect("AMP-M68" in wired, wired)  # ggml 0.15 never clears the gradients of such graphs
 
 
 def test_levels(tap, programs):
