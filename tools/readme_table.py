@@ -14,10 +14,10 @@ import sys
 
 BEGIN, END = "<!-- bench: tools/readme_table.py fills this block from bench/results -->\n", "<!-- end -->"
 H100, PROGRAMS, STEPS = "2026-11-27-nvidia-h100.md", "2026-11-27-programs-cpu.md", "2026-11-27-train-cpu.md"
-MODELS = {"GPT-2": "GPT-2 small, 16 x 512 tokens", "BERT": "BERT base, 64 x 128 tokens"}
+MODELS = {"GPT-2": "GPT-2, 16 x 512 tokens", "BERT": "BERT, 64 x 128 tokens"}
 LEVELS = {"O1": "autocast-fp16", "O2": "autocast-fp16", "O4": "autocast-bf16", "O5": "autocast-bf16"}
 PROGRAMS_SHOWN = {"darknet": ("darknet, digits", "tests/darknet/show.sh"),
-                  "ggml": ("ggml, llama-like", "tests/ggml/show.sh"), "demo": ("the demo, digits", "tools/demo")}
+                  "ggml": ("ggml, llama-like", "tests/ggml/show.sh"), "demo": ("demo, digits", "tools/demo")}
 TRAIN = "`bench/python/train.py`"
 
 
@@ -53,7 +53,7 @@ def rows(root):
     yield ("transformer, PyTorch", "Xeon, AMX", "FP32", "`tools/bench --python`", "", "",
            {level: number(find(on_cpu, "transformer", level, "all", "FP32"), "ratio") for level in LEVELS})
     steps = re.findall(r"^step +training step, (O\d) .*? ms +([\d.]+) .*the same host in FP32$", h100, re.MULTILINE)
-    yield ("4 linear layers of 4096, C", "H100", "FP32", "`tools/gpu pack`, `./run`", "", "",
+    yield ("4 layers of 4096, C", "H100", "FP32", "`tools/gpu pack`", "", "",
            {level: float(ratio) for level, ratio in steps})
     for program, (name, command) in PROGRAMS_SHOWN.items():
         found = {level: find(programs, program, level) for level in LEVELS if f"| {program} | {level} |" in programs}
@@ -73,7 +73,7 @@ def block(root):
     head = ("program", "machine", "against", *LEVELS, "memory, accuracy", "command")
     table = [head, ("---",) * len(head)]
     table += [(program, machine, peer, *(f"{figures[level]:.2f}x" if level in figures else "" for level in LEVELS),
-               "; ".join(filter(None, (memory, accuracy))), command)
+               "; ".join(filter(None, (memory, accuracy))).replace(" %", "%"), command)
               for program, machine, peer, command, memory, accuracy, figures in rows(root)]
     return "".join("|" + "|".join(f" {text} " if text else " " for text in row) + "|\n" for row in table)
 
