@@ -392,5 +392,5 @@ def test_an_op_of_backward_is_the_cause():
 def test_a_loss_without_a_scaler():
     cause = cause_of(lambda model, batch: batch["label"].numpy().fill(float("inf")))
     # after the step on it all weights are NaN: the batch of the first loss is asked
-    assert (cause.kind, cause.subject, cause.after) == ("batch", "the batch['label']", "loss")
+    assert (cause.kind, cause.subject, cause.after) == ("batch", "batch['label']", "loss")
     assert cause_of(lambda model, batch: None) is None

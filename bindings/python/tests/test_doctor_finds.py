@@ -346,6 +346,16 @@ def a_bad_batch():
     scaled(model, adam(model), grad_scaler(), data=lambda: tuple(bad.values()) if next(count) > 10 else batch())
 
 
+@mistake("AMP-D14", subject="x")
+def a_bad_batch_without_loader_or_scaler():
+    model, samples = net(), torch.randn(STEPS, 64, 32)
+    optimizer, samples[12, 3, 4] = adam(model), float("nan")
+    for x in samples:
+        optimizer.zero_grad()
+        loss_of(model, x, torch.zeros(64, dtype=torch.long)).backward()
+        optimizer.step()
+
+
 @mistake("AMP-D15")
 def a_bad_weight():
     model = net()

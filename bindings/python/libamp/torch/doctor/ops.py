@@ -18,9 +18,9 @@ from .batches import Batches
 from .cause import Node, Outside, find
 from .checks.values import RANGED
 from .checks.words import LOW
-from .later import Later
+from .later import Later, is_here
 from .modules import Modules, address_of, tensors_of
-from .places import script_place
+from .places import script_locals, script_place
 from .samples import is_readable
 from .watch import Cause, Op, Run
 
@@ -235,6 +235,22 @@ class Ops:
 
         bad = ~torch.isfinite(local)
         self.later.put_all([torch.isnan(local).sum(), bad.sum()], then)
+
+    def read_locals(self, iteration: int) -> None:
+        """Reads the tensors that the script itself holds when its loss is not finite and no scaler keeps the step from
+        the weights: the next iteration finds NaN in them alone. A dataset has the bad sample too, the batch is the
+        smallest. Masks of -inf are meant."""
+        if self._is_named() or iteration in self.bad_batches:
+            return
+        found = []
+        for name, value in script_locals():
+            for key, tensor in tensors_of(value, name):
+                local = _readable(tensor) if tensor.grad_fn is None and not tensor.requires_grad else None
+                if local is not None and is_here(local.device) and bool((local.isnan() | local.isposinf()).any()):
+                    found.append((local.numel(), key, tensor))
+        if found:
+            _, key, tensor = min(found, key=lambda each: each[0])
+            self._read_batch(key, tensor, iteration, script_place())
 
     # ---- an op ----
 

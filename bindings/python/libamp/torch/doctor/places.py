@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from typing import Any
 
 from ..._findings import Place
@@ -39,6 +40,15 @@ def script_place(frame: Any = None) -> Place:
             return Place(name, frame.f_lineno, str(frame.f_globals.get("__name__", "__main__")))
         frame = frame.f_back
     return NOWHERE
+
+
+def script_locals() -> Iterator[tuple[str, Any]]:
+    """Yields the variables of the script's functions on the stack, innermost first."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if not _is_library(frame.f_code.co_filename):
+            yield from list(frame.f_locals.items())
+        frame = frame.f_back
 
 
 def frameworks() -> set[str]:

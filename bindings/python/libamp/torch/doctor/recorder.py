@@ -39,6 +39,7 @@ class Watch:
         self.scheduling = self.depth = 0
         self.fresh = True  # the next backward begins an iteration
         self.stepped_since = False  # a step since the last backward
+        self.on_stack = False  # the loss that is noted is that of the script's line on the stack
         self.unstepped = 0  # backwards since a step was tried
         self.unowned: Samples | None = None
         self.unowned_of = (0, 0)
@@ -270,7 +271,9 @@ class Watch:
             return
         iteration = self.run.iterations + self.fresh
         dtype = str(loss.dtype).removeprefix("torch.")
+        self.on_stack = True
         self.later.put(local.detach(), lambda value: self._note_loss(iteration, value, dtype))
+        self.on_stack = False
 
     def _note_loss(self, iteration: int, value: float, dtype: str) -> None:
         run = self.run
@@ -278,6 +281,8 @@ class Watch:
         if value - value != 0:
             run.nonfinite_losses += 1
             run.first_nonfinite_loss = run.first_nonfinite_loss or iteration
+            if self.on_stack and not any(scaled.record.enabled for scaled in self.scaled.values()):
+                self.ops.read_locals(iteration)
             self.ops.wanted("loss", iteration)
         if len(run.losses) >= _LOSSES:
             run.losses[_LOSSES // 2 :] = run.losses[_LOSSES // 2 :: 2]
