@@ -217,9 +217,10 @@ def test_later_looks_are_paid_off_by_the_time_that_follows():
     for look in range(seen.FIRST):
         assert budget.is_due(0.0)
         budget.paid(1.0, float(look))
-    last = seen.FIRST - 1
-    assert not budget.is_due(last + 0.99 / seen.SHARE)
-    assert budget.is_due(last + 1.01 / seen.SHARE)
+    assert not budget.is_due(0.99 * seen.FIRST / seen.SHARE)
+    assert budget.is_due(1.01 * seen.FIRST / seen.SHARE)
+    budget.paid(1.0, 1e6)  # behind a pause
+    assert not budget.is_due(1e6 + 0.99 / seen.SHARE) and budget.is_due(1e6 + 1.01 / seen.SHARE)
 
 
 @pytest.mark.parametrize("training", [plain, scaled])

@@ -85,6 +85,7 @@ class Watch:
         self.seen[id(optimizer)] = made
         self.names.scan()
         self._relate()
+        made.budget.cost = time.perf_counter() - made.budget.began
         return made
 
     def _relate(self) -> None:
@@ -418,6 +419,9 @@ class Watch:
         self.later.drain()
         self.ops.conclude()
         for seen in self.seen.values():
+            if seen.samples is not None and seen.samples.fits():
+                with torch.no_grad():
+                    seen.samples.close()
             self._retire(seen)
             for scaled in self.scaled.values():
                 if seen.bypassed and scaled.record.enabled and (seen.by_scaler or not scaled.record.steps):

@@ -233,6 +233,12 @@ class Samples:
             group.after(None if outside else mask)
         self.there = []
 
+    def close(self) -> None:
+        """Takes the last values, at the end of the run."""
+        for group in self.groups.values():
+            if group.last is not None:
+                group.moved |= group._values() != group.last
+
     def alone(self) -> None:
         for group in self.groups.values():
             group.seen_alone()

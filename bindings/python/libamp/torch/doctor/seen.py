@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import Any
 
 from . import watch
 from .samples import Samples
 
-FIRST = 12  # steps of an optimizer that are looked at in any case
+FIRST = 16  # steps of an optimizer that are looked at in any case
 SHARE = 0.015  # of the time, for later looks: the taps between them have the rest of 3 %
 
 
 class Budget:
-    """Decides when a look is due: its cost is paid off by the time that follows, so that a long compilation or a pause
-    does not allow many looks at once."""
+    """Decides when a look is due: all looks together have a share of the time since the first, and each is paid off by
+    the time that follows, so that a long compilation or a pause does not allow many at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: float = 0.0, cost: float = 0.0) -> None:
+        self.began, self.cost = began, cost
         self.count = 0
         self.due = 0.0
 
@@ -27,7 +29,8 @@ class Budget:
     def paid(self, cost: float, now: float, parts: int = 1) -> None:
         """A look is done. parts: number of optimizers that share the time."""
         self.count += 1
-        self.due = now + cost * parts / SHARE
+        self.cost += cost
+        self.due = max(now + cost * parts / SHARE, self.began + self.cost * parts / SHARE)
 
 
 class Seen:
@@ -37,7 +40,7 @@ class Seen:
         self.ref = weakref.ref(optimizer)
         self.index = index
         self.record = record
-        self.budget = Budget()
+        self.budget = Budget(time.perf_counter())
         self.samples: Samples | None = None
         self.looking = False
         self.outside = False  # its steps are compiled: only their results are seen
