@@ -303,12 +303,6 @@ def a_second_loss_without_the_scale():
 
 
 @right
-def two_losses_with_the_scale():
-    model, scaler = net(), grad_scaler()
-    scaled(model, adam(model), scaler, clip=lambda: scaler.scale(loss_of(model, *batch())).backward())
-
-
-@right
 def two_optimizers_one_scaler():
     first, second, scaler = net(), nn.Linear(8, 8), grad_scaler()
     one, two = adam(first), adam(second)
@@ -478,18 +472,6 @@ def attention_with_an_infinite_mask():
         return F.softmax(masked, -1).float().square().mean()
 
     scaled(model, adam(model), grad_scaler(), loss=loss)
-
-
-@right
-def rows_without_gradients():
-    table, model = nn.Embedding(500, 32, sparse=True), net()
-    optimizer = torch.optim.SparseAdam(table.parameters(), 1e-3)
-
-    def loss(model, x, y):
-        optimizer.zero_grad()
-        return loss_of(model, table(y), y)
-
-    plain(model, adam(model), loss=loss, after=lambda step: optimizer.step())
 
 
 @pytest.mark.parametrize("name", MISTAKES)
