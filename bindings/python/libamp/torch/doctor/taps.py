@@ -24,6 +24,7 @@ from . import scaling
 from .recorder import Watch
 
 _watch: Watch | None = None  # of the doctor that runs
+_doctors = 0  # how many there were, that one included
 
 
 def _heard(event: Callable[..., Any], *args: Any) -> Any:
@@ -124,10 +125,12 @@ def _around_step(original: Any, optimizer: Any) -> Any:
 
 
 def _traced(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a wrapper that torch.compile traces as its original."""
+    """Makes a wrapper that torch.compile traces as its original. It is one doctor's: where the script wrapped it
+    again it stays below that wrapper, and must not tell a later doctor, which has a tap of its own."""
+    mine = _doctors
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or _watch is None:
+        if is_compiling() or _watch is None or mine != _doctors:
             return original(*args, **kwargs)
         return wrapper(original, *args, **kwargs)
 
@@ -312,10 +315,10 @@ _put: list[Any] = []
 
 def put(watch: Watch) -> None:
     """Puts the taps in."""
-    global _watch
+    global _watch, _doctors
     if _watch is not None:
         raise RuntimeError("a doctor looks at this process already: end it first")
-    _watch = watch
+    _watch, _doctors = watch, _doctors + 1
     _put[:] = _taps()
     for tap in _put:
         tap.put()
