@@ -87,6 +87,26 @@ AMP_API AMP_MUST_CHECK amp_status amp_torch_open(amp_level level, const amp_conf
                                                  const uint8_t *is_norm, const uint32_t *optimizers, size_t n,
                                                  amp_torch_session **session);
 
+/* A class that overrides the lists: { "einsum", AMP_LOWER }. A name without a namespace is one of aten. */
+typedef struct amp_torch_op {
+    const char *name;   /* "linear" or "aten::linear"; copied */
+    amp_class op_class; /* AMP_LOWER, AMP_FP32, ... of amp.h */
+} amp_torch_op;
+
+/* amp_torch_open with classes for `n_ops` ops, which count at O1 and O4, as `options.ops` of amp_torch.hpp.
+ * AMP_ERR_INVALID_ARGUMENT: an unknown class, or an op twice. */
+AMP_API AMP_MUST_CHECK amp_status amp_torch_open_with_ops(amp_level level, const amp_config *config,
+                                                          const amp_torch_op *ops, size_t n_ops,
+                                                          const amp_torch_tensor *tensors, const char *const *names,
+                                                          const uint8_t *is_norm, const uint32_t *optimizers, size_t n,
+                                                          amp_torch_session **session);
+
+/* Adds `n` tensors to an optimizer during training, between a step and the next bracket: tensors of the session that no
+ * optimizer has, or new FP32 ones, which become those of the level. Add them to the binding's optimizer too
+ * (add_param_group, ato_add_parameters). Semantics as amp_add_params. All or none: on an error nothing has changed. */
+AMP_API AMP_MUST_CHECK amp_status amp_torch_add_params(amp_torch_session *session, uint32_t optimizer,
+                                                       const amp_torch_tensor *tensors, size_t n);
+
 /* Closes the session: cancels brackets and makes the tensors FP32 again, with the values of the masters. If guards are
  * still entered, this happens when the last one is left. NULL: no effect. AMP_ERR_WRONG_STATE: a step is not ended;
  * nothing has changed. */

@@ -96,17 +96,57 @@ static void describe(core::session_state &state, const amp_torch_tensor *tensors
     state.modules.push_back(std::move(module));
 }
 
+static void add_class(core::session_state &state, const amp_torch_op &op, size_t i) {
+    const std::string where = "ops[" + std::to_string(i) + "]";
+    const std::string name = &deref(op.name, (where + ".name").c_str());
+    if (op.op_class < AMP_LOWER || op.op_class > AMP_LEAVE)
+        refuse(AMP_ERR_INVALID_ARGUMENT, where + ": " + name + ": " + std::to_string(op.op_class) + " is no class");
+    for (const auto &known : state.settings.ops)
+        if (known.first == name) refuse(AMP_ERR_INVALID_ARGUMENT, where + ": " + name + " is there already");
+    state.settings.ops.emplace_back(name, op.op_class);
+}
+
+static void open(amp_level level, const amp_config *config, const amp_torch_op *ops, size_t n_ops,
+                 const amp_torch_tensor *tensors, const char *const *names, const uint8_t *is_norm,
+                 const uint32_t *optimizers, size_t n, amp_torch_session **handle) {
+    deref(handle, "session");
+    check_list(tensors, n, "tensors");
+    check_list(ops, n_ops, "ops");
+    auto made = std::make_shared<session>();
+    made->state->settings.config = config_of(config);
+    for (size_t i = 0; i < n_ops; i++) add_class(*made->state, ops[i], i);
+    describe(*made->state, tensors, names, is_norm, optimizers, n);
+    made->state->start(level);
+    *handle = sessions.give(std::move(made));
+}
+
 amp_status amp_torch_open(amp_level level, const amp_config *config, const amp_torch_tensor *tensors,
                           const char *const *names, const uint8_t *is_norm, const uint32_t *optimizers, size_t n,
                           amp_torch_session **handle) {
-    return entry("amp_torch_open", [&] {
-        deref(handle, "session");
+    return entry("amp_torch_open",
+                 [&] { open(level, config, nullptr, 0, tensors, names, is_norm, optimizers, n, handle); });
+}
+
+amp_status amp_torch_open_with_ops(amp_level level, const amp_config *config, const amp_torch_op *ops, size_t n_ops,
+                                   const amp_torch_tensor *tensors, const char *const *names, const uint8_t *is_norm,
+                                   const uint32_t *optimizers, size_t n, amp_torch_session **handle) {
+    return entry("amp_torch_open_with_ops",
+                 [&] { open(level, config, ops, n_ops, tensors, names, is_norm, optimizers, n, handle); });
+}
+
+amp_status amp_torch_add_params(amp_torch_session *handle, uint32_t optimizer, const amp_torch_tensor *tensors,
+                                size_t n) {
+    return entry("amp_torch_add_params", [&] {
+        const held<session> s = sessions.use(handle);
+        core::session_state &state = ready(s);
+        core::described_optimizer &described = optimizer_of(state, optimizer);
+        std::vector<Tensor> added;
         check_list(tensors, n, "tensors");
-        auto made = std::make_shared<session>();
-        made->state->settings.config = config_of(config);
-        describe(*made->state, tensors, names, is_norm, optimizers, n);
-        made->state->start(level);
-        *handle = sessions.give(std::move(made));
+        if (is_stepping(*s) || !s->brackets.empty())
+            refuse(AMP_ERR_WRONG_STATE, "a bracket or a step is open: add tensors between a step and the next bracket");
+        for (size_t i = 0; i < n; i++)
+            added.push_back(tensor_of(tensors[i], "tensors[" + std::to_string(i) + "]"));
+        state.add_params(described, added);
     });
 }
 

@@ -79,6 +79,18 @@ int32_t torch_same(amp_torch_tensor a, amp_torch_tensor b) { return tap::same(*a
 amp_torch_optimizer torch_sgd(const amp_torch_tensor *params, size_t n, double rate, double momentum) {
     return new torch::optim::SGD(list_of(params, n), torch::optim::SGDOptions(rate).momentum(momentum));
 }
+void torch_optimizer_add(amp_torch_optimizer optimizer, amp_torch_tensor tensor, size_t group) {
+    auto &groups = optimizer->param_groups();
+    while (groups.size() <= group) {
+        groups.push_back(torch::optim::OptimizerParamGroup({}, optimizer->defaults().clone()));
+    }
+    groups[group].params().push_back(*tensor);
+}
+void torch_optimizer_zero_grad(amp_torch_optimizer optimizer) { optimizer->zero_grad(); }
+void torch_sgd_set_rate(amp_torch_optimizer optimizer, double rate) {
+    for (auto &group : optimizer->param_groups()) group.options().set_lr(rate);
+}
+amp_torch_tensor torch_shallow_clone(amp_torch_tensor tensor) { return new torch::Tensor(*tensor); }
 amp_torch_optimizer torch_lbfgs(const amp_torch_tensor *params, size_t n) {
     return new torch::optim::LBFGS(list_of(params, n));
 }

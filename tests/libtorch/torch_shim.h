@@ -20,6 +20,8 @@ SHIM amp_torch_tensor torch_full(int64_t rows, int64_t columns, double value); /
 SHIM amp_torch_tensor torch_undefined(void);
 SHIM amp_torch_tensor torch_param(int64_t rows, int64_t columns, double bound); /* random, and requires a gradient */
 SHIM void torch_require_grad(amp_torch_tensor tensor);
+/* Another handle of the same tensor. */
+SHIM amp_torch_tensor torch_shallow_clone(amp_torch_tensor tensor);
 SHIM void torch_free(amp_torch_tensor tensor);
 
 SHIM amp_torch_tensor torch_rows(amp_torch_tensor tensor, const int64_t *rows, int64_t n);
@@ -45,6 +47,10 @@ SHIM amp_dtype torch_type(amp_torch_tensor tensor);
 SHIM int32_t torch_same(amp_torch_tensor a, amp_torch_tensor b); /* to the bit */
 
 SHIM amp_torch_optimizer torch_sgd(const amp_torch_tensor *params, size_t n, double rate, double momentum);
+/* As ato_add_parameters of tch-rs: one tensor, to a group, with those before it. */
+SHIM void torch_optimizer_add(amp_torch_optimizer optimizer, amp_torch_tensor tensor, size_t group);
+SHIM void torch_optimizer_zero_grad(amp_torch_optimizer optimizer);
+SHIM void torch_sgd_set_rate(amp_torch_optimizer optimizer, double rate);
 SHIM amp_torch_optimizer torch_lbfgs(const amp_torch_tensor *params, size_t n);
 SHIM void torch_optimizer_free(amp_torch_optimizer optimizer);
 

@@ -96,25 +96,12 @@ public:
     void add_param_group(::torch::optim::Optimizer &optimizer, const ::torch::optim::OptimizerParamGroup &group) {
         const auto state = ready();
         auto &entry = state->find(optimizer);
-        std::vector<amp_param> params;
         optimizer.add_param_group(group);
-        for (const at::Tensor &tensor : group.params()) {
-            params.push_back(AMP_PARAM_INIT);
-            params.back().tensor = tensor.unsafeGetTensorImpl();
-        }
-        std::vector<at::ScalarType> before;
-        for (const at::Tensor &tensor : group.params()) before.push_back(tensor.scalar_type());
         try {
-            amp::add_params<detail::errors>(entry.described, params);
+            state->add_params(entry, group.params());
         } catch (...) {
             optimizer.param_groups().pop_back();
             throw;
-        }
-        for (std::size_t i = 0; i < before.size(); i++) {
-            const at::Tensor &tensor = group.params()[i];
-            state->watch(tensor);
-            entry.tensors.push_back(tensor);
-            if (tensor.scalar_type() != before[i]) state->low.emplace_back(tensor);
         }
     }
 

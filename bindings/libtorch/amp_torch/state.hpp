@@ -75,7 +75,7 @@ struct described_optimizer {
         tensors.push_back(tensor);
     }
     bool has(const at::Tensor &tensor) const {
-        return std::find(handles.begin(), handles.end(), tensor.unsafeGetTensorImpl()) != handles.end();
+        return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor &own) { return own.is_same(tensor); });
     }
     void complete(const amp_host &host) {
         described.host = &host;
@@ -166,6 +166,8 @@ struct session_state : policy_state {
               const std::vector<::torch::optim::Optimizer *> &all_optimizers, amp_level level);
     /* Starts the context of `modules` and `optimizers`. */
     void start(amp_level level);
+    /* Tensors for an optimizer during training. */
+    void add_params(described_optimizer &optimizer, const std::vector<at::Tensor> &added);
 
     described_optimizer &find(::torch::optim::Optimizer &optimizer) {
         for (auto &entry : optimizers)
@@ -332,6 +334,22 @@ inline void session_state::start(amp_level level) {
     sessions &all = all_sessions();
     const std::lock_guard<std::mutex> lock(all.mutex);
     all.alive.push_back(this);
+}
+
+inline void session_state::add_params(described_optimizer &optimizer, const std::vector<at::Tensor> &added) {
+    std::vector<amp_param> params;
+    std::vector<at::ScalarType> before;
+    for (const at::Tensor &tensor : added) {
+        params.push_back(AMP_PARAM_INIT);
+        params.back().tensor = tensor.unsafeGetTensorImpl();
+        before.push_back(tensor.scalar_type());
+    }
+    amp::add_params<errors>(optimizer.described, params);
+    for (std::size_t i = 0; i < added.size(); i++) {
+        watch(added[i]);
+        optimizer.tensors.push_back(added[i]);
+        if (added[i].scalar_type() != before[i]) low.emplace_back(added[i]);
+    }
 }
 
 /* ---- Gradients that were changed after the bracket --------------------------------------------------------------- */
