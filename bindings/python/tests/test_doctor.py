@@ -349,7 +349,7 @@ def cause_of(change, scaler=False, dtype=torch.float32):
 
 def test_a_batch_is_the_cause():
     cause = cause_of(lambda model, batch: batch["pixels"].numpy()[0].fill(float("nan")), scaler=True)
-    assert (cause.kind, cause.subject, cause.value, cause.after) == ("batch", "the batch['pixels']", "NaN", "skip")
+    assert (cause.kind, cause.subject, cause.value, cause.after) == ("batch", "the batch['pixels']", "NaN", "loss")
     assert (cause.count, cause.share) == (8, 0.125)
 
 

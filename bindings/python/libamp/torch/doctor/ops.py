@@ -98,7 +98,6 @@ class Ops:
         self.left = self.spent = 0
         self.deep = False
         self.refused = ""
-        self.alert = False  # a step was skipped, or a loss was not finite: every batch is read from then on
         self.bad_batches: dict[int, Cause] = {}  # by iteration
         self._clear()
 
@@ -113,12 +112,13 @@ class Ops:
     # ---- when ----
 
     def wanted(self, reason: str, iteration: int) -> None:
-        """A step was skipped, or a loss is not finite: the next iterations are watched, and all batches."""
-        self.alert = True
+        """A step was skipped, or a loss is not finite: the next iterations are watched. A bad sample may be rare, one
+        in an epoch, so that no watch of a few iterations has it: its batch is the cause at once."""
         if self._is_named():
             return
-        if iteration in self.bad_batches:
-            cause = self.bad_batches[iteration]
+        suspect = self.batches.suspect
+        cause = suspect if suspect is not None and suspect.iteration == iteration else self.bad_batches.get(iteration)
+        if cause is not None:
             cause.after, self.left = reason, 0
             self.run.causes.append(cause)
         elif self.spent < LIMIT:
@@ -209,17 +209,13 @@ class Ops:
         if self.mode is not None and isinstance(loss, torch.Tensor):
             self.loss = self.writer.get(address_of(loss), -1)
 
-    def on_batch(self, batch: Any, iteration: int) -> None:
-        """A DataLoader has made a batch: its tensors come from outside, although ops stacked them. A bad one may be
-        rare, one in an epoch, so that no watch of a few iterations has it."""
+    def on_batch(self, batch: Any) -> None:
+        """A DataLoader has made a batch: its tensors come from outside, although ops stacked them."""
         tensors = tensors_of(batch, "the batch")
         self.modules.on_batch(tensors)
         self.batches.add(tensors)
         for address in self.modules.batch:
             self.writer.pop(address, None)
-        if self.alert and not self._is_named():
-            for key, tensor in tensors:
-                self._read_batch(key, tensor, iteration, script_place())
 
     def _read_batch(self, key: str, tensor: Any, iteration: int, place: Any) -> None:
         local = _readable(tensor)

@@ -365,7 +365,7 @@ class Watch:
 
     def on_batch(self, batch: Any) -> None:
         """Runs when a DataLoader has made a batch."""
-        self.ops.on_batch(batch, self.run.iterations + self.fresh)
+        self.ops.on_batch(batch)
 
     def on_compile(self) -> None:
         """torch.compile was called."""
