@@ -21,7 +21,7 @@ struct amp__block {
 
 struct amp__patched {
     struct amp__patched *next;
-    float **field, *value;
+    float **field, *value, *shown; /* of the host, and what the op sees */
 };
 
 struct amp__temporaries {

@@ -322,7 +322,7 @@ float *amp__casting_original(const struct amp__casting *casting, float **field) 
 amp_status amp__casting_patch(struct amp__casting *casting, float **field, void *value) {
     struct amp__patched *patched = amp__casting_memory(casting, sizeof *patched);
     if (!patched) return amp__fail_memory();
-    *patched = (struct amp__patched){ casting->temporaries->patched, field, *field };
+    *patched = (struct amp__patched){ casting->temporaries->patched, field, *field, value };
     casting->temporaries->patched = patched;
     *field = value;
     return AMP_OK;

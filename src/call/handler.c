@@ -199,7 +199,7 @@ static void run_untrapped(const struct amp__call *call, amp_fn function, void *c
 static void leave(struct substitution *s, struct amp__op *op, const struct amp__bound *bound) {
     const struct plan *d = s->plan;
     const amp_dtype target = d->ruling.target;
-    if (d->mode != AMP__RAW_NONE) amp__raw_leave(&s->raw, op);
+    if (d->mode != AMP__RAW_NONE) amp__raw_leave(&s->raw, op, bound);
     for (size_t i = 0; i < s->n_written; i++) amp__round_handle(op, *s->written[i], target);
     if (d->rounds) keep(op, amp__outputs_round(op, bound, target));
     if (d->handed_on) {

@@ -49,8 +49,13 @@ amp_status amp__raw_enter(struct amp__raw *raw, const struct amp__bound *bound, 
  * them and behind pointers are replaced in place, buffers here and handles by `take`. */
 amp_status amp__raw_visit(struct amp__raw *raw, const struct amp__bound *bound, void **argv, amp__take_field *take,
                           void *user);
-/* Writes the results of the op to the buffers of the host. */
-void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op);
+/* Writes the results of the op to the buffers of the host, and puts the addresses that it keeps right. */
+void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op, const struct amp__bound *bound);
+
+/* ---- kept.c: addresses that the op keeps ---- */
+
+/* After the op: where it stored the address of a temporary in a struct that it got, the struct gets the host's. */
+void amp__raw_put_addresses(const struct amp__raw *raw, const struct amp__bound *bound);
 
 /* ---- rows.c: elements on their way in ---- */
 

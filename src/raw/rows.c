@@ -81,7 +81,7 @@ static void add_out(const struct amp__raw *raw, const struct amp__raw_buffer *bu
     if (raw->low_sums) amp__round(sum.data, sum.data, sum.size, raw->low, counts);
 }
 
-void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op) {
+void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op, const struct amp__bound *bound) {
     static row_function *const outs[] = { [AMP__RAW_ROUND] = round_out, [AMP__RAW_WIDEN] = widen_out,
                                                [AMP__RAW_ADD] = add_out };
     struct amp__counts counts = raw->counts;
@@ -89,4 +89,5 @@ void amp__raw_leave(const struct amp__raw *raw, struct amp__op *op) {
         if (raw->buffers[i].after != AMP__RAW_NOTHING)
             each_row(raw, &raw->buffers[i], outs[raw->buffers[i].after], &counts);
     amp__op_add_counts(op, &counts);
+    amp__raw_put_addresses(raw, bound);
 }

@@ -158,6 +158,7 @@ static void sum_up(struct amp__schema *schema, uint32_t i) {
     schema->takes_structs |= arg->kind == AMP__STRUCT || arg->kind == AMP__STRUCT_POINTER;
     if (arg->kind <= AMP__DOUBLE) schema->numbers[schema->n_numbers++] = (uint8_t)i;
     if (arg->kind == AMP__STRUCT) schema->struct_args[schema->n_struct_args++] = (uint8_t)i;
+    if (arg->kind == AMP__STRUCT_POINTER) schema->struct_pointers[schema->n_struct_pointers++] = (uint8_t)i;
     schema->takes_pointers |= arg->kind == AMP__POINTER && !(arg->flags & AMP__STATELESS);
 }
 

@@ -76,9 +76,10 @@ struct amp__schema {
     uint16_t operand_flags; /* of all Tensor arguments that the policy may cast */
     bool takes_structs;     /* an argument is a struct, or points to one */
     bool takes_pointers;    /* an argument is a pointer behind which the op may keep state */
-    uint8_t n_numbers, n_struct_args;
+    uint8_t n_numbers, n_struct_args, n_struct_pointers;
     uint8_t numbers[AMP__MAX_ARGS];     /* indices of the arguments that are numbers by value */
     uint8_t struct_args[AMP__MAX_ARGS]; /* indices of the arguments that are structs by value */
+    uint8_t struct_pointers[AMP__MAX_ARGS]; /* and of those that point to one */
     const struct amp__struct *structs;
     const struct amp__expression *expressions;
     struct amp__arg ret;

@@ -255,3 +255,54 @@ TEST_TIMES(a_faulty_hook_is_told_before_an_fp32_implementation, 4) {
     run();
     ck_assert_float_eq(output[0], input[0] + 1000.0f);
 }
+
+/* ---- an op that keeps addresses for backward ---- */
+
+struct cell {
+    int n;
+    const float *input; /* of the last forward */
+    float *output;
+};
+
+static void remember(struct cell *cell, const float *in) {
+    cell->input = in + 1;
+    for (int i = 0; i < cell->n; i++) cell->output[i] = 2.0f * in[i];
+}
+
+static void (*cell_forward)(struct cell *cell, const float *in) = remember;
+static bool emits_input;
+
+static void low_remember(struct cell *cell, const uint16_t *in) {
+    cell->input = (const float *)(const void *)(in + 1);
+    for (int i = 0; i < cell->n; i++) ((uint16_t *)(void *)cell->output)[i] = in[i];
+}
+
+static amp_status visit_cell(void *self, const char *op, void *const *args, amp_emit emit, void *emit_self) {
+    struct cell *cell = *(struct cell **)args[0];
+    (void)self, (void)op;
+    amp_status status = emit_one(emit, emit_self, "output", AMP_ROLE_WRITE, &cell->output, N);
+    if (status == AMP_OK && emits_input)
+        status = emit_one(emit, emit_self, "input", AMP_ROLE_READ, (float **)(void *)&cell->input, N);
+    return status;
+}
+
+/* Emulated and replaced, with and without a name for the field, which still points to the buffer of the last call. */
+TEST_TIMES(an_address_that_an_op_keeps_is_the_hosts, 8) {
+    static float last[N], made[N];
+    struct cell cell = { .n = N, .input = last, .output = made };
+    const bool replaced = _i & 1;
+    emits_input = _i & 2;
+    raw.model.n_ops = raw.model.n_structs = 0;
+    raw.host.visit = visit_cell;
+    *raw_struct(&raw, "cell") = SIZED(amp_struct, .name = "cell", .size = sizeof(struct cell),
+                                      .alignment = _Alignof(struct cell),
+                                      .members = "int n, pointer input, pointer output");
+    raw_op(&raw, OP("cell", "forward(struct cell *cell, float in[cell->n]) -> void", &cell_forward,
+                    .op_class = AMP_LOWER))->fp16 = replaced ? (amp_fn)low_remember : NULL;
+    raw_start(&raw, CONFIG(AMP_O1, .emulate = replaced ? AMP_OFF : AMP_ON, .verify = _i & 4 ? AMP_ON : AMP_OFF));
+    cell_forward(&cell, input);
+    ck_ok(amp_check(raw.context));
+    ck_assert_ptr_eq(cell.input, input + 1);
+    ck_assert_ptr_eq(cell.output, made);
+    ck_assert_float_eq(made[1], replaced ? half(input[1]) : half(2.0f * half(input[1])));
+}
