@@ -43,6 +43,7 @@ REFUSED = [
     ("traps.h --table nn_ops", "nn_ops is a variable"),
     ("traps.h nn_train --start nn_train", "nn_train takes a function pointer"),
     ("traps.h nn_gemm --seed nn_softmax.weight", "nn_softmax has no argument weight that is a float"),
+    ("traps.h nn_gemm --step layer.update", "a slot with --table alone", "adapter_step_begin"),
     ("traps.h nn_gemm --step nn_walk", "declares no function nn_walk"),
     ("traps.h --table layer --start nn_train", "not with --table"),
     ("traps.h --table affine", "affine has no function pointers"),
@@ -81,6 +82,8 @@ def functions(place):
           r'backward_of = "nn_dense_forward"', r"offsetof\(struct layer, nweights\)",
           r'members = "float scale, float shift, int n"', r"AMP_LEAVE")
     expect("TRAMPOLINE(nn_step)" not in text, "an update of one buffer is no step slot")
+    place.write("bare.h", "void linear_forward(float *, const float *x, int n);\nvoid relu(float *x, int);\n")
+    finds(place.adapt("bare.h", "linear_forward", "relu", "-o", "bare.c"), "linear_forward: arguments without")
 
 
 def layers(place):

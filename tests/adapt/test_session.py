@@ -74,6 +74,13 @@ def main():
             expect("AMP_ADAPT" not in said and "finding" not in said and "sound\n" in said, said)
             ends = re.findall(r"at the end: loss (\S+)", said)
             expect(len(ends) == 7 and all(float(loss) < 0.002 for loss in ends), f"losses: {ends}")
+        with tap.test("overflows while the loss scale falls are no finding"):
+            text = session.read("adapter.c")
+            session.write("high.c", text.replace("    config.emulate =",
+                                                 "    config.init_scale = 0x1p22f;\n    config.emulate ="))
+            session.shell("cc -O2 -fno-lto high.c ./libnet.so $(pkg-config --cflags --libs libamp) -o high")
+            said = session.shell("./high 2>&1", ADAPTER_LEVEL="O1", ADAPTER_HEALTH="1")
+            expect(re.search(r"[3-9] brackets, [2-8] of them skipped", said) and "\nsound\n" in said, said)
         with tap.test("without a level, and at O0, it is the trainer alone"):
             expect(session.shell("./net") == plain, "without a level it differs")
             expect(session.shell("./net", ADAPTER_LEVEL="O0") == plain, "O0 differs")

@@ -169,12 +169,22 @@ def build(options, say):
         framed = {getattr(options, name): name for name in FRAMES if getattr(options, name)}
         if seed:
             framed = {**{name: duty for name, duty in framed.items() if duty != "seed"}, seed: "seed"}
+        for duty, name in given.items():
+            if name and "." in name:
+                raise HeaderError(f"--{duty.replace('_', '-')} {name}: a struct's member is a slot with --table alone. "
+                                  "Beside functions, leave it out and put adapter_step_begin and adapter_step_end "
+                                  "around the call of the update.")
         ops = from_functions(header, [*options.functions, *filter(None, given.values()), *framed])
         for op in ops:
             op.duty = framed.get(op.name, "op")
             if op.duty != "op":
                 op.seed = seed_argument if op.duty == "seed" else ""
                 check(op, seed_argument)
+        nameless = [op.name for op in ops if op.duty == "op" and any(floats(each.type) and not each.name
+                                                                     for each in op.type.params)]
+        if nameless:
+            say(f"{', '.join(nameless)}: arguments without names: roles cannot be guessed. Copy the prototypes into "
+                "a header of your own, with names, and give that")
     own = ops
     if optimizer and optimizer is not table:
         own = [Op(each.name, each.type.target, each.where) for each in optimizer.members if is_function(each.type)]

@@ -8,7 +8,10 @@ FRAMES = ("start", "backward", "stop", "seed")
 
 BODY = {
     "start": ("", "    must(@prefix@_start(@arguments@));\n"),
-    "backward": ("    static int n;\n    if (n++ == 2 && getenv(\"ADAPTER_HEALTH\")) @prefix@_health();\n"
+    "backward": ("    static int n; /* of brackets, until the report: in the first ones the loss scale may fall */\n"
+                 "    if (n >= 2 && (scaled.action != AMP_SKIP || n == 40) && getenv(\"ADAPTER_HEALTH\")) "
+                 "@prefix@_health(), n = -1;\n"
+                 "    if (n >= 0 && n < 40) n++;\n"
                  "    must(@prefix@_begin());\n", "    must(@prefix@_end());\n"),
     "seed": ("", ""),
     "stop": ("    must(@prefix@_stop());\n", ""),
