@@ -30,7 +30,8 @@ struct amp__watched {
     size_t rows, length, stride, width;
     enum { READS, WRITES, UPDATES, GUARDED } role; /* GUARDED: no described role */
     bool guarded;
-    struct amp__param *summed; /* the op adds to the gradient of this parameter */
+    struct amp__param *summed; /* the op works on the gradient of this parameter */
+    bool overwrites;           /* by its description, and does not add to it */
     uint64_t sum;  /* of the bytes before */
     char *before;  /* a copy */
     float *host;   /* the host's memory behind a copy (NULL: it is `memory` itself) */
@@ -132,18 +133,13 @@ static void check_norm(const struct amp__casting *casting, const struct amp__par
               "and became 16-bit", casting->op->name, param->name);
 }
 
-/* Returns true for weights or gradients described as written only. Their contents are not filled over. */
+/* Returns true for weights described as written only. Their contents are not filled over. */
 static bool is_misdescribed(const struct amp__casting *casting, const struct amp__param *param,
-                            const struct amp__param *gradient_of, const struct amp__raw_buffer *buffer) {
-    amp_context *context = casting->context;
-    const char *op = casting->op->name, *name = buffer->name ? buffer->name : "a buffer";
-    if (param && param->in_optimizer)
-        amp__find(context, AMP__PARAMETER_WRITTEN, param->name, "op %s: %s is an output, and lies in the parameter %s",
-                  op, name, param->name);
-    else if (gradient_of)
-        amp__find(context, AMP__GRADIENT_ASSIGNED, op, "op %s: %s is an output in the schema, and lies in the "
-                  "gradient of %s", op, name, gradient_of->name);
-    else return false;
+                            const struct amp__raw_buffer *buffer) {
+    if (!param || !param->in_optimizer) return false;
+    amp__find(casting->context, AMP__PARAMETER_WRITTEN, param->name,
+              "op %s: %s is an output, and lies in the parameter %s", casting->op->name,
+              buffer->name ? buffer->name : "a buffer", param->name);
     return true;
 }
 
@@ -177,9 +173,10 @@ static amp_status add_buffer(struct amp__watch *watch, struct amp__casting *cast
     check_norm(casting, param);
     if (item.role == UPDATES || item.role == WRITES)
         AMP_TRY(amp__gradient_at(casting->context, buffer->host, true, &gradient_of, &offset));
-    if (item.role == WRITES && !buffer->narrow && is_misdescribed(casting, param, gradient_of, buffer))
-        item.role = GUARDED;
-    if (item.role == UPDATES) item.summed = gradient_of;
+    item.overwrites = item.role == WRITES && gradient_of;
+    if (item.role == UPDATES || item.overwrites) item.summed = gradient_of;
+    if (item.role == WRITES && !buffer->narrow && (is_misdescribed(casting, param, buffer) || item.overwrites))
+        item.role = GUARDED; /* is not filled over: the training stays what it was */
     return add(watch, casting, item);
 }
 
@@ -293,7 +290,21 @@ static bool is_assigned(const struct amp__watched *item, const float *made) {
     return false;
 }
 
-static void tell_assigned(const struct amp__op *op, const struct amp__watched *item) {
+/* Whatever stood there, the same is there: an infinity too. */
+static bool is_added_to(const struct amp__watched *item, const float *made) {
+    for (size_t row = 0; row < item->rows; row++)
+        for (size_t i = 0; i < item->length; i++) {
+            const float *now = elements_at(item, row) + i, *then = made + row * item->stride + i;
+            if (memcmp(now, then, sizeof *now) && !is_same(*now, *then)) return true;
+        }
+    return false;
+}
+
+static void judge(const struct amp__op *op, const struct amp__watched *item, const float *made) {
+    if (item->overwrites && is_added_to(item, made))
+        amp__find(op->context, AMP__OUTPUT_READ, op->name, "op %s: %s is an output, lies in the gradient of %s, and "
+                  "depends on what that had before", op->name, item->name, item->summed->name);
+    if (item->overwrites || !is_assigned(item, made)) return;
     amp__find(op->context, AMP__GRADIENT_ASSIGNED, op->name, "op %s overwrites the gradient of %s, into which %s "
               "points, and does not add to it", op->name, item->summed->name, item->name);
 }
@@ -341,7 +352,7 @@ amp_status amp__watch_probe(struct amp__watch *watch, const struct amp__probed *
     put_back(watch);
     rehearse(watch, call, -standing);
     for (size_t i = 0; i < watch->n; i++)
-        if (is_probed(&watch->items[i]) && is_assigned(&watch->items[i], made[i])) tell_assigned(op, &watch->items[i]);
+        if (is_probed(&watch->items[i])) judge(op, &watch->items[i], made[i]);
     put_back(watch);
     return AMP_OK;
 }

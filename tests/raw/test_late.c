@@ -227,7 +227,7 @@ static const struct {
     { "b(float dw[n], float x[n], float dy[n], float beta, int32 n) -> void", "AMP-M09", "first", AMP_OFF },
     { "b(float(a!) dw[2 * n], float x[n], float dy[n], float beta, int32 n) -> void", "AMP-M27", "linear_back",
       AMP_ON },
-    { "b(float(out a!) dw[n], float x[n], float dy[n], float beta, int32 n) -> void", "AMP-M28", "linear_back",
+    { "b(float(out a!) dw[n], float x[n], float dy[n], float beta, int32 n) -> void", "AMP-M24", "linear_back",
       AMP_ON },
 };
 enum { N_SLIPS = sizeof slips / sizeof *slips };
@@ -243,6 +243,23 @@ TEST_TIMES(a_slip_with_a_late_gradient_is_found, 2 * N_SLIPS) {
                   n_findings(raw.context));
     const amp_status status = amp_scale_loss_end(&scaled);
     ck_assert_int_eq(status == AMP_OK, strcmp(slips[_i / 2].code, "AMP-M27") != 0);
+}
+
+/* Where backward overwrites, and says so, the gradient is an output like others. */
+TEST_TIMES(a_gradient_that_is_overwritten_may_be_an_output, 2 * N_FP32_LEVELS) {
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    make("b(float(out a!) dw[n], float x[n], float dy[n], float beta, int32 n) -> void", _i % 2 ? LATE : EARLY);
+    raw_start(&raw, emulated(level_where(level_has_fp32, _i / 2), AMP_ON));
+    ck_ok(amp_scale_loss_begin(&raw.optimizer, NULL, &scaled));
+    (void)amp_seed_factor(&scaled);
+    for (int i = 0; i < 2 * PARAMS; i++) {
+        need(0, i % PARAMS, LATE), backward_once(i % PARAMS, 0.0f);
+        ck_assert(dw[i % PARAMS][N - 1] == 0.5f);
+    }
+    ck_assert_uint_eq(n_findings(raw.context), 0);
+    backward_once(0, 1.0f);
+    ck_assert(found_of(raw.context, "AMP-M24", "linear_back"));
+    ck_ok(amp_scale_loss_end(&scaled));
 }
 
 /* ---- where gradients must not lie ---- */

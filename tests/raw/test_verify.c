@@ -167,7 +167,7 @@ TEST_TIMES(what_is_registered_is_never_filled, 2) {
         const float given = _i ? in[i] : 1.0f;
         ck_assert(out[i] == 2.0f * given && dw[i] == 2.0f * given && w[i] == 1.0f);
     }
-    ck_assert(_i ? found_of(raw.context, "AMP-M28", "work") : found_of(raw.context, "AMP-M10", "weight"));
+    ck_assert(_i ? found_of(raw.context, "AMP-M24", "work") : found_of(raw.context, "AMP-M10", "weight"));
     ck_assert_uint_eq(n_findings(raw.context), 1);
 }
 
