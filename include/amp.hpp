@@ -167,16 +167,10 @@ public:
     }
     /* Calls amp_explain for one op, or for all. */
     value<std::string> explain(const char *op = nullptr) const {
-        std::string text;
-        std::size_t length = 0;
-        amp_status status = amp_explain(handle_, op, nullptr, 0, &length);
-        if (status == AMP_OK) {
-            text.resize(length + 1);
-            status = amp_explain(handle_, op, &text[0], text.size(), &length);
-            text.resize(status == AMP_OK ? length : 0);
-        }
-        return Errors::give(status, std::move(text));
+        return text([=](auto... to) { return amp_explain(handle_, op, to...); });
     }
+    /* Calls amp_health. */
+    value<std::string> health() const { return text([this](auto... to) { return amp_health(handle_, to...); }); }
 
     /* Fills a vector from a list function of amp.h: counts, allocates and fills. */
     template <class T, class Get> static amp_status fill(std::vector<T> &entries, Get get) {
@@ -191,6 +185,16 @@ public:
 
 private:
     explicit basic_context(amp_context *handle) noexcept : handle_(handle) {}
+
+    /* Returns the text of a function of amp.h that writes one. */
+    template <class Get> static value<std::string> text(Get get) {
+        std::size_t length = 0;
+        amp_status status = get(nullptr, std::size_t{0}, &length);
+        std::string all(status == AMP_OK ? length + 1 : 0, ' ');
+        if (status == AMP_OK) status = get(&all[0], all.size(), &length);
+        all.resize(status == AMP_OK ? length : 0);
+        return Errors::give(status, std::move(all));
+    }
 
     /* Ends the context, unless it is running on this thread (AMP_ERR_WRONG_STATE). */
     amp_status end() noexcept {

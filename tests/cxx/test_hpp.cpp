@@ -274,6 +274,7 @@ static void test_calls() {
     CHECK(context.op_stats().size() == 1 && context.op_stats()[0].casts >= 3);
     CHECK(context.explain("linear").find("lower") != std::string::npos && context.explain().back() != '\0');
     CHECK(status_of([&] { (void)context.explain("nothing_of_the_kind"); }) == AMP_ERR_NOT_FOUND);
+    CHECK(context.health().find("level O1: ") == 0 && context.health().back() == '\n');
     std::uint64_t ticks = 0;
     CHECK(status_of([&] { context.gate_measure([&] { return ++ticks; }); }) == AMP_OK);
     CHECK(status_of([&] { context.gate_set("exotic", AMP_GATE_NEVER); }) == AMP_ERR_NOT_FOUND);
