@@ -55,6 +55,8 @@ amp_fn entry_function(enum entry entry);
 void call_original(enum entry entry, amp_fn original, const struct call *call);
 /* From now on every call goes to the original. false: a thread is inside a product of libamp still. */
 bool close_calls(void);
+/* In a forked child: threads that were inside products are not here. */
+void forget_other_threads(void);
 /* Nanoseconds of a clock that never goes back. */
 uint64_t now(void);
 

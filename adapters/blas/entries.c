@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "adapter.h"
 
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <time.h>
 
 static _Thread_local bool inside; /* an intercepted call of this thread runs: what it calls passes */
@@ -39,24 +42,40 @@ static bool may_gain(const struct call *call) {
     return !wish()->gate || 3 / (1 / m + 1 / n + 1 / k) >= LEAST_EDGE;
 }
 
+/* Before the exit handlers of oneDNN, which is loaded by the first product and unmaps its code: those that run end. */
+static void drain(void) {
+    const struct timespec moment = { 0, 1000000 };
+    for (int i = 0; !close_calls() && i < 10000; i++) (void)nanosleep(&moment, NULL);
+}
+
+static void drain_at_exit(void) { (void)atexit(drain); }
+
 /* A product: by bfloat16 for a listed caller, else as if this library were not there. */
 static void intercept(enum entry entry, const void *address, const struct call *given) {
+    const int error = errno; /* a BLAS leaves it alone */
     struct call call;
     struct site spare, *site = site_of(address, entry, &spare);
     const bool sound = canonical(entry, given, &call);
     if (inside || !sound || site->inside_blas || wish()->off) {
+        errno = error;
         original(site, given, &call, sound);
         return;
     }
     inside = true;
     const uint64_t start = wish()->counts ? now() : 0;
     (void)__atomic_fetch_add(&busy, 1, __ATOMIC_SEQ_CST);
-    if (site->context && may_gain(&call) && !__atomic_load_n(&closed, __ATOMIC_SEQ_CST)) multiply(site, given, &call);
-    else original(site, given, &call, sound);
+    if (site->context && may_gain(&call) && !__atomic_load_n(&closed, __ATOMIC_SEQ_CST)) {
+        static pthread_once_t once = PTHREAD_ONCE_INIT;
+        multiply(site, given, &call);
+        (void)pthread_once(&once, drain_at_exit);
+    } else original(site, given, &call, sound);
     (void)__atomic_fetch_sub(&busy, 1, __ATOMIC_SEQ_CST);
     count(site, &call, wish()->counts ? now() - start : 0);
     inside = false;
+    errno = error;
 }
+
+void forget_other_threads(void) { busy = inside; }
 
 bool close_calls(void) {
     __atomic_store_n(&closed, true, __ATOMIC_SEQ_CST);
@@ -81,7 +100,8 @@ bool close_calls(void) {
     AMP_API void name(const char *ta, const char *tb, const integer *m, const integer *n, const integer *k,            \
                       const float *alpha, const float *a, const integer *lda, const float *b, const integer *ldb,      \
                       const float *beta, float *c, const integer *ldc) {                                               \
-        const struct call call = { 0, *ta, *tb, *m, *n, *k, *lda, *ldb, *ldc, *alpha, *beta, a, b, c };                \
+        const struct call call = { 0, *ta, *tb, *m, *n, *k, *lda, *ldb, *ldc, alpha ? *alpha : 0, beta ? *beta : 0,    \
+                                   a, b, c };                                                                          \
         intercept(ENTRY_##name, __builtin_return_address(0), &call);                                                   \
     }                                                                                                                  \
     static void original_##name(amp_fn function, const struct call *call) {                                            \

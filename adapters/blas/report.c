@@ -63,7 +63,7 @@ static void tell_count(const struct caller *caller) {
     const double seconds = (double)caller->nanoseconds * 1e-9;
     const double most = 2.0 * (double)site->most[0] * (double)site->most[1] * (double)site->most[2];
     char gain[192] = "";
-    if (site->original && most <= MOST_OPERATIONS) {
+    if (site->original && most <= MOST_OPERATIONS && !getenv("AMP_TRACE")) { /* whose lines are the program's alone */
         const double ratio = gain_of(site);
         if (ratio >= 1.05)
             (void)snprintf(gain, sizeof gain,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who calls, and which BLAS that object is linked to. RTLD_NEXT alone would be wrong: NumPy's wheel brings a BLAS that
- * no other object sees, and libtorch_cpu.so exports its own.
+ * Who calls, and which BLAS that call would reach without this library. RTLD_NEXT alone would be wrong: NumPy's wheel
+ * brings a BLAS that no other object sees, and libtorch_cpu.so exports its own.
  */
 #include "adapter.h"
 
@@ -62,13 +62,14 @@ const struct wish *wish(void) {
     return &wanted;
 }
 
-/* AMP_BLAS_CALLERS: names of objects, or of sites in them, as in a shell (*, ?, [a-z]), separated by commas. Gives the
- * next one, which the caller frees; NULL: that was the last. */
+/* AMP_BLAS_CALLERS: names of objects, or of sites in them, as in a shell (*, ?, [a-z]), separated by commas or blanks.
+ * Gives the next one, which the caller frees; NULL: that was the last. */
 static char *next_name(const char **list) {
-    if (!*list || !**list) return NULL;
-    const size_t length = strcspn(*list, ",");
-    char *name = strndup(*list, length);
-    *list += length + ((*list)[length] == ',');
+    if (!*list) return NULL;
+    *list += strspn(*list, ", ");
+    const size_t length = strcspn(*list, ", ");
+    char *name = length ? strndup(*list, length) : NULL;
+    *list += length;
     return name;
 }
 
@@ -99,12 +100,12 @@ static bool is_ours(enum entry entry, const void *function) {
     return !memcmp(&function, &ours, sizeof ours);
 }
 
-/* The BLAS of an object: its own function by that name, or that of the libraries that it is linked to. The program has
- * no name that dlopen knows: what it is linked to comes behind this library. */
+/* In the dynamic linker's order: of what is loaded for all, which comes behind this library, then of the object and the
+ * libraries that it is linked to. */
 static const void *find(enum entry entry, const char *object) {
     void *handle = dlopen(object, RTLD_LAZY | RTLD_NOLOAD);
-    const void *function = handle ? dlsym(handle, entry_name(entry)) : NULL;
-    if (!function || is_ours(entry, function)) function = dlsym(RTLD_NEXT, entry_name(entry));
+    const void *function = dlsym(RTLD_NEXT, entry_name(entry));
+    if (!function && handle) function = dlsym(handle, entry_name(entry));
     if (handle) (void)dlclose(handle);
     return function && !is_ours(entry, function) ? function : NULL;
 }
@@ -148,6 +149,7 @@ static void start_anew(void) {
         struct site *site = in_order[i];
         site->calls = site->low = site->operations = site->nanoseconds = 0;
     }
+    forget_other_threads();
     give();
 }
 
@@ -166,26 +168,33 @@ static struct site *search(const void *address, enum entry entry, size_t *at) {
     return site;
 }
 
-static struct site *make(const void *address, enum entry entry, size_t at) {
-    struct site *site = n_sites < MOST ? calloc(1, sizeof *site) : NULL;
+/* Without the lock: the dynamic linker has one of its own, under which constructors multiply. */
+static struct site *make(const void *address, enum entry entry) {
+    struct site *site = calloc(1, sizeof *site);
     if (!site) return NULL;
     look(site, address, entry);
     keep(site);
     if (site->listed) wire(site, wish()->gate);
-    in_order[n_sites++] = site;
-    __atomic_store_n(&table[at], site, __ATOMIC_RELEASE);
     return site;
 }
 
 struct site *site_of(const void *address, enum entry entry, struct site *spare) {
     size_t at;
-    struct site *site = search(address, entry, &at);
+    struct site *site = search(address, entry, &at), *made;
     if (site) return site;
+    made = make(address, entry);
     take();
     site = search(address, entry, &at);
-    if (!site) site = make(address, entry, at);
+    if (!site && made && n_sites < MOST) {
+        __atomic_store_n(&table[at], in_order[n_sites++] = site = made, __ATOMIC_RELEASE);
+        made = NULL;
+    }
     give();
+    if (made) unwire(made), free(made);
     if (site) return site;
+    static bool told;
+    if (!__atomic_exchange_n(&told, true, __ATOMIC_RELAXED))
+        tell("%d call sites are known: products of others are unchanged, and not counted", MOST);
     look(spare, address, entry);
     return spare;
 }

@@ -195,13 +195,14 @@ def main():
             tap.skip("find_package of CMake", "there is no cmake")
 
         name_compilers(folder / "bin")
-        programs = sorted(file for file in examples.rglob("*.c*") if file.suffix == ".c" or cxx_compiler())
+        programs = sorted(file for file in examples.glob("*.c*") if file.suffix == ".c" or cxx_compiler())
         for program in programs:
             with tap.test(f"{program.name} compiles where it is installed, by the line in its head, and trains"):
                 compile_example(program, folder, staged, libraries)
         with tap.test("all programs of the guide are installed"):
             there = {file.name for file in (source / "examples" / "hosts").glob("*.c*")}
-            expect({file.name for file in examples.iterdir()} == there != set(), f"{sorted(examples.iterdir())}")
+            found = {file.name for file in examples.iterdir() if file.is_file()}  # ggml's lies in a folder
+            expect(found == there != set(), f"{sorted(found)}")
     tap.done()
 
 

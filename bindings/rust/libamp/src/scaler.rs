@@ -7,6 +7,7 @@ use crate::matmul::{Elements, ElementsMut};
 use crate::model::{Model, Optimizer};
 use crate::sys;
 use crate::values::{Param, Values};
+use std::cell::Cell;
 
 /// A loss scaler over borrowed gradients, with any mode and setting of `Config`:
 ///
@@ -39,7 +40,7 @@ impl Scaler {
     /// Begins an iteration. Dropped without `end`, by `?` or a panic, it changes nothing.
     pub fn begin(&mut self) -> Result<Pass<'_>> {
         let scale = self.context.record(0)?.scale_after;
-        Ok(Pass { scaler: self, scale, finite: true, seen: Vec::new() })
+        Ok(Pass { scaler: self, scale, finite: true, asked: Cell::new(scale == 1.0), unscales: 0, seen: Vec::new() })
     }
 
     /// The scale of the next pass.
@@ -74,26 +75,25 @@ pub struct Pass<'a> {
     scaler: &'a mut Scaler,
     scale: f32,
     finite: bool,
-    seen: Vec<*const f32>,
+    asked: Cell<bool>, // for the scale
+    unscales: usize,
+    seen: Vec<(usize, usize)>, // addresses of what is unscaled in place
 }
 
 impl Pass<'_> {
     /// What the loss, or backward's seed, is to be multiplied with.
     #[must_use = "gradients are divided by it"]
     pub fn scale(&self) -> f32 {
+        self.asked.set(true);
         self.scale
     }
 
-    /// Divides gradients by the scale, in place, and looks whether they are finite: all at once, or some at a time. A
-    /// slice that this pass has unscaled already is refused.
+    /// Divides gradients by the scale, in place, and looks whether they are finite: all at once, or some at a time.
+    /// What lies where this pass has unscaled is refused, so keep unscaled gradients until `end`.
     pub fn unscale(&mut self, gradients: &mut [&mut [f32]]) -> Result<()> {
-        if let Some(index) = gradients.iter().position(|gradient| self.seen.contains(&gradient.as_ptr())) {
-            return Err(Error::new(sys::AMP_ERR_WRONG_STATE,
-                                  format!("gradient {index} is unscaled already: once in a pass is enough")));
-        }
         let spans: Vec<_> = gradients.iter_mut().map(|gradient| span_mut(&mut ElementsMut::Full(gradient))).collect();
         self.scale_list(&spans, &spans)?;
-        self.seen.extend(gradients.iter().filter(|gradient| !gradient.is_empty()).map(|gradient| gradient.as_ptr()));
+        self.seen.extend(spans.iter().map(range));
         Ok(())
     }
 
@@ -106,6 +106,16 @@ impl Pass<'_> {
     }
 
     fn scale_list(&mut self, to: &[sys::amp_span], from: &[sys::amp_span]) -> Result<()> {
+        let old = |from| self.seen.iter().any(|seen| seen.0 < range(from).1 && range(from).0 < seen.1);
+        if let Some(index) = from.iter().position(old) {
+            return Err(Error::new(sys::AMP_ERR_WRONG_STATE,
+                                  format!("gradient {index} is unscaled already: once in a pass is enough")));
+        }
+        if !self.asked.get() {
+            return Err(Error::new(sys::AMP_ERR_WRONG_STATE,
+                                  "nobody asked for `scale`: these gradients were not multiplied by it".to_owned()));
+        }
+        self.unscales += 1;
         let mut found = 0.0;
         // SAFETY: slices of these lengths, those written borrowed from nobody else
         check(unsafe { sys::amp_scale_list(to.as_ptr(), from.as_ptr(), to.len(), 1.0 / self.scale, &mut found) })?;
@@ -118,8 +128,13 @@ impl Pass<'_> {
         self.finite
     }
 
-    /// Decides, and moves the scale. After `Action::Skip` the gradients are to be dropped.
+    /// Decides, and moves the scale. After `Action::Skip` the gradients are to be dropped. Without an `unscale` it is
+    /// an error, and decides nothing.
     pub fn end(self) -> Result<Action> {
+        if self.unscales == 0 {
+            return Err(Error::new(sys::AMP_ERR_WRONG_STATE,
+                                  "no gradient was unscaled in this pass, so that none was looked at".to_owned()));
+        }
         self.scaler.decide(self.scale, self.finite)
     }
 }
@@ -156,8 +171,9 @@ impl Masters {
         cast(&to, &spans_mut(&mut self.values))
     }
 
-    /// Ends a pass: unscales the weights' gradients into FP32, and unless one is not finite calls `update` with masters
-    /// and gradients, and rounds the masters into the weights. Weights that are not their masters rounded were written
+    /// Ends a pass: unscales the weights' gradients into FP32, and unless the scaler skips (for one that is not finite,
+    /// at O1, O2 and with `check_finite`) calls `update` with masters and gradients, and rounds the masters into the
+    /// weights. Weights that are not their masters rounded were written
     /// by somebody: an error, before anything changes.
     pub fn step(&mut self, mut pass: Pass<'_>, gradients: &[Elements<'_>], weights: &mut [ElementsMut<'_>],
                 update: impl FnOnce(&mut [Vec<f32>], &[Vec<f32>])) -> Result<Action> {
@@ -209,6 +225,11 @@ fn span(elements: &Elements<'_>) -> sys::amp_span {
 fn span_mut(elements: &mut ElementsMut<'_>) -> sys::amp_span {
     let (dtype, data, length) = elements.parts();
     sys::amp_span { data, size: length as u64, dtype, reserved: 0 }
+}
+
+fn range(span: &sys::amp_span) -> (usize, usize) {
+    let size = if span.dtype == sys::AMP_FLOAT32 { 4 } else { 2 };
+    (span.data as usize, span.data as usize + span.size as usize * size)
 }
 
 fn spans_mut(values: &mut [Vec<f32>]) -> Vec<sys::amp_span> {

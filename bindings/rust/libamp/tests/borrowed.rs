@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A framework with tensors of its own, that libamp sees for one call at a time: the scaler and the masters.
 #![forbid(unsafe_code)]
-use libamp::{sys, Action, Config, Elements, ElementsMut, Level, Masters, Scaler};
+use libamp::{sys, Action, Config, Elements, ElementsMut, Level, Masters, Pass, Scaler};
 
 /// A tensor as such a framework has it: 16-bit weights, gradients that are new in each iteration.
 struct Tensor {
@@ -63,6 +63,7 @@ fn a_pass_that_does_not_end_changes_nothing() {
     let mut scaler = Scaler::new(&Config::new(Level::O2)).unwrap();
     for _ in 0..3 {
         let mut pass = scaler.begin().unwrap();
+        assert_eq!(pass.scale(), 65536.0);
         pass.unscale(&mut [&mut [f32::NAN]]).unwrap();
     }
     assert_eq!(scaler.context().record(0).unwrap().brackets, 0);
@@ -73,14 +74,21 @@ fn a_pass_that_does_not_end_changes_nothing() {
 fn what_is_wrong_is_said() {
     let mut scaler = Scaler::new(&Config::new(Level::O1)).unwrap();
     let mut pass = scaler.begin().unwrap();
-    let mut gradient = [1.0; 4];
+    let mut gradient = [pass.scale(); 4];
     pass.unscale(&mut [&mut gradient]).unwrap();
-    let twice = pass.unscale(&mut [&mut gradient]).unwrap_err();
+    let twice = pass.unscale(&mut [&mut gradient[2..]]).unwrap_err();
     assert!(twice.message().contains("gradient 0 is unscaled already"), "{twice}");
-    let lengths = pass.unscale_to(&mut [&mut [0.0; 3]], &[Elements::Full(&gradient)]).unwrap_err();
+    let twice = pass.unscale_to(&mut [&mut [0.0; 4]], &[Elements::Full(&gradient)]).unwrap_err();
+    assert!(twice.message().contains("gradient 0 is unscaled already"), "{twice}");
+    let lengths = pass.unscale_to(&mut [&mut [0.0; 3]], &[Elements::Full(&[1.0; 4])]).unwrap_err();
     assert!(lengths.message().contains("number 0 has 4 elements, not 3"), "{lengths}");
     let saved = scaler.context().to_bytes().unwrap();
-    let pass = scaler.begin().unwrap();
+    assert!(scaler.begin().unwrap().end().unwrap_err().message().contains("no gradient was unscaled"));
+    let asked = scaler.begin().unwrap().unscale(&mut [&mut [1.0]]).unwrap_err();
+    assert!(asked.message().contains("nobody asked for `scale`"), "{asked}");
+    let mut pass = scaler.begin().unwrap();
+    let mut gradient = [pass.scale()];
+    pass.unscale(&mut [&mut gradient]).unwrap();
     assert_eq!(pass.end().unwrap(), Action::Step);
     scaler.context().load_bytes(&saved).unwrap();
     assert_eq!(scaler.context().record(0).unwrap().brackets, 0);
@@ -113,20 +121,27 @@ fn masters_keep_what_sixteen_bits_lose() {
     assert_eq!(without[2], 2.5, "its updates of 0.001 are below half a unit");
 }
 
+/// A pass of which the loss was multiplied.
+fn begun(scaler: &mut Scaler) -> Pass<'_> {
+    let pass = scaler.begin().unwrap();
+    assert!(pass.scale() >= 1.0);
+    pass
+}
+
 #[test]
 fn masters_skip_an_overflow_and_notice_writes() {
     let mut weights = Tensor::of(&[1.0, 2.0]);
     let mut held = Masters::new(&[weights.read()]).unwrap();
     let mut scaler = Scaler::new(&Config::new(Level::O2)).unwrap();
     let bad = Tensor::of(&[f32::INFINITY, 0.0]);
-    let action = held.step(scaler.begin().unwrap(), &[bad.read()], &mut [weights.write()], |_, _| panic!("skipped"));
+    let action = held.step(begun(&mut scaler), &[bad.read()], &mut [weights.write()], |_, _| panic!("skipped"));
     assert_eq!((action.unwrap(), widen(weights.bits[0])), (Action::Skip, 1.0));
     weights.bits[1] = narrow(5.0);
     let zero = Tensor::of(&[0.0, 0.0]);
-    let written = held.step(scaler.begin().unwrap(), &[zero.read()], &mut [weights.write()], |_, _| ()).unwrap_err();
+    let written = held.step(begun(&mut scaler), &[zero.read()], &mut [weights.write()], |_, _| ()).unwrap_err();
     assert_eq!(written.status(), sys::AMP_ERR_CONFLICT);
     held.reload(&[weights.read()]).unwrap();
     assert_eq!(held.values()[0], [1.0, 5.0]);
-    let action = held.step(scaler.begin().unwrap(), &[zero.read()], &mut [weights.write()], |_, _| ()).unwrap();
+    let action = held.step(begun(&mut scaler), &[zero.read()], &mut [weights.write()], |_, _| ()).unwrap();
     assert_eq!(action, Action::Step);
 }
