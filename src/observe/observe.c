@@ -213,7 +213,8 @@ struct amp__seen *amp__observe_param(struct amp__observer *observer, const struc
 /* A new iteration of it begins: the last one's losses in FP8 are added up, at its own scale. */
 static void begin_next(struct amp__observer *observer, struct amp__seen *seen) {
     if (amp__fp8_casts(seen))
-        for (int kind = 0; kind < AMP__FP8S; kind++) amp__fp8_total(seen, kind, &seen->fp8_before[kind]);
+        for (int kind = 0; kind < AMP__FP8S; kind++)
+            amp__fp8_total(seen, (enum amp__fp8)kind, &seen->fp8_before[kind]);
     seen->iteration = observer->observed;
     seen->iterations++;
     seen->tensors = 0;

@@ -25,7 +25,7 @@ static void add_fp8(amp__text *line, const struct amp__seen *seen) {
     const struct amp__fp8_blocks *blocks = &seen->blocks_last;
     for (int kind = 0; kind < AMP__FP8S; kind++) {
         struct amp__fp8_losses losses;
-        amp__fp8_losses(&seen->last, kind, &losses);
+        amp__fp8_losses(&seen->last, (enum amp__fp8)kind, &losses);
         amp__text_add(line, ",\"%s\":[%llu,%llu]", names[kind], (unsigned long long)losses.zeros,
                       (unsigned long long)losses.subnormals);
     }

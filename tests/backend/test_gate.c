@@ -69,6 +69,9 @@ TEST_TIMES(the_table_is_followed_in_both_directions, 2) {
         } else if (strstr(path, "avx512_core_bf16") && !strstr(path, "amx")) {
             ck_assert_int_eq(runs_low(level, gate, 48, "bf16 from 48 (edge) on, else fp32 (table: onednn, "), 1);
             ck_assert_int_eq(runs_low(level, gate, 47, "bf16 from 48 (edge) on"), 0);
+        } else if (strstr(path, "amx")) {
+            ck_assert_int_eq(runs_low(level, gate, 56, "bf16 from 56 (edge) on, else fp32 (table: onednn, "), 1);
+            ck_assert_int_eq(runs_low(level, gate, 55, "bf16 from 56 (edge) on"), 0);
         } else { /* not measured yet */
             ck_assert_int_eq(runs_low(level, gate, EDGE, "(nothing is known"), gate != AMP_ON);
         }

@@ -224,7 +224,7 @@ def refusals(folder):
             (["--batch", "1198"], "1197"), (["--lr", "0"], "greater than 0"), (["--lr", "nan"], "greater than 0"),
             (["--lr", "inf"], "greater than 0"), (["--optimizer", "lion"], "sgd or adam"),
             (["--loss-scale", "automatic"], "dynamic"), (["--loss-multiplier", "2^0.5"], "2^-16"),
-            (["--loss-multiplier", "2^"], "2^-16"), (["--master-weights", "yes"], "on, off or split"),
+            (["--loss-multiplier", "2^"], "2^-16"), (["--master-weights", "yes"], "on, off, split or stochastic"),
             (["--activations", "3"], "8, 4 or 2"),
             (["--device", "gpu"], "cpu or cuda"), (["--level", "O6"], "O6"), (["--level", "O1,"], "--level"),
             (["--level", ""], "--level"),

@@ -186,10 +186,6 @@ def _tell(ranks: _Ranks, strict: bool, json: str) -> int:
     ranks.remove()
     if result is not None:
         text, status = result.text(), result.status(strict)
-        if json:
-            from .torch.doctor.result import write
-
-            write(result, json)
     elif ranks.first:
         text, status = _without_torch(strict)
     else:
@@ -199,6 +195,18 @@ def _tell(ranks: _Ranks, strict: bool, json: str) -> int:
         with contextlib.suppress(OSError, ValueError):  # standard error is closed: the status is the result
             sys.stderr.write(text)
             sys.stderr.flush()
+    return _write(result, json, status) if result is not None and json else status
+
+
+def _write(result: Any, json: str, status: int) -> int:
+    """Writes the result to the file. Returns the status, 2 instead of 0 if that fails."""
+    from .torch.doctor.result import write
+
+    try:
+        write(result, json)
+    except OSError as error:
+        print(f"libamp.doctor: --json {json}: {error.strerror}: the result is not written", file=sys.stderr)
+        return status or 2
     return status
 
 
@@ -226,6 +234,8 @@ def main(args: list[str]) -> int:
             value = value or (args.pop(0) if args else "")
             if not value or (option == "--wait" and not _is_number(value)):
                 return _refuse(f"{option} needs {'a number of seconds' if option == '--wait' else 'a name'}")
+            if option == "--json" and os.path.isdir(value):
+                return _refuse(f"--json {value}: it is a folder, name a file")
             options[name] = float(value) if option == "--wait" else os.path.abspath(value)
         else:
             return _refuse(f"unknown option {option!r}")

@@ -181,7 +181,7 @@ class Count(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        if taps._watch is not None and taps._watch.busy:
+        if taps._watch is not None and taps._watch.here.busy:
             self.ops += 1
             self.elements += out.numel() if isinstance(out, torch.Tensor) and not func.is_view else 0
         return out

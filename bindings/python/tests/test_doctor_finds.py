@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small trainings with one mistake each, and the right ones beside them, under the doctor."""
+import concurrent.futures
 import contextlib
 import copy
 import warnings
@@ -430,6 +431,13 @@ def a_function_without_custom_fwd():
 def in_fp32():
     model = net()
     plain(model, adam(model))
+
+
+@right
+def autocast_of_another_thread():
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        other.submit(bfloat().__enter__).result()
+        in_fp32()
 
 
 @right

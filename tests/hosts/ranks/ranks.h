@@ -17,6 +17,7 @@ enum variant { INSIDE, AFTER, SHARDED, N_VARIANTS };
 
 struct job {
     const struct digits *data;
+    amp_level level;
     enum variant variant;
     struct net net;
     mt_tensor *trained[NET_TENSORS];

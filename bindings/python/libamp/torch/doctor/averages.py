@@ -9,8 +9,6 @@ rounding undoes the write, too."""
 from __future__ import annotations
 
 import dataclasses
-import gc
-import itertools
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,6 +17,7 @@ import torch
 from torch import nn
 
 from .._dtensors import local_part
+from .living import living
 from .names import plain
 from .places import script_place
 from .samples import is_readable, part
@@ -215,10 +214,7 @@ def _state(optimizer: Any) -> Iterator[Any]:
 def _same_shape(params: list[Any], mine: set[int]) -> Iterator[tuple[Any, Any]]:
     """Yields parameters with the tensors of their shape and type that nobody known owns."""
     shapes = {(tuple(param.shape), param.dtype, param.device): param for param in params}
-    objects = gc.get_objects()
-    kinds = frozenset((torch.Tensor, nn.Parameter))
-    tensors = list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
-    del objects
+    tensors = living(frozenset((torch.Tensor, nn.Parameter)))
     own = {param.data_ptr() for param in params}
     for tensor in tensors:
         if id(tensor) not in mine and tensor.dtype in LOW and tensor.layout is torch.strided:

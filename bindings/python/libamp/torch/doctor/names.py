@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import re
 import weakref
@@ -14,6 +13,7 @@ from torch import nn
 
 from ..._findings import Place
 from .._dtensors import local_part
+from .living import living
 from .samples import is_readable, part
 from .watch import NOWHERE, SAMPLE, Buffer, Model, Module
 
@@ -40,7 +40,7 @@ def _subclasses(kind: Any, found: set[Any]) -> set[Any]:
 def roots() -> list[nn.Module]:
     """Returns the modules with parameters that no other module contains, in the order in which they were made."""
     kinds = _subclasses(nn.Module, {nn.Module})
-    found = [thing for thing in gc.get_objects() if type(thing) in kinds and "_modules" in vars(thing)]
+    found = [module for module in living(frozenset(kinds)) if "_modules" in vars(module)]
     inside = {id(child) for module in found for child in list(module._modules.values())}
     return [module for module in found if id(module) not in inside and any(True for _ in module.parameters())]
 
@@ -48,7 +48,7 @@ def roots() -> list[nn.Module]:
 def optimizers() -> list[Any]:
     """Returns torch's optimizers of the process."""
     kinds = _subclasses(torch.optim.Optimizer, {torch.optim.Optimizer})
-    return [thing for thing in gc.get_objects() if type(thing) in kinds and "param_groups" in vars(thing)]
+    return [optimizer for optimizer in living(frozenset(kinds)) if "param_groups" in vars(optimizer)]
 
 
 def own_kind(model: nn.Module) -> tuple[str, str]:

@@ -91,7 +91,7 @@ class Ops:
         self.known: dict[tuple[Any, ...], Op] = {}
         self.kinds: dict[Any, _Kind] = {}
         self.paused: Callable[[], bool] = bool  # True while the doctor itself calls ops
-        self.autocasts: list[Any] = []  # the regions that are open, of the recorder
+        self.autocasts: Callable[[], list[Any]] = list  # the regions that are open on this thread
         self.first: Any = None  # the optimizer whose cycle is watched for the table of ops
         self.surveyed = 0  # iterations of it
         self.reason = ""
@@ -117,7 +117,8 @@ class Ops:
         if self._is_named():
             return
         suspect = self.batches.suspect
-        cause = suspect if suspect is not None and suspect.iteration == iteration else self.bad_batches.get(iteration)
+        known = suspect if suspect is not None and suspect.iteration == iteration else None
+        cause = self.bad_batches.get(iteration, known)
         if cause is not None:
             cause.after, self.left = reason, 0
             self.run.causes.append(cause)
@@ -287,7 +288,8 @@ class Ops:
         if op is None:
             module, module_kind, function, protected = found
             op = Op(kind.name, place, module, module_kind, function, bool(protected), backward)
-            top = self.autocasts[-1] if self.autocasts else None
+            regions = self.autocasts()
+            top = regions[-1] if regions else None
             op.autocast = top.dtype if top is not None and top.enabled and not backward else ""
             op.inputs = [_dtype(value) for value in inputs]
             op.output = _dtype(outputs[0])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import weakref
 from typing import Any
@@ -25,6 +26,15 @@ _EVENTS = 40
 _LOSSES = 400
 
 
+class _Thread(threading.local):
+    """Of each thread of the script: its regions of autocast, and whether it is in backward or in an event."""
+
+    def __init__(self) -> None:
+        self.stack: list[watch.Autocast] = []
+        self.depth = 0
+        self.busy = False
+
+
 class Watch:
     """The recorder. One at a time in a process."""
 
@@ -34,9 +44,10 @@ class Watch:
         self.later = Later()
         self.seen: dict[int, Seen] = {}
         self.scaled: dict[int, Scaled] = {}
-        self.stack: list[watch.Autocast] = []
+        self.here = _Thread()
+        self.lock = threading.Lock()
         self.schedulers: dict[int, tuple[Any, watch.Scheduler]] = {}
-        self.scheduling = self.depth = 0
+        self.scheduling = 0
         self.fresh = True  # the next backward begins an iteration
         self.stepped_since = False  # a step since the last backward
         self.on_stack = False  # the loss that is noted is that of the script's line on the stack
@@ -48,9 +59,8 @@ class Watch:
         self.began = 0.0
         self.modules = Modules(self.names)
         self.ops = Ops(run, self.later, self.modules)
-        self.ops.autocasts = self.stack
-        self.ops.paused = lambda: self.busy
-        self.busy = False  # an event is handled
+        self.ops.autocasts = lambda: self.here.stack
+        self.ops.paused = lambda: self.here.busy
         self.errors = 0
         self.inside: dict[int, int] = {}  # optimizers that step: number of backwards when they began
         self.retired: list[tuple[Seen, Samples]] = []
@@ -243,8 +253,8 @@ class Watch:
         self.unstepped += 1
         for seen in self.seen.values():
             self._event(seen, "backward")
-        if self.stack and self.stack[-1].enabled:
-            inside = self.stack[-1]
+        if self.here.stack and self.here.stack[-1].enabled:
+            inside = self.here.stack[-1]
             inside.backwards_inside += 1
             if inside.backwards_inside == 1:
                 inside.backward_place = script_place()
@@ -352,11 +362,11 @@ class Watch:
             self.run.autocasts.append(record)
         record.regions += 1
         record.cache_off += not cache
-        self.stack.append(record)
+        self.here.stack.append(record)
 
     def on_autocast_end(self) -> None:
-        if self.stack:
-            self.stack.pop()
+        if self.here.stack:
+            self.here.stack.pop()
 
     def on_average(self, averaged: Any, model: Any) -> None:
         """Runs after AveragedModel.update_parameters."""

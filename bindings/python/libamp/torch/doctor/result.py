@@ -140,13 +140,15 @@ def path_of(folder: str, name: str) -> str:
 
 
 def write(result: Result, path: str) -> None:
-    """Writes a result. A reader finds all of it or nothing."""
+    """Writes a result. A reader finds all of it or nothing. Devices and pipes stay what they are."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    part = f"{path}.{os.getpid()}"
+    special = os.path.exists(path) and not os.path.isfile(path)
+    part = path if special else f"{path}.{os.getpid()}"
     with open(part, "w", encoding="utf-8") as file:
         json.dump(result.data(), file, indent=1)
         file.write("\n")
-    os.replace(part, path)
+    if not special:
+        os.replace(part, path)
 
 
 def read(path: str) -> Result:

@@ -7,7 +7,6 @@ Under torch.compile a traced tap is its original: is_compiling is a constant the
 from __future__ import annotations
 
 import functools
-import gc
 import importlib
 import sys
 import time
@@ -21,6 +20,7 @@ import torch
 from ..amp.compiling import is_compiling, run_as_it_is, set_compiler
 from ..amp.torch_checks import Guard
 from . import scaling
+from .names import optimizers
 from .recorder import Watch
 
 _watch: Watch | None = None  # of the doctor that runs
@@ -30,10 +30,10 @@ _doctors = 0  # how many there were, that one included
 def _heard(event: Callable[..., Any], *args: Any) -> Any:
     """Calls an event of the recorder. Its time is the doctor's."""
     watch = _watch
-    if watch is None or watch.busy:
+    if watch is None or watch.here.busy or not watch.lock.acquire(timeout=1):  # a child of fork may find it taken
         return None
     begin = time.perf_counter()
-    watch.busy = True
+    watch.here.busy = True
     compiler = set_compiler(None)  # behind a break of its graph it would compile the doctor
     try:
         return event(watch, *args)
@@ -42,8 +42,9 @@ def _heard(event: Callable[..., Any], *args: Any) -> Any:
         return None
     finally:
         set_compiler(compiler)
-        watch.busy = False
+        watch.here.busy = False
         watch.run.spent += time.perf_counter() - begin
+        watch.lock.release()
 
 
 # ---- steps ----
@@ -77,9 +78,8 @@ class Steps:
             return
         self._made = Guard(torch.optim.Optimizer, "__init__", self._wrapping)
         self._made.put()
-        for thing in gc.get_objects():
-            if issubclass(type(thing), torch.optim.Optimizer) and "param_groups" in vars(thing):
-                self._wrap(thing)
+        for optimizer in optimizers():
+            self._wrap(optimizer)
 
     def _wrapping(self, original: Any) -> Any:
         def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -149,16 +149,16 @@ def _first(args: Any, kwargs: Any, name: str, index: int = 0) -> Any:
 def _backward(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Tensor.backward calls autograd.backward: the outer one tells."""
     watch = _watch
-    if watch is None or watch.depth:
+    if watch is None or watch.here.depth:
         return original(*args, **kwargs)
     tensors = args[0] if args else kwargs.get("tensors")
     gradient = any(_first(args, kwargs, name, 1) is not None for name in ("gradient", "grad_tensors"))
     _heard(Watch.on_backward, tensors, gradient)
-    watch.depth += 1
+    watch.here.depth += 1
     try:
         return original(*args, **kwargs)
     finally:
-        watch.depth -= 1
+        watch.here.depth -= 1
         _heard(Watch.on_backward_end)
 
 
@@ -291,6 +291,7 @@ def _taps() -> list[Any]:
         (torch.Tensor, "backward", _backward),
         (torch.autograd, "backward", _backward),
         (torch.nn.utils, "clip_grad_norm_", _clip("clip_grad_norm_")),
+        (torch.nn.utils, "clip_grads_with_norm_", _clip("clip_grads_with_norm_")),
         (torch.nn.utils, "clip_grad_value_", _clip("clip_grad_value_")),
         (torch.autocast, "__enter__", _autocast_enter),
         (torch.autocast, "__exit__", _autocast_exit),
