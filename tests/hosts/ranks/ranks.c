@@ -205,11 +205,13 @@ static void read_params(const struct job *job, float *out) {
     }
 }
 
-/* O3 has no masters: updates that its 16-bit weights lose are its own. */
+/* O3 has no masters: updates that its 16-bit weights lose are its own (AMP-M89). */
 static bool is_sound(struct job *job) {
-    const char *health = adapter_health(&job->adapter), *found = strstr(health, "AMP-M");
-    const bool loses = found && !strncmp(found, "AMP-M89", 7) && !strstr(found + 7, "AMP-M");
-    return !strcmp(health, "sound") || (job->level == AMP_O3 && loses);
+    amp_finding found = AMP_FINDING_INIT;
+    size_t n = 0;
+    if (!strcmp(adapter_health(&job->adapter), "sound")) return true;
+    return job->level == AMP_O3 && amp_get_findings(job->adapter.model.amp, &found, 1, &n) == AMP_OK && n == 1 &&
+        !strcmp(found.code, "AMP-M89");
 }
 
 /* 200 steps in all, resumed in their middle: what is right stays sound. */
