@@ -260,7 +260,7 @@ def test_trainer_is_the_plain_loop(tmp_path: Any) -> None:
     decayed = [p for name, p in model.named_parameters() if "bias" not in name and "LayerNorm" not in name]
     others = [p for name, p in model.named_parameters() if "bias" in name or "LayerNorm" in name]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=5e-3, fused=False)
+    optimizer = torch.optim.AdamW(groups, lr=5e-3)
     model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0, init_scale=1024.0)
     model.train()
     assert len(order) == 4

@@ -97,6 +97,7 @@ class Ops:
         self.reason = ""
         self.left = self.spent = 0
         self.deep = False
+        self.frames = _compiled()  # before this run
         self.refused = ""
         self.bad_batches: dict[int, Cause] = {}  # by iteration
         self._clear()
@@ -170,7 +171,7 @@ class Ops:
         self.run.watched.append(self.run.iterations + 1)
 
     def _why_not(self) -> str:
-        if self.run.compiled or _has_compiled():
+        if self.run.compiled or _compiled() > self.frames:
             self.run.compiled = True
             return "compiled: ops not seen"
         if _python_dispatch._get_current_dispatch_mode() is not None:
@@ -357,7 +358,7 @@ def _largest(tensors: list[Any]) -> Any:
     return sizes[0] if len(sizes) == 1 else torch.stack([size.to(sizes[0].device) for size in sizes]).amax()
 
 
-def _has_compiled() -> bool:
-    """Returns True if torch.compile has compiled a frame."""
+def _compiled() -> int:
+    """Returns the number of frames that torch.compile has looked at in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
-    return bool(utils is not None and utils.counters.get("frames"))
+    return sum(utils.counters.get("frames", {}).values()) if utils is not None else 0
