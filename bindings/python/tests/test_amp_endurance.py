@@ -84,8 +84,6 @@ def _train(model, optimizer, seed):
     return losses + [param.detach().clone() for param in amp.master_params(optimizer)]
 
 
-# AMP-M48 is sometimes found where two threads step at once, although no average is there
-@pytest.mark.filterwarnings("ignore:AMP-M48")
 @pytest.mark.parametrize("levels", [("O1", "O4"), ("O2", "O1")], ids="-".join)
 def test_threads_train_with_a_level_each(levels):
     """To the bit as one after the other."""

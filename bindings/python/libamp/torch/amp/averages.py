@@ -6,8 +6,6 @@ FP32 instead. A 16-bit average of the script itself is reported."""
 from __future__ import annotations
 
 import functools
-import gc
-import itertools
 import math
 import sys
 import weakref
@@ -17,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._living import living
 from . import cuda_graphs, model_states, retype
 from . import session as sessions
 from .compiling import outside
@@ -320,17 +319,16 @@ class Shadows:
         shapes: dict[Any, list[tuple[int, torch.Tensor]]] = {}
         for key, param in params:
             shapes.setdefault((param.shape, param.dtype, param.device), []).append((key, param))
-        kinds = frozenset((torch.Tensor, nn.Parameter, model_states.Wide))
-        objects = gc.get_objects()  # half a million, and few are of these types
-        listed = list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
-        del objects
+        listed = living(frozenset((torch.Tensor, nn.Parameter, model_states.Wide)))
         own = {0}  # memory that fully_shard has freed
         own |= {param.data_ptr() for each in live() for param in _params_of(each).values()}
         for wide in (each for each in listed if type(each) is model_states.Wide):
             own |= {wide.tensor.data_ptr(), wide._agreed.data_ptr()}
         found: dict[int, list[torch.Tensor]] = {}
         for each in listed:
-            if type(each) is not model_states.Wide and each.dtype in _LOW and _has_numbers(each):
+            if type(each) is model_states.Wide or each.dtype not in _LOW or each.grad_fn is not None:
+                continue  # with a grad_fn it is a cast of a forward, of another thread's session
+            if _has_numbers(each):
                 for key, param in shapes.get((each.shape, each.dtype, each.device), ()):
                     if each.data_ptr() not in own and _is_near(each, param):
                         found.setdefault(key, []).append(each)

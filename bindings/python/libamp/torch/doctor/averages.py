@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from .._dtensors import local_part
-from .living import living
+from .._living import living
 from .names import plain
 from .places import script_place
 from .samples import is_readable, part

@@ -13,7 +13,7 @@ from torch import nn
 
 from ..._findings import Place
 from .._dtensors import local_part
-from .living import living
+from .._living import living
 from .samples import is_readable, part
 from .watch import NOWHERE, SAMPLE, Buffer, Model, Module
 
