@@ -3,23 +3,11 @@
  * A BLAS as small as can be, by loops: test_blas.py builds it as several libraries. ADD is added to each element of C,
  * so that a result tells whose function computed it.
  */
-#include <stddef.h>
-#include <stdint.h>
+#include "blas.h"
 
 #ifndef ADD
 #define ADD 0
 #endif
-#ifndef NAME
-#define NAME sgemm_
-#define CBLAS cblas_sgemm
-#define INTEGER int32_t
-#endif
-
-void NAME(const char *ta, const char *tb, const INTEGER *m, const INTEGER *n, const INTEGER *k, const float *alpha,
-          const float *a, const INTEGER *lda, const float *b, const INTEGER *ldb, const float *beta, float *c,
-          const INTEGER *ldc);
-void CBLAS(int order, int ta, int tb, INTEGER m, INTEGER n, INTEGER k, float alpha, const float *a, INTEGER lda,
-           const float *b, INTEGER ldb, float beta, float *c, INTEGER ldc);
 void solve(int n, const float *a, const float *b, float *c);
 
 void NAME(const char *ta, const char *tb, const INTEGER *m, const INTEGER *n, const INTEGER *k, const float *alpha,
