@@ -167,7 +167,7 @@ public:
     }
     /* Calls amp_explain for one op, or for all. */
     value<std::string> explain(const char *op = nullptr) const {
-        return text([=](auto... to) { return amp_explain(handle_, op, to...); });
+        return text([this, op](auto... to) { return amp_explain(handle_, op, to...); });
     }
     /* Calls amp_health. */
     value<std::string> health() const { return text([this](auto... to) { return amp_health(handle_, to...); }); }
