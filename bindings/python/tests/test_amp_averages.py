@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from levels import WITH_MASTERS  # noqa: E402
 from libamp import _findings  # noqa: E402
-from libamp.torch import amp  # noqa: E402
+from libamp.torch import _living, amp  # noqa: E402
 from libamp.torch.amp import averages  # noqa: E402
 from torch.optim import swa_utils  # noqa: E402
 from training import batches, far, net  # noqa: E402
@@ -314,6 +314,25 @@ def test_a_shadow_in_16_bits_is_told_of_once(level, settings, make, times):
     heard = [str(each.message) for each in caught if issubclass(each.category, _findings.FindingWarning)]
     assert [message[:7] for message in heard] == ["AMP-M48"] * times, heard
     assert all("amp.master_params(optimizer)" in message and ".weight)" in message for message in heard)
+
+
+def test_views_whose_base_was_changed_are_no_shadows():
+    """Tensors of the script that torch refuses to say a grad_fn of do not end its training."""
+    changed = {}
+
+    def change(model):
+        for level in (torch.float16, torch.bfloat16):
+            base = torch.zeros(next(model.parameters()).shape, dtype=level)
+            with torch.no_grad():
+                view = base[:]
+            base.mul_(torch.ones((), dtype=level, requires_grad=True))
+            changed[level] = view
+        return Anchor(model)
+
+    _train("O2", change, 4)
+    with pytest.raises(RuntimeError, match="view"):
+        changed[torch.float16].grad_fn  # noqa: B018
+    assert _living.has_grad_fn(changed[torch.bfloat16]) and not _living.has_grad_fn(torch.ones(1))
 
 
 def test_tensors_of_compilers_are_no_shadows():

@@ -3,10 +3,12 @@
 
 import os
 import sys
+import threading
 
 import pytest
 import torch
 from libamp.torch import amp
+from libamp.torch._living import living
 from libamp.torch.doctor import samples, seen, taps
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -249,6 +251,20 @@ def test_it_reads_no_number_before_the_end(monkeypatch, training):
     run = doctor.result.run
     assert read == []
     assert run.losses and run.watched and (run.scalers[0].history if training is scaled else True)
+
+
+def test_it_searches_while_other_threads_wait_alone():
+    """A thread that makes a tuple fails if a list of all objects has it."""
+    model, over = nn.Linear(2, 2), threading.Event()
+    waiting = threading.Thread(target=over.wait)
+    waiting.start()
+    assert any(found is model for found in living(frozenset((nn.Linear,))))
+    running = threading.Thread(target=lambda: [None for _ in iter(over.is_set, True)])
+    running.start()
+    assert living(frozenset((nn.Linear,))) == []
+    over.set()
+    waiting.join()
+    running.join()
 
 
 # ---- what it sees ----

@@ -22,6 +22,14 @@ def living(kinds: frozenset[Any]) -> list[Any]:
     return found
 
 
+def has_grad_fn(tensor: Any) -> bool:
+    """Returns True for results of autograd, and for views whose base was changed so that torch refuses to say."""
+    try:
+        return tensor.grad_fn is not None
+    except RuntimeError:
+        return True
+
+
 def _others_wait() -> bool:
     """Returns True if no other thread got on within a millisecond."""
     before = _places()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._living import living
+from .._living import has_grad_fn, living
 from . import cuda_graphs, model_states, retype
 from . import session as sessions
 from .compiling import outside
@@ -326,7 +326,7 @@ class Shadows:
             own |= {wide.tensor.data_ptr(), wide._agreed.data_ptr()}
         found: dict[int, list[torch.Tensor]] = {}
         for each in listed:
-            if type(each) is model_states.Wide or each.dtype not in _LOW or each.grad_fn is not None:
+            if type(each) is model_states.Wide or each.dtype not in _LOW or has_grad_fn(each):
                 continue  # with a grad_fn it is a cast of a forward, of another thread's session
             if _has_numbers(each):
                 for key, param in shapes.get((each.shape, each.dtype, each.device), ()):

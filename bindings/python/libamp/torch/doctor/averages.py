@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from .._dtensors import local_part
-from .._living import living
+from .._living import has_grad_fn, living
 from .names import plain
 from .places import script_place
 from .samples import is_readable, part
@@ -219,7 +219,7 @@ def _same_shape(params: list[Any], mine: set[int]) -> Iterator[tuple[Any, Any]]:
     for tensor in tensors:
         if id(tensor) not in mine and tensor.dtype in LOW and tensor.layout is torch.strided:
             param = shapes.get((tuple(tensor.shape), tensor.dtype, tensor.device))
-            if param is not None and tensor.data_ptr() not in own and tensor.grad_fn is None:
+            if param is not None and tensor.data_ptr() not in own and not has_grad_fn(tensor):
                 yield param, tensor
 
 

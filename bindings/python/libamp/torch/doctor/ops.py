@@ -14,6 +14,7 @@ import torch
 from torch.utils import _python_dispatch
 
 from .._dtensors import local_part
+from .._living import has_grad_fn
 from .batches import Batches
 from .cause import Node, Outside, find
 from .checks.values import RANGED
@@ -243,7 +244,7 @@ class Ops:
         found = []
         for name, value in script_locals():
             for key, tensor in tensors_of(value, name):
-                local = _readable(tensor) if tensor.grad_fn is None and not tensor.requires_grad else None
+                local = _readable(tensor) if not tensor.requires_grad and not has_grad_fn(tensor) else None
                 if local is not None and is_here(local.device) and bool((local.isnan() | local.isposinf()).any()):
                     found.append((local.numel(), key, tensor))
         if found:
