@@ -86,9 +86,16 @@ def plain(app, what, name, obj, options, lines):
     lines[:] = text
 
 
-def folders(app, name, source):
-    """A link to a folder has no page: its text stays."""
+SECTIONS = "briefdescription detaileddescription define enum func innerclass typedef public-attrib public-func"
+HEADERS = sorted(path.name for path in (ROOT / "include").glob("*.h*") if path.name != "amp_all.h")
+
+
+def pages(app, name, source):
+    """The page of the C API has a section for each header. A link to a folder has no page: its text stays."""
     here = (ROOT / name).parent
+    if name == "docs/site/c-api":
+        source[0] += "".join(f"\n## {header}\n\n```{{doxygenfile}} {header}\n:sections: {SECTIONS}\n```\n"
+                             for header in HEADERS)
 
     def told(link):
         return link[1] if (here / link[2]).is_dir() else link[0]
@@ -123,5 +130,5 @@ def references(app, tree):
 def setup(app):
     app.connect("doctree-read", references, priority=400)  # before the contents are collected
     app.connect("autodoc-process-docstring", plain)
-    app.connect("source-read", folders)
+    app.connect("source-read", pages)
     app.connect("autoapi-skip-member", skip)

@@ -226,13 +226,6 @@ def mentions(root):
     return ([] if found > 100 else ["hardly any was found"]) + complaints
 
 
-def site(root):
-    """The C reference of the site has each header."""
-    shown = set(re.findall(r"^```\{doxygenfile\} (\S+)$", read(root, "docs/site/c-api.md"), re.MULTILINE))
-    headers = {path.name for path in (root / "include").glob("*.h*")} - {"amp_all.h"}
-    return both(shown, "in docs/site/c-api.md", headers, "in include/")
-
-
 def readme(root):
     """It is two screens; the rest has pages of its own."""
     text = read(root, "README.md")
@@ -270,7 +263,6 @@ CHECKS = {
     "amp-adapt(1) has the options": adapt_manual,
     "README.md and its quick starts are short": readme,
     "each page is in both indexes": indexed,
-    "the site has each header": site,
     "links lead somewhere": links,
     "pages that are named are there": mentions,
     "nobody is told to install libamp from an index": indexes,
