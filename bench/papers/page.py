@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/results/README.md, from the JSON files of a folder alone."""
+from __future__ import annotations
+
+import json
+import pathlib
+import textwrap
+
+from .figure import PROVENANCE, Data, Figure, Module
+
+HEAD = """# Results
+
+The pictures and numbers of the papers and posts that libamp comes from, measured with libamp, each beside the published
+figure. They are small copies of large experiments: the effect is the claim, and its size is ours where it differs.
+
+`tools/results` measures all of them in at most {minutes} minutes on two cores, `tools/results --quick` in {quick}, with
+fewer steps, into build/results. `--device cuda` takes those that use a GPU, `--only NAME` one. This page is made from
+the JSON files beside it.
+"""
+UNTRIED = """
+No file of this folder was measured on a GPU. The figures that only a GPU has ({names}) are written and were never run
+on one: they are experimental."""
+
+
+def write_json(path: pathlib.Path, record: Data) -> None:
+    """Writes a record, a line for each member. Numbers that are not finite are an error: JSON has none."""
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in record.items())
+    whole = path.with_suffix(".part")
+    whole.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    whole.replace(path)
+
+
+def read_json(path: pathlib.Path) -> Data:
+    record: Data = json.loads(path.read_text(encoding="utf-8"))
+    missing = [name for name in (*PROVENANCE, "seeds", "steps") if name not in record]
+    if missing:
+        raise ValueError(f"{path.name} has no {', '.join(missing)}")
+    return record
+
+
+def wrapped(text: str) -> str:
+    """Breaks paragraphs into lines, but not tables, pictures and headings."""
+    return "\n\n".join(
+        part if part.startswith(("|", "!", "#")) else textwrap.fill(part, 120, break_long_words=False,
+                                                                    break_on_hyphens=False)
+        for part in text.strip().split("\n\n")) + "\n"
+
+
+def listed(values: object) -> str:
+    """Returns seeds or numbers of steps in words."""
+    if isinstance(values, list):
+        return ", ".join(str(value) for value in values)
+    if isinstance(values, dict):
+        return ", ".join(f"{value:,} ({name})" for name, value in values.items())
+    return f"{values:,}" if isinstance(values, int) else str(values)
+
+
+def section(module: Module, data: Data) -> str:
+    figure, source = module.FIGURE, module.FIGURE.source
+    pictures = "\n".join(f"![{figure.title}]({name})" for name in module.draw(data))
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    quick = "a quick run; " if data["quick"] else ""
+    told = (f"{quick}{data['machine']}, {data['date']}, commit {data['commit']}, {versions}, "
+            f"{data['seconds']:.0f} s, seeds {listed(data['seeds'])}, steps {listed(data['steps'])}")
+    stopped = f"\n\nThe run stopped early: {data['stopped']}" if data.get("stopped") else ""
+    return (f"## {figure.title}\n\n{pictures}\n\nPublished: {source.words} ({source.reference})\n\n"
+            f"Here: {module.words(data).strip()}{stopped}\n\n[{figure.name}.json]({figure.name}.json): {told}.\n")
+
+
+def missing(figure: Figure) -> str:
+    return (f"## {figure.title}\n\nPublished: {figure.source.words} ({figure.source.reference})\n\n"
+            "Not measured here.\n")
+
+
+def page(modules: list[Module], folder: pathlib.Path) -> str:
+    """Returns the page of the figures whose JSON files are in the folder. Figures that only a GPU has are named
+    without one."""
+    figures = [module.FIGURE for module in modules]
+    minutes = [-(-sum(figure.share("cpu", quick) for figure in figures) // 60) for quick in (False, True)]
+    parts = [HEAD.format(minutes=minutes[0], quick=minutes[1])]
+    alone = [figure.name for figure in figures if not figure.seconds and not file_of(folder, figure).exists()]
+    if alone:
+        parts.append(UNTRIED.lstrip("\n").format(names=", ".join(f"`{name}`" for name in alone)) + "\n")
+    for module in modules:
+        path = file_of(folder, module.FIGURE)
+        parts.append(section(module, read_json(path)) if path.exists() else missing(module.FIGURE))
+    return "\n".join(wrapped(part) for part in parts)
+
+
+def file_of(folder: pathlib.Path, figure: Figure) -> pathlib.Path:
+    return folder / f"{figure.name}.json"
+
+
+def files(modules: list[Module], folder: pathlib.Path) -> dict[str, str]:
+    """Returns all that is made from the JSON files of a folder: pictures and page, by name."""
+    made = {"README.md": page(modules, folder)}
+    for module in modules:
+        path = file_of(folder, module.FIGURE)
+        if path.exists():
+            made |= module.draw(read_json(path))
+    return made
