@@ -104,17 +104,6 @@ def messages(root, test="tests/badinput/test_messages.c"):
     return some(listed, "messages") + both(listed, "in messages.md", provoked, f"in {test}")
 
 
-def table_messages(root, heading, kinds):
-    """What the page quotes is heard of a mistake of tests/mistakes, or asserted of a seed."""
-    listed = quoted(root, heading)
-    table = re.sub(r'"\n +"', "", read(root, "tests/mistakes/table.inc"))
-    mistakes = re.findall(rf"^MISTAKE\((?:{kinds}),(?:.*\n)+?(?=\S)", table, re.MULTILINE)
-    said = [re.findall(r'"([^"]*)"', row)[-1] for row in mistakes]
-    heard = {re.sub(r"^AMP[-_]\w+: ", "", words) for words in "|".join(said).split("|")}
-    heard |= set(re.findall(r'ck_says\("(.*)"\);', read(root, "tests/raw/test_seed.c")))
-    return some(listed, "messages") + [f"no mistake says: {words}" for words in sorted(listed - heard)]
-
-
 def code(root):
     """A block that starts with a file's name has lines of that file, in their order. All of the guide's do, and each
     program has one."""
@@ -255,8 +244,6 @@ CHECKS = {
     "abi.md lists every structure with a size": structures,
     "hooks.md lists every hook": hooks,
     "messages that are quoted are provoked": messages,
-    "those of static graphs are": lambda root: table_messages(root, "Static graphs", "MILL|LOOM"),
-    "those of forward and backward pairs are": lambda root: table_messages(root, "Forward and backward pairs", "PAIRS"),
     "code that is shown is compiled": code,
     "the guide has at most 600 lines, and what programs print": guide,
     "libamp(7) has the levels": manual,
