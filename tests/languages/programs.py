@@ -25,10 +25,12 @@ def write_digits(source, folder):
     return path
 
 
-def check_page(page, printed):
-    """What a program of docs/ printed stands there."""
+def check_page(page, language, program, printed):
+    """The page has the lines that a program printed, and its block of code has lines of the program, unchanged."""
     lines = [f"    {line}" for line in printed.splitlines()]
     expect(lines and "\n".join(lines) in page, f"it prints\n{printed}")
+    shown = re.search(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL).group(1)
+    expect(shown in program.read_text(encoding="utf-8"), f"{program} has other lines than\n{shown}")
 
 
 def check_training(said, level, target):

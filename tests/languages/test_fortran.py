@@ -97,11 +97,9 @@ def main():
             check_promises(modules)
         with tap.test("the program of the documentation prints what stands there"):
             page = (source / "docs" / "start" / "other-languages.md").read_text(encoding="utf-8")
-            program = folder / "program.f90"
-            program.write_text(re.search(r"^```fortran\n(.*?)^```", page, re.MULTILINE | re.DOTALL).group(1),
-                               encoding="utf-8")
-            modules.compile("program", program)
-            check_page(page, modules.run("program"))
+            program = modules.source / "examples" / "minimal.f90"
+            modules.compile("minimal", program)
+            check_page(page, "fortran", program, modules.run("minimal"))
         with tap.test("the digits are learned at O0, O1 and O4"):
             examples = modules.source / "examples"
             modules.compile("digits", examples / "layers.f90", examples / "digits.f90")

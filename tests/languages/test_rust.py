@@ -70,11 +70,9 @@ def main():
             check_misuses(crates)
         with tap.test("the program of the documentation prints what stands there"):
             page = (source / "docs" / "start" / "other-languages.md").read_text(encoding="utf-8")
-            program = folder / "program.rs"
-            program.write_text(re.search(r"^```rust\n(.*?)^```", page, re.MULTILINE | re.DOTALL).group(1),
-                               encoding="utf-8")
+            program = crates.source / "libamp/examples/minimal.rs"
             crates.compile(program, *crates.uses())
-            check_page(page, crates.run("program"))
+            check_page(page, "rust", program, crates.run("minimal"))
         with tap.test("the digits are learned at O0, O1 and O4"):
             crates.compile(crates.source / "libamp/examples/digits.rs", *crates.uses())
             digits = write_digits(source, folder)
