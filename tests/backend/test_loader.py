@@ -213,28 +213,31 @@ class Skip(Exception):
     pass
 
 
-def run_static(path, **rights):
-    done = subprocess.run([path], env={}, cwd="/", stdout=subprocess.PIPE, check=True, text=True, **rights)
+def run_static(path, trace, **rights):
+    done = subprocess.run([path], env={"AMP_TRACE": str(trace)}, cwd="/", stdout=subprocess.PIPE, check=True, text=True,
+                          **rights)
     return dict(line.split("=", 1) for line in done.stdout.splitlines())
 
 
 def not_beside_a_privileged_program(rig):
     """A set-user-id program that somebody linked to a folder of his own, with a backend of his beside it."""
     rig.put("good", "other")
-    program, link = rig.root / "lib" / "program", rig.root / "other" / "link"
+    program, link, trace = rig.root / "lib" / "program", rig.root / "other" / "link", rig.root / "other" / "trace"
     shutil.copy(rig.static, program)
     os.link(program, link)
-    expect(run_static(link), secure=0, load=OK)
+    expect(run_static(link, trace), secure=0, load=OK, initialize=OK)
+    trace.unlink()  # it was written
     if os.geteuid() != 0:
         raise Skip("not root, who alone can make a program of root's and run it as another")
     program.chmod(0o4755)
     for folder in (rig.root, rig.root / "other"):
         folder.chmod(0o755)
-    said = run_static(link, user=65534, group=65534, extra_groups=[])
+    said = run_static(link, trace, user=65534, group=65534, extra_groups=[])
     if said["secure"] == "0":
         raise Skip("the file system of temporary files honours no set-user-id bits")
-    expect(said, load=BACKEND)
+    expect(said, load=BACKEND, initialize=OK)
     expect_words(said, "load.error", "more rights than its caller", "not searched")
+    assert not trace.exists(), "the caller named a file, and root wrote it"
 
 
 def without_matmul(rig):

@@ -71,7 +71,7 @@ INTERNAL = {
 }
 NOTES = [
     "A switch is on for `1`, `true`, `yes` or `on`, and off for `0`, `false`, `no`, `off` or nothing, in any case.",
-    "Programs that gain privileges when they start (setuid) ignore the variables that name files of code.",
+    "Programs that gain privileges when they start (setuid) ignore the variables that name files.",
     "An invalid value is reported when a training begins, with the allowed ones (AMP-M80).",
 ]
 HEAD = """# Settings: environment variables
