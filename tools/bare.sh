@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh
-# Sourced by tools/test after setup.sh and python.sh. Debian's smallest system as a root of its own, in which the
-# commands of README.md run as they do for somebody who has nothing yet. The root sees nothing of this machine but its
-# network settings.
+# Sourced by tools/test and tools/release after setup.sh and python.sh. Debian's smallest system as a root of its own,
+# in which the commands of README.md run as they do for somebody who has nothing yet. The root sees nothing of this
+# machine but its network settings.
 #
 #   bare_stage quick   what README.md says, a short demo, and the suite packaging: part of tools/test --strict
 #   bare_stage whole   the same with tools/demo and tools/test as they are, and the packages of debian/: tools/test
-#   --bare
+#                      --bare
+#   bare_stage NAME    bare_NAME of the caller, in a fresh root
 #
 # Downloads are kept in the cache folder of python.sh, the unpacked system too, for 30 days. The root itself is
 # build/bare/root.
@@ -15,6 +16,8 @@
 
 debian=bookworm
 bare_disk=6 # GB that the root needs
+
+seconds_since() { echo $(($(date +%s) - $1)); }
 
 # Why this machine cannot make a root, in `why`; empty: it can.
 bare_refusal() {

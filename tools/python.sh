@@ -8,6 +8,8 @@
 #   python_mlx               MLX into that environment, for the tests of libamp.mlx, which are skipped without it
 #   python_notebooks         what runs a notebook, likewise
 #   python_trainers          the trainers of docs/trainers into it, likewise
+#   python_spdx PYTHON       spdx-tools for that Python, with which tools/sbom.py writes; leaves their folder in `spdx`,
+#                            empty where they cannot be had
 #   python_old_trainers      those that have an Apex backend of their own, into its folder old-trainers
 #   python_build DIR ARG...  builds the wheel in DIR with these options of Meson's
 #   python_wheel DIR ARG...  the same, and installs it into that environment
@@ -154,6 +156,23 @@ python_notebooks() {
         say "ipykernel could not be installed: one test is skipped (all of it in $python_cache/notebooks.log)"
     fi
     : >"$venv/.notebooks"
+}
+
+spdx_tools=0.8.5
+
+python_spdx() {
+    spdx=$python_cache/spdx-tools-$spdx_tools-$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    if [ -e "$spdx/.made" ]; then return; fi
+    rm -rf "$spdx"
+    mkdir -p "$spdx"
+    if "$1" -m pip install --disable-pip-version-check --no-input --no-compile --target "$spdx" \
+        "spdx-tools==$spdx_tools" >"$python_cache/spdx.log" 2>&1; then
+        : >"$spdx/.made"
+    else
+        say "spdx-tools could not be installed (all of it in $python_cache/spdx.log)"
+        rm -rf "$spdx"
+        spdx=''
+    fi
 }
 
 # --no-deps: PyTorch is there, and what most of them ask for is not imported.

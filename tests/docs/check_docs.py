@@ -237,6 +237,33 @@ def indexes(root):
             for found in asking.finditer(path.read_text(encoding="utf-8"))]
 
 
+def support(root):
+    """The versions in the table of install.md against the files that have them."""
+    table = {}
+    for name, *cells in rows(read(root, "docs/start/install.md"), "Tested versions"):
+        table[name] = " ".join([table.get(name, ""), *cells])
+    tool, project = read(root, "tools/wheels"), read(root, "pyproject.toml")
+    oldest, newest = re.search(r"^TORCH = \(\((.*?)\), \((.*?)\)\)",
+                               read(root, "bindings/python/libamp/torch/_tested_versions.py"), re.MULTILINE).groups()
+    capabilities = re.search(r"^cuda_archs='(.*?)'", tool, re.MULTILINE).group(1).split()
+    wanted = [("GPU", f"{name[:-1]}.{name[-1]}") for name in capabilities]
+    wanted.append(("system", "glibc " + re.search(r"^glibc=([\d.]+)", tool, re.MULTILINE).group(1)))
+    wanted.append(("Python", "CPython " + re.search(r'requires-python = ">= (.*?)"', project).group(1)))
+    wanted.append(("PyTorch", re.search(r'"torch >= (.*?)"', project).group(1)))
+    wanted += [("PyTorch", ".".join(version.split(", "))) for version in (oldest, newest)]
+    return [f"install.md: {name} without {words}" for name, words in wanted
+            if not re.search(rf"(?<![\d.]){re.escape(words)}(?![\d.]*\d)", table.get(name, ""))]
+
+
+def citation(root):
+    """The version of CITATION.cff, and the keys that its format demands."""
+    text = read(root, "CITATION.cff")
+    version = re.search(r"^  version: '(.*)'", read(root, "meson.build"), re.MULTILINE).group(1)
+    wanted = ["cff-version: 1.2.0", "message: ", "title: ", "authors:", f"version: {version}"]
+    return [f"CITATION.cff has no line '{line}'" for line in wanted
+            if not re.search(rf"^{re.escape(line)}", text, re.MULTILINE)]
+
+
 CHECKS = {
     "every difference has a row and a test": differences,
     "rows about Python name tests that are there": python_differences,
@@ -253,6 +280,8 @@ CHECKS = {
     "links lead somewhere": links,
     "pages that are named are there": mentions,
     "nobody is told to install libamp from an index": indexes,
+    "the table of support has the versions of the tools": support,
+    "CITATION.cff has the version": citation,
 }
 
 

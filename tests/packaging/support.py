@@ -84,9 +84,10 @@ def setup(build, source, *arguments, status=0, env=None):
     return run("meson", "setup", build, source, *arguments, status=status, env=env or {})
 
 
-def snapshot(source, to):
-    """The working tree as it is (tracked and new files, not ignored ones) as a git repository with one commit."""
-    names = run("git", "-C", source, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+def snapshot(source, to, *only):
+    """The working tree as it is (tracked and new files, not ignored ones) as a git repository with one commit. `only`
+    these files and folders, if any are given."""
+    names = run("git", "-C", source, "ls-files", "-z", "--cached", "--others", "--exclude-standard", *only).split("\0")
     for name in filter(None, names):
         file = pathlib.Path(source) / name
         if file.is_symlink() or file.is_file():  # not deleted

@@ -77,6 +77,9 @@ def main():
             for name in ("README.md", "LICENSE", "include/amp.h", "examples/data", "tools/demo", "tools/test"):
                 expect((tree / name).exists(), f"{name} is missing")
             expect(os.access(tree / "tools" / "demo", os.X_OK), "tools/demo is not executable")
+        with tap.test("it has the files of tools/release's tarball"):
+            mine = {str(path.relative_to(tree)) for path in tree.rglob("*") if not path.is_dir()}
+            expect(mine == set(run("git", "-C", repository, "ls-files").splitlines()), "other files")
         with tap.test("the tarball configures: Meson misses no file"):
             setup(folder / "again", tree, *QUICK, "-Dtests=enabled", "-Dexamples=enabled", "-Dgpu_archs=native",
                   env=gpus(folder / "two", "printf '9.0\\n9.0\\n'"))

@@ -3,12 +3,14 @@
 import ast
 import importlib.metadata
 import inspect
+import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import extras
 import libamp
@@ -16,6 +18,7 @@ import pytest
 from libamp import _core, kernels
 
 FOLDER = pathlib.Path(libamp.__file__).parent
+TOOLS = pathlib.Path(__file__).parents[3] / "tools"
 SYSTEM = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 
 
@@ -104,14 +107,71 @@ def test_every_file_of_the_package_is_installed(installed):
     assert len(wanted) > 100 and not [file for file in wanted if f"libamp/{file}" not in listed]
 
 
-def test_the_notices_name_what_is_inside(installed):
-    notices = {file.name: file.read_text() for file in importlib.metadata.files("libamp") if "licenses" in str(file)}
-    third = notices["LICENSE.third-party"]
-    assert "libffi: Copyright" in third and "Jansson: Copyright" in third and "Permission is hereby granted" in third
-    assert "libcudart_static.a" in third and "LICENSE.cuda-runtime" in third
-    if "LICENSE.cuda-runtime" in notices:  # tools/wheels puts NVIDIA's terms where its program goes
-        assert (installed / "libamp_cuda.so").exists()
-        assert notices["LICENSE.cuda-runtime"].startswith("End User License Agreement")
+@pytest.fixture
+def bundled(monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    return importlib.import_module("bundled")
+
+
+def test_every_component_has_its_notice_and_license_text(installed, bundled):
+    files = {str(file): file.locate().read_bytes() for file in importlib.metadata.files("libamp")
+             if ".so" in file.name or "/licenses/" in str(file)}
+    found, unknown = bundled.inside(files)
+    assert {"libffi", "jansson"} <= {part.name for part in found} and not unknown
+    # NVIDIA's terms come with wheels of tools/wheels, which knows where the runtime is from.
+    assert set(bundled.complaints(files)) <= {"the license text of cudart is missing: LICENSE.cuda-runtime"}
+
+
+def published(bundled, **changed):
+    """The files of a wheel with all components, as far as notices and the bill of materials read them."""
+    texts = {"LICENSE.third-party": "\n".join(part.notice for part in bundled.COMPONENTS)}
+    for part in bundled.COMPONENTS:
+        texts[part.terms[0]] = texts.get(part.terms[0], "") + part.terms[1]
+    marks = {part.name: part.mark for part in bundled.COMPONENTS}
+    files = {"libamp/libamp.so.0": b"\x7fELF" + marks["libffi"], "libamp/libamp_cuda.so": b"\x7fELF" + marks["cudart"],
+             "libamp.libs/libjansson-0a1b2c3d.so.4.14.0": b"\x7fELF"}
+    texts = {f"libamp-1.dist-info/licenses/bindings/python/{name}": text.encode() for name, text in texts.items()}
+    return {**files, **texts, **changed}
+
+
+def test_a_component_without_a_notice_is_named(bundled):
+    assert bundled.complaints(published(bundled)) == []
+    (wrong,) = bundled.complaints(published(bundled, **{"libamp.libs/libgomp-0a1b2c3d.so.1": b"\x7fELF"}))
+    assert "libgomp" in wrong
+    for part in bundled.COMPONENTS:
+        for words in (part.notice, part.terms[1]):
+            files = {name: data.replace(words.encode(), b"") for name, data in published(bundled).items()}
+            assert any(part.name in wrong for wrong in bundled.complaints(files)), words
+
+
+@pytest.mark.skipif(not os.environ.get("AMP_SPDX"), reason="spdx-tools is not installed")
+def test_the_bill_of_materials_has_the_versions_of_the_build(bundled, tmp_path):
+    wheel, build, out = tmp_path / "libamp-0-x.whl", tmp_path / "build", tmp_path / "out.spdx.json"
+    toolkit = tmp_path / "nvidia_cuda_runtime-77.0.1.dist-info"
+    (build / "meson-info").mkdir(parents=True)
+    toolkit.mkdir()
+    (build / "build.ninja").write_text(f" LINK_ARGS = {tmp_path}/nvidia/cu77/lib/libcudart_static.a -lm\n")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, data in published(bundled).items():
+            archive.writestr(name, data)
+    command = [sys.executable, TOOLS / "sbom.py", "--source", TOOLS.parent, "--commit", "abc", "--date", "1000000000",
+               "--out", out, "--built", f"{wheel.name}={build}", wheel]
+
+    def made(**known):
+        depends = [{"name": name, "version": version} for name, version in known.items()]
+        (build / "meson-info" / "intro-dependencies.json").write_text(json.dumps(depends))
+        env = {**os.environ, "PYTHONPATH": os.environ["AMP_SPDX"]}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return out.read_bytes()
+
+    text = made(libffi="88.1", jansson="99.2")
+    packages = {part["name"]: part["versionInfo"] for part in json.loads(text)["packages"]}
+    assert packages == {"libamp": libamp.__version__, "libffi": "88.1", "jansson": "99.2", "cudart": "77.0.1"}
+    assert json.loads(text)["creationInfo"]["created"] == "2001-09-09T01:46:40Z"
+    assert made(libffi="88.1", jansson="99.2") == text
+    with pytest.raises(AssertionError, match="has jansson inside, and the build"):
+        made(libffi="88.1")
 
 
 def test_metadata_says_what_it_is():

@@ -34,6 +34,9 @@ def main():
     assert not kernels.scale(Producer(y), [Producer(x, version=None)], 0.5)
     assert list(y.memory) == [1.5, 2.0]
     assert kernels.l2norm(Producer(x)) == 5.0
+    weights, grads = Floats(1.0, -2.0), Floats(4.0, 8.0)  # scaled by 4
+    assert kernels.optimizer_step("sgd", [Producer(weights)], [Producer(grads)], {}, steps=1, inv_scale=0.25, lr=0.5)
+    assert list(weights.memory) == [0.5, -3.0]
     x.memory[0] = float("inf")
     assert kernels.scale([Producer(y)], [Producer(x)], 1.0)
     for given in (None, [1.0], "text"):
