@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reinforcement learning at O2 on the shards of fully_shard (docs/guide/rl-in-fp16.md): torchrun --nproc_per_node 2 rl.py
+"""Reinforcement learning at O2 on the shards of fully_shard: torchrun --nproc_per_node 2 rl.py
 
-A token is right if it follows the one before, as in 1 2 3 0 1 2.
+docs/guide/rl-in-fp16.md is its guide. A token is right if it follows the one before, as in 1 2 3 0 1 2.
 """
+
 import torch
 import torch.distributed as dist
 from libamp.torch import amp
