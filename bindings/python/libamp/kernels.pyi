@@ -124,6 +124,7 @@ def optimizer_step(
     grad_norm: Number | None = None,
     grad_norms: Tensor | None = None,
     keys: list[int] | None = None,
+    before: list[int] | None = None,
     stochastic: bool = False,
     stream: Any = None,
     lr: float = ...,

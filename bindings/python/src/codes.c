@@ -34,18 +34,18 @@ float **amp_py_scales(const struct amp_py_list *list, const struct amp_py_list *
     return scales;
 }
 
-uint64_t *amp_py_keys(PyObject *list, size_t n) {
-    uint64_t *keys = PyMem_Calloc(n ? n : 1, sizeof *keys);
-    if (!keys) {
+uint64_t *amp_py_numbers(PyObject *list, const char *name, size_t n) {
+    uint64_t *numbers = PyMem_Calloc(n ? n : 1, sizeof *numbers);
+    if (!numbers) {
         PyErr_NoMemory();
         return NULL;
     }
     if (!PyList_Check(list) || (size_t)PyList_Size(list) != n)
-        amp_py_refuse((amp_py_where){ "keys", -1 }, "must be a list with a number for each of the %zu tensors", n);
+        amp_py_refuse((amp_py_where){ name, -1 }, "must be a list with a number for each of the %zu tensors", n);
     for (size_t i = 0; !PyErr_Occurred() && i < n; i++)
-        keys[i] = PyLong_AsUnsignedLongLong(PyList_GetItem(list, (Py_ssize_t)i));
-    if (!PyErr_Occurred()) return keys;
-    PyMem_Free(keys);
+        numbers[i] = PyLong_AsUnsignedLongLong(PyList_GetItem(list, (Py_ssize_t)i));
+    if (!PyErr_Occurred()) return numbers;
+    PyMem_Free(numbers);
     return NULL;
 }
 

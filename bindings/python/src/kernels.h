@@ -18,6 +18,6 @@ struct amp_py_list;
 void **amp_py_remainders(const struct amp_py_list *list, const struct amp_py_list *params);
 /* The same for the scales of moments in 8 bits, and for a list of n numbers. */
 float **amp_py_scales(const struct amp_py_list *list, const struct amp_py_list *params);
-uint64_t *amp_py_keys(PyObject *list, size_t n);
+uint64_t *amp_py_numbers(PyObject *list, const char *name, size_t n);
 
 #endif /* AMP_PY_KERNELS_H */

@@ -45,9 +45,10 @@ typedef struct step_call {
     amp_optim optim;
     amp_optim_tensors tensors;
     PyObject *arguments[LISTS]; /* borrowed */
-    PyObject *steps, *inv_scale, *grad_factor, *found_inf, *grad_norm, *grad_norms, *keys, *stochastic;
+    PyObject *steps, *inv_scale, *grad_factor, *found_inf, *grad_norm, *grad_norms, *keys, *before, *stochastic;
     float **scales[2];  /* NULL: none */
     uint64_t *key;      /* NULL: indices are keys */
+    uint64_t *offsets;  /* elements of the whole parameter before each tensor; NULL: 0 */
     void **remainders;  /* NULL: none */
     uint64_t *counts;   /* the steps in a Python list, NULL: a tensor, or one number */
     PyObject *device_counts, *device_numbers;
@@ -66,6 +67,7 @@ static int read_keywords(step_call *step, PyObject *keywords) {
         { "grad_norm", &step->grad_norm },
         { "grad_norms", &step->grad_norms },
         { "keys", &step->keys },
+        { "before", &step->before },
         { "stochastic", &step->stochastic },
         { "stream", &step->call.stream_argument },
     };
@@ -244,7 +246,13 @@ static int find_remainders(step_call *step) {
     return step->remainders ? 0 : -1;
 }
 
-/* Opens moments in 8 bits: their scales, and the keys of the tensors. */
+static int find_numbers(PyObject *list, const char *name, size_t n, uint64_t **numbers) {
+    if (list == Py_None) return 0;
+    *numbers = amp_py_numbers(list, name, n);
+    return *numbers ? 0 : -1;
+}
+
+/* Opens moments in 8 bits, their scales, and what the random numbers of the tensors depend on. */
 static int find_scales(step_call *step) {
     for (int k = 0; k < 2; k++) {
         const amp_py_list *list = &step->call.lists[FIRST_SCALE + k];
@@ -256,10 +264,12 @@ static int find_scales(step_call *step) {
     const int stochastic = PyObject_IsTrue(step->stochastic);
     if (stochastic < 0) return -1;
     step->tensors.flags = stochastic ? AMP_TENSORS_STOCHASTIC : 0;
-    if (step->keys == Py_None) return 0;
-    step->key = amp_py_keys(step->keys, step->call.lists[PARAMS].n);
+    const size_t n = step->call.lists[PARAMS].n;
+    if (find_numbers(step->keys, "keys", n, &step->key) || find_numbers(step->before, "before", n, &step->offsets))
+        return -1;
     step->tensors.keys = step->key;
-    return step->key ? 0 : -1;
+    step->tensors.before = step->offsets;
+    return 0;
 }
 
 static void fill_tensors(step_call *step) {
@@ -345,6 +355,7 @@ static void close_step(step_call *step) {
     PyMem_Free(step->remainders);
     for (int k = 0; k < 2; k++) PyMem_Free(step->scales[k]);
     PyMem_Free(step->key);
+    PyMem_Free(step->offsets);
     amp_py_let_go(&step->steps_keep);
     Py_XDECREF(step->device_counts);
     Py_XDECREF(step->device_numbers);
@@ -355,7 +366,8 @@ static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywor
     step_call step = { .call = { .function = "optimizer_step" }, .optim = AMP_OPTIM_INIT,
                        .tensors = AMP_OPTIM_TENSORS_INIT };
     for (int k = MODEL_PARAMS; k < LISTS; k++) step.arguments[k] = Py_None;
-    step.inv_scale = step.grad_factor = step.found_inf = step.grad_norm = step.grad_norms = step.keys = Py_None;
+    step.inv_scale = step.grad_factor = step.found_inf = step.grad_norm = step.grad_norms = Py_None;
+    step.keys = step.before = Py_None;
     step.stochastic = Py_False;
     if (parse_step(&step, args, keywords) || open_all(&step)) return NULL;
     PyObject *result = run_step(&step);
@@ -366,11 +378,12 @@ static PyObject *optimizer_step(PyObject *self, PyObject *args, PyObject *keywor
 static PyMethodDef methods[] = {
     { "optimizer_step", (PyCFunction)(void (*)(void))optimizer_step, METH_VARARGS | METH_KEYWORDS,
       "optimizer_step(rule, params, grads, state, *, steps, model_params=None, remainders=None, inv_scale=1.0,\n"
-      "               grad_factor=1.0, found_inf=None, grad_norm=None, grad_norms=None, keys=None, stochastic=False,\n"
-      "               stream=None,\n"
+      "               grad_factor=1.0, found_inf=None, grad_norm=None, grad_norms=None, keys=None, before=None,\n"
+      "               stochastic=False, stream=None,\n"
       "               **hyper_parameters)\n--\n\n"
       "Steps every tensor by a rule of amp_optim.h. Moments in 8 bits are int8 and uint8, with scales in\n"
-      "state['<moment>_scale'] (None: FP32) and keys of optim_key (None: indices). Returns True if it stepped,\n"
+      "state['<moment>_scale'] (None: FP32) and keys of optim_key (None: indices). before: elements of the\n"
+      "whole parameter before each tensor, if they are shards. Returns True if it stepped,\n"
       "False if found_inf is not 0, None if found_inf is on the GPU, so that the host does not know." },
     { NULL, NULL, 0, NULL },
 };

@@ -28,9 +28,9 @@ OVERRIDES = hasattr(fsdp.MixedPrecisionPolicy(), "param_dtype_override_fn")  # t
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, width):
         super().__init__()
-        self.norm, self.first, self.second = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
+        self.norm, self.first, self.second = nn.LayerNorm(width), nn.Linear(width, 32), nn.Linear(32, width)
 
     def forward(self, x):
         return x + self.second(nn.functional.gelu(self.first(self.norm(x))))
@@ -39,13 +39,14 @@ class Block(nn.Module):
 class Net(nn.Module):
     """Its last bias has one element, so that a rank has none of it."""
 
-    def __init__(self, norm=False, recompute=False, frozen=False):
+    def __init__(self, norm=False, recompute=False, frozen=False, width=16):
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.blocks, self.last = nn.Linear(8, 16), nn.ModuleList([Block(), Block()]), nn.Linear(16, 1)
+        self.first, self.blocks = nn.Linear(8, width), nn.ModuleList([Block(width), Block(width)])
+        self.last = nn.Linear(width, 1)
         if frozen:
             self.blocks.bfloat16().requires_grad_(False)
-        self.norm = nn.BatchNorm1d(16) if norm else None
+        self.norm = nn.BatchNorm1d(width) if norm else None
         self.recompute = recompute
 
     def forward(self, x):
@@ -84,6 +85,15 @@ def batch(step, rank=0, world=1):
 
 def local(tensor):
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def values_of(optimizer):
+    """Weights and moments of all ranks, flat."""
+    params = optimizer.param_groups[0]["params"]
+    states = [optimizer.state[param] for param in params]  # whose order torch's load_state_dict changes
+    moments = [state[name] for state in states for name in sorted(state) if isinstance(state[name], torch.Tensor)]
+    tensors = [*(param.detach() for param in params), *moments]
+    return [(each.full_tensor() if hasattr(each, "full_tensor") else each).reshape(-1) for each in tensors]
 
 
 def train(model, optimizer, steps=range(STEPS), rank=0, world=1, spoil=(), clip=None):
@@ -426,16 +436,23 @@ def tensor_parallel(rank, world):
 # ---- checkpoints ----
 
 
-def save(rank, world, folder, level):
-    """The first half of a training on one batch for all ranks; returns the losses of the second, and the scaler."""
+def save(rank, world, folder, level, start=start):
+    """The first half of a training on one batch for all ranks; returns the second half."""
     model, optimizer = start(level)
     train(model, optimizer, range(4), spoil=[2] if rank == 0 else [])
     model_state, optimizer_state = get_state_dict(model, optimizer)
     dcp.save({"model": model_state, "optimizer": optimizer_state, "amp": amp}, checkpoint_id=folder)
-    return train(model, optimizer, range(4, 8)), amp.state_dict()
+    return _second_half(model, optimizer)
 
 
-def resume(rank, world, folder, level):
+def _second_half(model, optimizer):
+    """Returns the losses, the scaler, the count of steps, and sums of weights and moments."""
+    losses = train(model, optimizer, range(4, 8))
+    sums = [each.double().sum().item() for each in values_of(optimizer)]
+    return losses, amp.state_dict(), optimizer.param_groups[0].get("step"), sums
+
+
+def resume(rank, world, folder, level, start=start):
     """The second half, from the files."""
     torch.manual_seed(9)
     model, optimizer = start(level, init_scale=2.0)
@@ -445,4 +462,4 @@ def resume(rank, world, folder, level):
     model_state, optimizer_state = get_state_dict(model, optimizer)
     dcp.load({"model": model_state, "optimizer": optimizer_state, "amp": amp}, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)
-    return train(model, optimizer, range(4, 8)), amp.state_dict()
+    return _second_half(model, optimizer)

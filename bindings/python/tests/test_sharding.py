@@ -271,3 +271,25 @@ def test_a_distributed_checkpoint_is_resumed_by_another_number_of_ranks(tmp_path
     for level in WITH_MASTERS:
         told = on_ranks(fsdp2.save, tmp_path / level, level, world=before)
         assert on_ranks(fsdp2.resume, tmp_path / level, level, world=after) == [told[0]] * after
+
+
+# ---- shards without masters ----
+
+
+@fully_shards
+@pytest.mark.parametrize("check", ["equal_bytes", "refusals"])
+def test_shards_without_masters_have_the_bytes_of_the_whole(check):
+    import fsdp2_stochastic
+
+    for told in on_ranks(getattr(fsdp2_stochastic, check)):
+        assert told and {name: value for name, value in told.items() if value is not True} == {}
+
+
+@fully_shards
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_shards_without_masters_are_resumed_by_another_number_of_ranks(tmp_path, before, after):
+    """The count of steps, weights and moments in 8 bits."""
+    import fsdp2_stochastic
+
+    told = on_ranks(fsdp2_stochastic.save, tmp_path, world=before)
+    assert told[0][2] == 7 and on_ranks(fsdp2_stochastic.resume, tmp_path, world=after) == [told[0]] * after

@@ -3,6 +3,7 @@
 not import them."""
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -22,10 +23,39 @@ def local_part(tensor: Any) -> Any:
 
 def is_cut(tensor: Any) -> bool:
     """Returns True if other ranks have other elements of the tensor."""
-    return is_dtensor(tensor) and any(
-        not placement.is_replicate() and tensor.device_mesh.size(dim) > 1
-        for dim, placement in enumerate(tensor.placements)
-    )
+    return bool(_cuts(tensor))
+
+
+def _cuts(tensor: Any) -> list[tuple[int, Any]]:
+    """Returns the dimensions of the mesh along which ranks have other elements, and how they are cut."""
+    placements = enumerate(tensor.placements) if is_dtensor(tensor) else ()
+    return [(dim, each) for dim, each in placements if not each.is_replicate() and tensor.device_mesh.size(dim) > 1]
+
+
+def is_stretch(tensor: Any) -> bool:
+    """Returns True if this rank's elements are consecutive ones of the whole tensor: it is cut by rows, or not cut.
+    Strided shards (tensor parallelism and fully_shard of one dimension) are not."""
+    return all(type(each).__name__ == "Shard" and each.dim == 0 for _, each in _cuts(tensor))
+
+
+def elements_before(tensor: Any) -> int:
+    """Returns the number of elements of the whole tensor before this rank's, which are a stretch."""
+    first, rows = 0, tensor.shape[0] if tensor.ndim else 1
+    for dim, _ in _cuts(tensor):
+        each = -(-rows // tensor.device_mesh.size(dim))
+        begin = min(each * tensor.device_mesh.get_local_rank(dim), rows)
+        first, rows = first + begin, min(each, rows - begin)
+    return first * math.prod(tensor.shape[1:])
+
+
+def rows_of_ranks(tensor: Any) -> int:
+    """Returns the rows of each rank but the last ones, which may have fewer. 0 if several dimensions of the mesh cut
+    the tensor, or one cuts it otherwise than by rows."""
+    cuts = _cuts(tensor)
+    if len(cuts) > 1 or not is_stretch(tensor):
+        return 0
+    rows = tensor.shape[0] if tensor.ndim else 1
+    return -(-rows // tensor.device_mesh.size(cuts[0][0])) if cuts else rows
 
 
 def complete(grad: Any, param: Any) -> Any:

@@ -362,10 +362,12 @@ def start(
     current = Session(resolved, num_losses)
     current.split = split_masters.Split() if splits else None
     current.low_type = _core.levels()[level][0]
-    current.level, current.shards = level, sharding.check(model_list, optimizer_list, current.resolved, level)
+    current.level, current.shards = level, sharding.check(
+        model_list, optimizer_list, current.resolved, level, stochastic
+    )
     current.stochastic = stochastic
     if stochastic:
-        stochastic_weights.check(current.resolved, optimizer_list, current.shards)
+        stochastic_weights.check(current.resolved, optimizer_list)
     current.verbosity, current.process_group = _amp_state.verbosity, process_group
     low = torch_type(resolved["cast_model_type"])
     is_low, keeps = low in retype.LOW, _keeps_batch_norm(current)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of torch's fully_shard (FSDP2) at the levels with 16-bit models. The policy of each module casts weights while
-they are gathered. The FP32 shards, which the optimizer steps, are the masters."""
+they are gathered. The FP32 shards, which the optimizer steps, are the masters. With master_weights="stochastic" the
+shards are bfloat16 weights without masters."""
 from __future__ import annotations
 
 import dataclasses
@@ -195,7 +196,29 @@ def _level_of_policy(level: str, low: torch.dtype | None) -> str:
     return level if low is None else next(fits, level)
 
 
-def _problem_of(shard: Shard, resolved: dict[str, Any], level: str) -> str:
+def _type_problem(shard: Shard, resolved: dict[str, Any], level: str, stochastic: bool) -> str:
+    """Returns what is wrong with the type of a shard."""
+    low, dtype = _low(resolved), shard.param.dtype
+    norm = resolved["keep_batchnorm_fp32"] and retype.is_kept(shard.module)
+    if stochastic and low is not None:
+        if norm and dtype is not torch.float32:
+            return (
+                f"of a batch norm, which stays FP32 at {level}, and sharded in {_name(dtype)}: call norm.float() and "
+                "fully_shard on it, before fully_shard on the module around it"
+            )
+        return "" if norm or dtype is low else (
+            f'sharded in {_name(dtype)}, and master_weights="stochastic" steps shards in {_name(low)}: call '
+            f"model.to(torch.{_name(low)}) before fully_shard"
+        )
+    if dtype is torch.float32 or (dtype is low and not shard.param.requires_grad):
+        return ""
+    return (
+        f"sharded in {_name(dtype)}, and the shards are the FP32 weights: call fully_shard on the FP32 model, "
+        "without .half(), .bfloat16() or .to(dtype) before it"
+    )
+
+
+def _problem_of(shard: Shard, resolved: dict[str, Any], level: str, stochastic: bool) -> str:
     """Returns the first problem of a shard in words, or an empty string."""
     low, dtype = _low(resolved), shard.param.dtype
     made = shard.policy.param_dtype or dtype
@@ -203,12 +226,9 @@ def _problem_of(shard: Shard, resolved: dict[str, Any], level: str) -> str:
     write = f'write fully_shard(module, mp_policy=amp.fsdp_policy("{named}"))'
     if not dtype.is_floating_point:
         return ""
-    is_weight = dtype is torch.float32 or (dtype is low and not shard.param.requires_grad)
-    if resolved["cast_model_type"] != "unchanged" and not is_weight:
-        return (
-            f"sharded in {_name(dtype)}, and the shards are the FP32 weights: call fully_shard on the FP32 model, "
-            "without .half(), .bfloat16() or .to(dtype) before it"
-        )
+    wrong = _type_problem(shard, resolved, level, stochastic)
+    if resolved["cast_model_type"] != "unchanged" and wrong:
+        return wrong
     if low is None:  # O1 and O4: the casts of functions take FP32 weights, or those that they would make of them
         own = torch_type(_core.levels()[level][0])
         foreign = resolved["patch_ops"] and made in _LOW and made is not own
@@ -247,14 +267,16 @@ def _low(resolved: dict[str, Any]) -> torch.dtype | None:
     return dtype if dtype in _LOW else None
 
 
-def _problems_of(model: nn.Module, shards: list[Shard], resolved: dict[str, Any], level: str) -> list[str]:
+def _problems_of(
+    model: nn.Module, shards: list[Shard], resolved: dict[str, Any], level: str, stochastic: bool
+) -> list[str]:
     found: dict[str, list[str]] = {}
     for shard in shards:
-        if problem := _problem_of(shard, resolved, level):
+        if problem := _problem_of(shard, resolved, level, stochastic):
             found.setdefault(problem, []).append(shard.name)
     problems = [f"{some(names)}: {problem}" for problem, names in found.items()]
     if _low(resolved) is not None and shards:
-        if not resolved["master_weights"]:
+        if not resolved["master_weights"] and not stochastic:
             problems.insert(0, _NO_MASTERS.format(level=level))
         elif resolved["master_weights"] == "split":
             problems.append(
@@ -266,15 +288,15 @@ def _problems_of(model: nn.Module, shards: list[Shard], resolved: dict[str, Any]
 
 
 def check(
-    models: Iterable[nn.Module], optimizers: list[Any], resolved: dict[str, Any], level: str
+    models: Iterable[nn.Module], optimizers: list[Any], resolved: dict[str, Any], level: str, stochastic: bool
 ) -> frozenset[int]:
-    """Checks models before initialize changes anything. Returns the ids of the parameters that fully_shard manages.
-    Raises RuntimeError with everything that is missing or wrong."""
+    """Checks models before initialize changes anything. stochastic: the weights have no masters. Returns the ids of the
+    parameters that fully_shard manages. Raises RuntimeError with everything that is missing or wrong."""
     shards: list[Shard] = []
     problems: list[str] = []
     for model in models:
         own = list(_shards(model))
-        problems += _problems_of(model, own, resolved, level)
+        problems += _problems_of(model, own, resolved, level, stochastic)
         shards += own
     problems += _optimizer_problems(shards, optimizers)
     if problems:

@@ -148,12 +148,12 @@ def _makes_low(resolved: dict[str, Any]) -> bool:
 
 
 def check(
-    models: Iterable[torch.nn.Module], optimizers: list[Any], resolved: dict[str, Any], level: str
+    models: Iterable[torch.nn.Module], optimizers: list[Any], resolved: dict[str, Any], level: str, stochastic: bool
 ) -> frozenset[int]:
     """Checks the models before initialize changes anything: levels that change types need whole parameters, or those of
     fully_shard, which has a policy. Returns the ids of the latter."""
     models = list(models)
-    shards = fully_sharded.check(models, optimizers, resolved, level)
+    shards = fully_sharded.check(models, optimizers, resolved, level, stochastic)
     for model in models if _makes_low(resolved) else ():
         named = [(name, param) for name, param in model.named_parameters() if id(param) not in shards]
         tensors = [name for name, param in named if is_dtensor(param)]

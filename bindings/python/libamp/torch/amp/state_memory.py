@@ -40,7 +40,8 @@ def moments_of(session: Session) -> tuple[int, int]:
             size, wide = _bytes_of(state, param)
             n = local_part(param).numel()
             now += size
-            coded += 2 * (n + 4 * -(-n // eight_bits.BLOCK)) if fits and wide and n >= eight_bits.LEAST else size
+            possible = fits and wide and eight_bits.are_possible(param)
+            coded += 2 * (n + 4 * -(-n // eight_bits.BLOCK)) if possible else size
     return now, coded
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """master_weights="stochastic": bfloat16 parameters without masters. libamp's optimizers round them up or down at random
 (amp_optim.h), so steps below half a unit are not lost. The random numbers are a function of the parameter's name, the
-optimizer's step count and the element. A checkpoint needs the count alone, and ranks write the same bytes."""
+optimizer's step count and the element of the whole parameter. A checkpoint needs the count alone, ranks write the same
+bytes, and shards those of the whole."""
 from __future__ import annotations
 
 import importlib
@@ -13,17 +14,16 @@ import torch
 from ... import kernels
 from .. import _tested_versions
 from .._devices import need_kernels
+from .._dtensors import is_stretch
 
 _NAME = "_amp_random_key"
 _KINDS = ("FusedAdam", "FusedSGD", "FusedLAMB", "FusedNovoGrad", "FusedAdagrad")
 
 
-def check(resolved: dict[str, Any], optimizers: Iterable[Any], shards: Any) -> None:
-    """Raises RuntimeError for a level without bfloat16 parameters, other optimizers, and shards."""
+def check(resolved: dict[str, Any], optimizers: Iterable[Any]) -> None:
+    """Raises RuntimeError for a level without bfloat16 parameters, and for other optimizers."""
     if resolved["cast_model_type"] != "bfloat16":
         raise RuntimeError('master_weights="stochastic" is for bfloat16 parameters: use opt_level="O5"')
-    if shards:
-        raise RuntimeError('master_weights="stochastic" needs whole parameters, and these are shards: use True')
     ours = importlib.import_module("libamp.torch.optimizers")
     for optimizer in optimizers:
         kind = type(optimizer)
@@ -37,12 +37,18 @@ def check(resolved: dict[str, Any], optimizers: Iterable[Any], shards: Any) -> N
 
 def mark(named: Iterable[tuple[str, torch.Tensor]]) -> list[torch.Tensor]:
     """Gives bfloat16 parameters the keys of their random numbers. Returns them. Raises RuntimeError for a device
-    without kernels."""
+    without kernels, and for shards that are not cut by rows."""
     marked = []
     for name, param in named:
         if param.dtype is torch.bfloat16 and param.requires_grad:
             need_kernels(f'master_weights="stochastic" of {name}', param.device, "use True")
             _tested_versions.rounding_on_gpu('master_weights="stochastic"', param.device)
+            if not is_stretch(param):
+                raise RuntimeError(
+                    f'master_weights="stochastic" of {name}: random numbers belong to the elements of the whole '
+                    "parameter in order, and this rank's are not consecutive ones: shard it along dimension 0 alone, "
+                    "without tensor parallelism, or use True"
+                )
             setattr(param, _NAME, kernels.optim_key(0, name.removeprefix("module.")))
             marked.append(param)
     return marked

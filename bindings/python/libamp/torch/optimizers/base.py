@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ... import ArgumentError, kernels
 from .. import _torch_ops
 from .._devices import is_served
-from .._dtensors import complete, is_cut, is_dtensor, local_part
+from .._dtensors import complete, elements_before, is_cut, is_dtensor, local_part
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -80,6 +80,20 @@ def _local_parts(
     )
 
 
+def _random_numbers(params: list[torch.Tensor], keys: list[int] | None) -> dict[str, Any]:
+    """Returns the arguments of the kernel's random numbers: the keys of master_weights="stochastic" in place of those
+    given, and the elements of the whole parameter before each shard."""
+    made: dict[str, Any] = {}
+    if [param for param in params if hasattr(param, "_amp_random_key")]:
+        from ..amp.stochastic_weights import keys_of
+
+        keys = keys_of(params, keys)
+        made = {"keys": keys, "stochastic": True}
+    if keys is not None and any(map(is_dtensor, params)):
+        made["before"] = list(map(elements_before, params))
+    return made
+
+
 def fused_step(
     rule: Any,
     params: list[torch.Tensor],
@@ -91,6 +105,7 @@ def fused_step(
 ) -> None:
     """Calls kernels.optimizer_step, which needs tensors of one device and layout. Other tensors are stepped device by
     device."""
+    numbers.update(_random_numbers(params, numbers.get("keys")))
     if any(map(is_dtensor, params)):
         params, grads, state = _local_parts(params, grads, state)
     if not params:
@@ -104,10 +119,6 @@ def fused_step(
 
         remainders = [remainder_of(param) for param in params]
         numbers["remainders"] = remainders
-    if [param for param in params if hasattr(param, "_amp_random_key")]:  # master_weights="stochastic"
-        from ..amp.stochastic_weights import keys_of
-
-        numbers.update(keys=keys_of(params, numbers.get("keys")), stochastic=True)
     if remainders or "keys" in numbers:
         grads = [_lie_as(param, grad) for param, grad in zip(params, grads, strict=True)]
     try:
@@ -123,7 +134,7 @@ def fused_step(
             lists = {"params": params, "grads": grads, "model_params": model_params, "steps": own, **state}
             part = {n: [v[i] for i in which] if isinstance(v, list) else v for n, v in lists.items()}
             there = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in numbers.items()}
-            for name in ("remainders", "keys"):
+            for name in ("remainders", "keys", "before"):
                 if name in there:
                     there[name] = [there[name][i] for i in which]
             _step_of_copies(rule, part, there)

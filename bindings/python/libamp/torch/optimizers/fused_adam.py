@@ -82,8 +82,9 @@ class FusedAdam(FusedOptimizer):
         self._step_supports_amp_scaling = self.capturable
 
     def _begin(self, param: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        coded = self.state_bits == 8 and eight_bits.fits(param)  # raises before there is a state
         super()._begin(param, state, group)
-        if self.state_bits == 8 and eight_bits.fits(param):
+        if coded:
             eight_bits.begin(param, state)
         if self.master_weights and param.dtype != torch.float32:
             state["master_param"] = param.detach().clone().float()
