@@ -22,15 +22,17 @@ HERE = pathlib.Path(__file__).resolve().parent
 NOT_GROUPS = {"harness", "run", "sides"}
 
 
-def limited(onednn, torchs, libamps):
-    return {"ONEDNN_MAX_CPU_ISA": onednn, "ATEN_CPU_CAPABILITY": torchs, "AMP_CPU_MASK": libamps}
+def limited(onednn, mkl, torchs, libamps):
+    """MKL, torch's FP32 matrix products, obeys on Intel's processors alone."""
+    return {"ONEDNN_MAX_CPU_ISA": onednn, "MKL_ENABLE_INSTRUCTIONS": mkl, "ATEN_CPU_CAPABILITY": torchs,
+            "AMP_CPU_MASK": libamps}
 
 
 CPUS = {  # instruction sets that a process may use; "all": of this machine
     "all": {},
-    "avx512-bf16": limited("AVX512_CORE_BF16", "avx512", "sse2,avx2,avx512"),
-    "avx512": limited("AVX512_CORE", "avx512", "sse2,avx2,avx512"),
-    "avx2": limited("AVX2", "avx2", "sse2,avx2"),
+    "avx512-bf16": limited("AVX512_CORE_BF16", "AVX512", "avx512", "sse2,avx2,avx512"),
+    "avx512": limited("AVX512_CORE", "AVX512", "avx512", "sse2,avx2,avx512"),
+    "avx2": limited("AVX2", "AVX2", "avx2", "sse2,avx2"),
 }
 
 

@@ -86,7 +86,7 @@ def test_a_cpu_is_a_process_of_its_own(tmp_path):
     names = [line["name"].partition(": ")[0] for line in json.loads(file.read_text())]
     assert set(names) == {"avx2", "all"} and names == sorted(names, reverse=True)
     machines = [line for line in done.stdout.splitlines() if line.startswith("processor: ")]
-    limits = "ONEDNN_MAX_CPU_ISA=AVX2, ATEN_CPU_CAPABILITY=avx2, AMP_CPU_MASK=sse2,avx2"
+    limits = "ONEDNN_MAX_CPU_ISA=AVX2, MKL_ENABLE_INSTRUCTIONS=AVX2, ATEN_CPU_CAPABILITY=avx2, AMP_CPU_MASK=sse2,avx2"
     assert [limits in line for line in machines] == [True, False]
 
 
