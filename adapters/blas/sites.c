@@ -3,6 +3,7 @@
  * Who calls, and which BLAS that call would reach without this library. RTLD_NEXT alone would be wrong: NumPy's wheel
  * brings a BLAS that no other object sees, and libtorch_cpu.so exports its own.
  */
+#include "../environment.h"
 #include "adapter.h"
 
 #include <dlfcn.h>
@@ -30,23 +31,13 @@ void tell(const char *format, ...) {
     (void)fprintf(stderr, "libamp_blas: %s: %s\n", program_invocation_short_name, text);
 }
 
-static const char *given(const char *name) {
-    const char *text = getenv(name);
-    return text && *text ? text : NULL;
-}
-
-static bool is_off(const char *text) {
-    return text && (!strcasecmp(text, "off") || !strcmp(text, "0") || !strcasecmp(text, "no") ||
-                    !strcasecmp(text, "false"));
-}
-
 static void read_wish(void) {
     const char *level = given("AMP_LEVEL"), *log = given("AMP_LOG");
     wanted.off = getauxval(AT_SECURE) != 0;
     if (wanted.off) return;
     wanted.callers = given("AMP_BLAS_CALLERS");
     wanted.quiet = log && !strcmp(log, "off");
-    wanted.gate = !is_off(given("AMP_GATE"));
+    wanted.gate = given_switch("AMP_GATE") != 0;
     wanted.counts = !wanted.callers || !level || strcasecmp(level, "O4") != 0;
     if (level && strcasecmp(level, "O4") != 0 && strcasecmp(level, "O0") != 0)
         tell("AMP_LEVEL=%s: products stay FP32. Only O4 is possible: fp16 needs a loss scale, and O5 masters, which a "

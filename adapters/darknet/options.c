@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "../environment.h"
 #include "adapter.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
-#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -39,21 +39,11 @@ void must(amp_status status, const char *what) {
     if (status != AMP_OK) stop("%s: %s: %s", what, amp_status_name(status), amp_last_error());
 }
 
-static const char *given(const char *name) {
-    const char *text = getenv(name);
-    return text && *text ? text : NULL;
-}
-
-/* As libamp reads switches; `fallback` where nothing is given. */
+/* `fallback` where nothing is given. */
 static bool read_switch(const char *name, bool fallback) {
-    static const char *const words[][2] = { { "0", "1" }, { "false", "true" }, { "no", "yes" }, { "off", "on" } };
-    const char *text = given(name);
-    if (!text) return fallback;
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        for (int on = 0; on < 2; on++)
-            if (!strcasecmp(text, words[i][on])) return on;
-    stop("%s=%s: it is 1, true, yes or on, or 0, false, no or off", name, text);
-    return fallback;
+    const int value = given_switch(name);
+    if (value < 0 && given(name)) stop("%s=%s: it is 1, true, yes or on, or 0, false, no or off", name, given(name));
+    return value < 0 ? fallback : value;
 }
 
 /* A number above 0; 0 where nothing is given, which is the level's own. */
