@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slots: what a transaction changes, what its undo leaves, and what strangers and copies do in between. */
+#include "../support/heap.h"
 #include "../support/leave.h"
 #include "fixture.h"
 
-#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -250,12 +250,12 @@ TEST_TIMES(a_thousand_cycles_do_not_grow, 2) {
     for (int i = 0; i < N * CYCLES; i++) slots[i] = (amp_fn)host_add;
     for (int i = 0; i < 10; i++) cycle(slots, N); /* what malloc keeps in its bins counts as used */
     ck_assert_uint_eq(closures_made, expected);
-    const size_t used = mallinfo2().uordblks;
+    const size_t used = heap_used();
     for (int i = 0; i < CYCLES; i++) cycle(slots, N);
     for (int i = 0; i < CYCLES; i++) cycle(slots + N * i, N); /* the host's tables move */
     ck_assert_uint_eq(closures_made, expected);
     if (!expected) ck_assert_uint_eq(next_stub() - first, N + 1);
-    ck_assert_uint_eq(mallinfo2().uordblks, used);
+    ck_assert_uint_eq(heap_used(), used);
 }
 
 static int by_code(const void *a, const void *b) { return memcmp(a, b, sizeof(amp_fn)); }

@@ -63,25 +63,36 @@ static bool fails(int call) {
     return true;
 }
 
-int __real_open64(const char *path, int flags, ...);
-int __wrap_open64(const char *path, int flags, mode_t mode);
-int __wrap_open64(const char *path, int flags, mode_t mode) {
-    return fails(ON_OPEN) ? -1 : __real_open64(path, flags, mode);
+/* The names that the C library has for these, with 64-bit offsets. */
+#ifdef __GLIBC__
+#define REAL(name) __real_##name##64
+#define WRAPPED(name) __wrap_##name##64
+#else
+#define REAL(name) __real_##name
+#define WRAPPED(name) __wrap_##name
+#endif
+
+int REAL(open)(const char *path, int flags, ...);
+int WRAPPED(open)(const char *path, int flags, mode_t mode);
+int WRAPPED(open)(const char *path, int flags, mode_t mode) {
+    return fails(ON_OPEN) ? -1 : REAL(open)(path, flags, mode);
 }
 /* A file that has a name is opened by who is quick, and read later: its mode counts from its birth on. */
 static mode_t born[1024];
 
-int __real_openat64(int folder, const char *path, int flags, ...);
-int __wrap_openat64(int folder, const char *path, int flags, mode_t mode);
-int __wrap_openat64(int folder, const char *path, int flags, mode_t mode) {
+int REAL(openat)(int folder, const char *path, int flags, ...);
+int WRAPPED(openat)(int folder, const char *path, int flags, mode_t mode);
+int WRAPPED(openat)(int folder, const char *path, int flags, mode_t mode) {
     struct stat about;
     if (no_nameless && (flags & O_TMPFILE) == O_TMPFILE) return errno = EOPNOTSUPP, -1;
-    const int fd = fails(ON_OPEN) ? -1 : __real_openat64(folder, path, flags, mode);
+    const int fd = fails(ON_OPEN) ? -1 : REAL(openat)(folder, path, flags, mode);
     if (fd >= 0 && fd < 1024) born[fd] = flags & O_CREAT && fstat(fd, &about) == 0 ? about.st_mode & 077 : 0;
     return fd;
 }
-WRAP(ssize_t, pread64, int fd, void *data, size_t bytes, off_t at) {
-    return fails(ON_PREAD) ? -1 : __real_pread64(fd, data, shortened && bytes > 3 ? 3 : bytes, at);
+ssize_t REAL(pread)(int fd, void *data, size_t bytes, off_t at);
+ssize_t WRAPPED(pread)(int fd, void *data, size_t bytes, off_t at);
+ssize_t WRAPPED(pread)(int fd, void *data, size_t bytes, off_t at) {
+    return fails(ON_PREAD) ? -1 : REAL(pread)(fd, data, shortened && bytes > 3 ? 3 : bytes, at);
 }
 WRAP(ssize_t, write, int fd, const void *data, size_t bytes) {
     struct stat about;
@@ -109,13 +120,13 @@ WRAP(int, flock, int fd, int operation) {
     if (length > 0) {
         cleaned[length] = '\0';
         cleaner_comes = false;
-        cleaner = __real_open64(cleaned, O_WRONLY);
+        cleaner = REAL(open)(cleaned, O_WRONLY);
         ck_assert_int_eq(__real_flock(cleaner, LOCK_EX | LOCK_NB), 0);
     }
     return __real_flock(fd, operation);
 }
 WRAP(int, unlinkat, int folder, const char *path, int flags) {
-    const int fd = __real_openat64(folder, path, O_WRONLY | O_NONBLOCK);
+    const int fd = REAL(openat)(folder, path, O_WRONLY | O_NONBLOCK);
     removed_unlocked += fd >= 0 && __real_flock(fd, LOCK_EX | LOCK_NB) == 0;
     if (fd >= 0) close(fd);
     return __real_unlinkat(folder, path, flags);
