@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""src/ for another C library than GNU's, as Alpine has it: test_musl.py SOURCE
+"""src/ for another C library than GNU's, as Alpine has it: test_musl.py SOURCE [--full]
 
 Compiles what every system has, without warnings, and leaves no file. Kernels of instruction sets call no library.
+--full: tools/musl, which builds the core and its libraries and runs the suite core.
 """
 import pathlib
 import shutil
+import subprocess
 import sys
 
 from support import Tap, compiler, expect, run, scratch
@@ -36,6 +38,15 @@ def main():
         tap.skip_all("there is neither musl-gcc nor zig")
     files = [file.relative_to(source) for file in sorted((source / "src").rglob("*.c"))]
     files = [file for file in files if not FOREIGN & set(file.parts)]
+    if sys.argv[2:] == ["--full"]:
+        result = subprocess.run([source / "tools" / "musl"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, check=False)
+        if result.returncode == 77:
+            tap.skip_all(result.stdout.strip().splitlines()[-1])
+        with tap.test("the core builds with musl, and the suite core passes"):
+            expect(result.returncode == 0 and "Fail:" in result.stdout, result.stdout[-4000:])
+        tap.done()
+        return
     with scratch() as folder:
         copy_headers(folder)
         with tap.test("src/ compiles for musl without a warning"):
