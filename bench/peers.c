@@ -237,18 +237,19 @@ static void optimizers8(void) {
 
 static void matmul(void *data) { bench_must(amp_matmul(data), "amp_matmul"); }
 
-static void run_matmul(const struct type *type, int64_t n, double goal) {
+/* work: of peers.py. call: its name in the table. */
+static void run_matmul(const char *work, const char *call, const struct type *type, int64_t n, double goal) {
     const size_t elements = (size_t)(n * n);
     amp_matmul_args g = AMP_MATMUL_ARGS_INIT;
-    char size[16], how[16];
+    char size[16], how[32];
     g.a_dtype = g.b_dtype = g.d_dtype = type->dtype;
     g.m = g.n = g.k = n;
     g.a = numbers(elements, type), g.b = numbers(elements, type), g.d = numbers(elements, type);
     snprintf(size, sizeof size, "%d", (int)n);
-    snprintf(how, sizeof how, "mm, %s", type->name);
+    snprintf(how, sizeof how, "%s, %s", call, type->name);
     compare((struct bench_case){ .group = "matmul", .name = type->name, .size = size, .unit = "ns", .calls = 1,
                                  .ours = matmul, .ours_data = &g, .goal = goal },
-            bench_peer_make("matmul %s %d", type->name, (int)n), how);
+            bench_peer_make("%s %s %d", work, type->name, (int)n), how);
     void *const memory[] = { (void *)(uintptr_t)g.a, (void *)(uintptr_t)g.b, g.d };
     for (size_t i = 0; i < 3; i++) bench_release(memory[i], elements * type->size);
 }
@@ -257,7 +258,13 @@ static void matmuls(void) {
     const bool fp16_unit = bench_cpu_has("avx512_fp16") || bench_cpu_has("amx_fp16") || bench_cpu_has("asimdhp");
     for (int64_t n = 512; n <= 2048; n *= 2)
         for (size_t type = 0; type < 3; type++)
-            run_matmul(&types[type], n, types[type].dtype == AMP_FLOAT16 && !fp16_unit ? 50 : 0);
+            run_matmul("matmul", "mm", &types[type], n, types[type].dtype == AMP_FLOAT16 && !fp16_unit ? 50 : 0);
+    if (!bench_peer_has("numkong")) {
+        printf("%-8s products: left out: this Python has no numkong\n", "matmul");
+        return;
+    }
+    for (int64_t n = 512; n <= 2048; n *= 2)
+        for (size_t type = 0; type < 3; type++) run_matmul("numkong", "numkong.dots_packed", &types[type], n, 0);
 }
 
 void bench_peers(const char *group) {

@@ -178,8 +178,19 @@ def matmul(dtype, size):
     return lambda: torch.mm(a, b, out=d)
 
 
+def numkong(dtype, size):
+    """b is packed for each product, as a training has a new one in each step."""
+    module, size = importlib.import_module("numkong"), int(size)
+    named = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[dtype]
+    a, b = (memory(size * size, dtype).view(size, size) for _ in range(2))
+    if dtype == "bf16":  # NumPy has no such type
+        a, b = (x.view(torch.int16) for x in (a, b))
+    a, b = (module.Tensor(x.numpy().view("uint16") if dtype == "bf16" else x.numpy(), dtype=named) for x in (a, b))
+    return lambda: module.dots_packed(a, module.dots_pack(b, dtype=named))
+
+
 WORKS = {work.__name__: work for work in (cast, unscale, unscale_sizes, adam, step, step8, unscale_step_write,
-                                            matmul)}
+                                            matmul, numkong)}
 
 
 # ---- the conversation ------------------------------------------------------------------------------------------------

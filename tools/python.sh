@@ -10,6 +10,7 @@
 #   python_trainers          the trainers of docs/trainers into it, likewise
 #   python_spdx PYTHON       spdx-tools for that Python, with which tools/sbom.py writes; leaves their folder in `spdx`,
 #                            empty where they cannot be had
+#   python_peers             libraries that tools/results measures beside libamp, likewise
 #   python_old_trainers      those that have an Apex backend of their own, into its folder old-trainers
 #   python_build DIR ARG...  builds the wheel in DIR with these options of Meson's
 #   python_wheel DIR ARG...  the same, and installs it into that environment
@@ -186,6 +187,18 @@ python_trainers() {
         say "trainers could not be installed: their tests are skipped (all of it in $python_cache/trainers.log)"
     fi
     : >"$venv/.trainers"
+}
+
+# What tools/results measures libamp beside. --no-deps: PyTorch is there.
+python_peers() {
+    if [ -e "$venv/.peers" ]; then return; fi
+    for package in bitsandbytes torchao numkong; do
+        if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --no-compile --no-deps \
+            "$package" >"$python_cache/peers.log" 2>&1; then
+            say "$package could not be installed: its rows say so (all of it in $python_cache/peers.log)"
+        fi
+    done
+    : >"$venv/.peers"
 }
 
 python_old_trainers() {

@@ -49,15 +49,15 @@ CONTEXT, WIDTH = 48, 64
 
 
 class Characters(nn.Module):
-    """Two layers of 64, 4 heads, 48 characters: 113 thousand parameters and the embeddings."""
+    """Two layers of 64, 4 heads, 48 characters: 113 thousand parameters and the embeddings, unless others are given."""
 
-    def __init__(self, size):
+    def __init__(self, size, width=WIDTH, layers=2, heads=4, context=CONTEXT):
         super().__init__()
-        self.embed, self.place = nn.Embedding(size, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        layers = [nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, 0.0, "gelu", batch_first=True, norm_first=True)
-                  for _ in range(2)]
-        self.layers, self.norm, self.head = nn.ModuleList(layers), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, size)
-        self.register_buffer("mask", torch.full((CONTEXT, CONTEXT), float("-inf")).triu(1), persistent=False)
+        self.embed, self.place = nn.Embedding(size, width), nn.Embedding(context, width)
+        blocks = [nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+                  for _ in range(layers)]
+        self.layers, self.norm, self.head = nn.ModuleList(blocks), nn.LayerNorm(width), nn.Linear(width, size)
+        self.register_buffer("mask", torch.full((context, context), float("-inf")).triu(1), persistent=False)
 
     def forward(self, text):
         x = self.embed(text) + self.place.weight

@@ -25,12 +25,12 @@ WAYS = {
 
 
 class Training:
-    def __init__(self, batch, level, options, bits, what):
+    def __init__(self, batch, level, options, bits, what, state_bits=32):
         torch.manual_seed(0)
         model, x = transformer(batch)
         if what == "checkpoints":
             checkpointed(model)
-        optimizer = FusedAdam(model.parameters(), lr=1e-5, weight_decay=0.01)
+        optimizer = FusedAdam(model.parameters(), lr=1e-5, weight_decay=0.01, state_bits=state_bits)
         self.model, self.optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0, **options)
         self.parts = x.chunk(PARTS) if what == "parts" else [x]
         self.handle = amp.compress_activations(self.model, bits) if bits else None

@@ -40,6 +40,24 @@ class ResidualBlock(nn.Module):
         return torch.relu(self.second_norm(self.second(y)) + self.shortcut(x))
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, channels: int, middle: int, stride: int) -> None:
+        super().__init__()
+        out = 4 * middle
+        sizes = [(channels, middle, 1, 1), (middle, middle, 3, stride), (middle, out, 1, 1)]
+        layers: list[nn.Module] = []
+        for i, o, kernel, step in sizes:
+            layers += [nn.Conv2d(i, o, kernel, step, kernel // 2, bias=False), nn.BatchNorm2d(o), nn.ReLU(inplace=True)]
+        shrink = [nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out)]
+        self.body, self.relu = nn.Sequential(*layers[:-1]), nn.ReLU(inplace=True)
+        self.shortcut = nn.Sequential(*shrink) if channels != out else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x)
+        y += self.shortcut(x)
+        return self.relu(y)
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -80,6 +98,19 @@ def resnet18(batch: int) -> Made:
     blocks = [ResidualBlock(i, o, 1 + (i < o)) for i, o in itertools.pairwise(sizes)]
     stem = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     return classifier(*stem, *blocks, channels=512), torch.randn(batch, 3, 32, 32)
+
+
+def resnet50(batch: int) -> Made:
+    """For 224 x 224 pixels, with activations in place where torchvision's has them."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True),
+                               nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for middle, count in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(count):
+            layers.append(Bottleneck(channels, middle, 2 if block == 0 and middle > 64 else 1))
+            channels = 4 * middle
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000)]
+    return nn.Sequential(*layers, *head), torch.randn(batch, 3, 224, 224)
 
 
 def recurrent(batch: int) -> Made:
