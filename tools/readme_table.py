@@ -1,104 +1,127 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fills README.md's table of measurements from bench/results.
+"""Fills README.md's measurements from docs/results.
 
-readme_table.py ROOT            prints TAP: are the table in README.md, and the gain over autocast that its first lines
-                                name, those that bench/results gives?
-readme_table.py ROOT --write    writes it into README.md
-
-Each row names its result file; a figure that is missing there is an error.
+readme_table.py ROOT            prints TAP: are the figures in README.md, and the gain over autocast in its first lines,
+                                those of docs/results, and are the programs those of bench/results?
+readme_table.py ROOT --write    writes them into README.md
 """
+import json
 import pathlib
-import re
+import statistics
 import sys
+import textwrap
 
-BEGIN, END = "<!-- bench: tools/readme_table.py fills this block from bench/results -->\n", "<!-- end -->"
-H100, PROGRAMS, STEPS = "2026-11-27-nvidia-h100.md", "2026-11-27-programs-cpu.md", "2026-11-27-train-cpu.md"
-MODELS = {"GPT-2": "GPT-2, 16 x 512 tokens", "BERT": "BERT, 64 x 128 tokens"}
-LEVELS = {"O1": "autocast-fp16", "O2": "autocast-fp16", "O4": "autocast-bf16", "O5": "autocast-bf16"}
-PROGRAMS_SHOWN = {"darknet": ("darknet, digits", "tests/darknet/show.sh"),
-                  "ggml": ("ggml, llama-like", "tests/ggml/show.sh"), "demo": ("demo, digits", "tools/demo")}
-TRAIN = "`bench/python/train.py`"
+LEFT = ("4 layers of 4096, C",)  # on the page alone
+MARKS = {name: (f"<!-- {name}: tools/readme_table.py fills this block from docs/results -->\n", "<!-- end -->")
+         for name in ("programs", "papers")}
 
 
-def find(text, *cells):
-    """The last row of a Markdown table that starts with these cells, by the names in its table's head."""
-    head, found = [], None
-    for line in text.splitlines():
-        row = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
-        if not row:
-            head = []
-        elif not head:
-            head = row
-        elif tuple(row[: len(cells)]) == cells:
-            found = dict(zip(head, row))
-    if found is None:
-        raise KeyError(f"no row | {' | '.join(cells)} |")
-    return found
+def file_of(root, name):
+    return root / "docs" / "results" / f"{name}.json"
 
 
-def number(row, column):
-    return float(row[column].replace(",", ""))
+def results(root, name):
+    return json.loads(file_of(root, name).read_text(encoding="utf-8"))
 
 
-def rows(root):
-    """(program, machine, peer, command, memory, accuracy, {level: times as fast})"""
-    results = root / "bench" / "results"
-    h100, programs, on_cpu = ((results / name).read_text(encoding="utf-8") for name in (H100, PROGRAMS, STEPS))
-    for model, size in MODELS.items():
-        of = {level: (find(h100, model, level), find(h100, model, peer)) for level, peer in LEVELS.items()}
-        memory = {level: number(mine, "MiB") / number(peer, "MiB") for level, (mine, peer) in of.items()}
-        yield size, "H100", "autocast", TRAIN, f"O2: {memory['O2']:.2f}x, O5: {memory['O5']:.2f}x", "", {
-            level: number(peer, "GPU ms") / number(mine, "GPU ms") for level, (mine, peer) in of.items()}
-    yield ("transformer, PyTorch", "Xeon, AMX", "FP32", "`tools/bench --python`", "", "",
-           {level: number(find(on_cpu, "transformer", level, "all", "FP32"), "ratio") for level in LEVELS})
-    steps = re.findall(r"^step +training step, (O\d) .*? ms +([\d.]+) .*the same host in FP32$", h100, re.MULTILINE)
-    yield ("4 layers of 4096, C", "H100", "FP32", "`tools/gpu pack`", "", "",
-           {level: float(ratio) for level, ratio in steps})
-    for program, (name, command) in PROGRAMS_SHOWN.items():
-        found = {level: find(programs, program, level) for level in LEVELS if f"| {program} | {level} |" in programs}
-        known = {}  # levels of the same accuracy together
-        for level, row in found.items():
-            known.setdefault(row["accuracy"], []).append(level)
-        accuracy = ", ".join(f"{'/'.join(levels)}: {known_as}" for known_as, levels in known.items())
-        first = next(iter(found.values()))
-        saved = sorted({row["activations"] for row in found.values()} - {"-"})
-        memory = f"activations: {saved[0]}-{saved[-1]}x" if saved else ""
-        accuracy = f"FP32: {first['accuracy alone']}, {accuracy}" if first["accuracy"] != "-" else ""
-        yield (f"{name}, C", first["machine"], "FP32", f"`{command}`", memory, accuracy,
-               {level: number(row, "seconds alone") / number(row, "seconds") for level, row in found.items()})
+def table(rows):
+    lines = [rows[0], ("---",) * len(rows[0]), *rows[1:]]
+    return "".join("|" + "|".join(f" {text} " if text else " " for text in line) + "|\n" for line in lines)
 
 
-def block(root):
-    head = ("program", "machine", "against", *LEVELS, "memory, accuracy", "command")
-    table = [head, ("---",) * len(head)]
-    table += [(program, machine, peer, *(f"{figures[level]:.2f}x" if level in figures else "" for level in LEVELS),
-               "; ".join(filter(None, (memory, accuracy))).replace(" %", "%"), command)
-              for program, machine, peer, command, memory, accuracy, figures in rows(root)]
-    return "".join("|" + "|".join(f" {text} " if text else " " for text in row) + "|\n" for row in table)
+def programs(root, speed):
+    head = ("program", "machine", "against", *speed.LEVELS, "memory, accuracy")
+    return table([head, *((row["program"].split(",")[0], row["machine"], row["against"], *speed.ratios(row),
+                           speed.beside(row)) for row in results(root, "speed")["rows"] if row["program"] not in LEFT)])
+
+
+# ---- papers ----
+
+
+def percent(runs, member="accuracy"):
+    return f"{statistics.mean(run[member] for run in runs):.1f}%"
+
+
+def masters(data):
+    of = {name: percent(runs) for name, runs in data["runs"].items()}
+    exact, kept, without = of.values()
+    return f"FP32 {exact}, O2 {kept}, without {without}"
+
+
+def rates(data):
+    died = {mode: sorted({cell["batch"] for cell in data["cells"] if cell["mode"] == mode and cell["nan"]})
+            for mode in ("FP16 alone", "O3", "O1", "O2")}
+    count = {mode: sum(1 for cell in data["cells"] if cell["mode"] == mode and cell["nan"]) for mode in died}
+    return ", ".join(f"{mode} {number}" for mode, number in count.items())
+
+
+def memory(data):
+    of = {way: sum(found["measured"].values()) for way, found in data["ways"].items()}
+    half = data["ways"]["O5"]["activation"]["measured"]
+    return (f"O0 {of['O0']:.0f}, split masters {of['O5, split']:.1f}, least {min(of.values()):.1f}; an activation: "
+            f"{half:.1f} of 4")
+
+
+def activations(data):
+    least = {row["bits"]: row["before_mb"] / row["now_mb"] for row in data["rows"]
+             if row["network"] == "ResNet-50" and row["level"] == "O0"}
+    return ", ".join(f"{bits} bits {ratio:.1f}x" for bits, ratio in least.items())
+
+
+PAPERS = (  # figure, name, published, libamp's
+    ("masters", "Accuracy", "without masters -80%", masters),
+    ("rates", "NaN, by batch and rate", "FP16, O3 from batch 2,048", rates),
+    ("memory", "Bytes a parameter with Adam", "activations half", memory),
+    ("activations", "ResNet-50's activations", "9.3x smaller", activations),
+)
+
+
+def papers(root, _speed):
+    told = [f"{what}: {told(results(root, name))} ({published})"
+            for name, what, published, told in PAPERS if file_of(root, name).exists()]
+    lines = textwrap.wrap(f"Papers again (published): {'. '.join(told)}.", 138, break_on_hyphens=False)
+    return "".join(f"{line}\n" for line in lines)
+
+
+# ---- README ----
 
 
 def gain(root):
     """O2 and O5 beside autocast, in the words of README.md's first lines."""
-    of = [row for row in rows(root) if row[2] == "autocast"]
-    ratios = [figures[level] for *_, figures in of for level in ("O2", "O5")]
-    memory = [float(ratio) for row in of for ratio in re.findall(r"[\d.]+(?=x)", row[4])]
-    return f"{min(ratios):.2f}-{max(ratios):.2f}x as fast, with {min(memory):.2f}-{max(memory):.2f}x the memory"
+    of = [row for row in results(root, "speed")["rows"] if row["against"] == "autocast"]
+    ratios = [row["levels"][level] for row in of for level in ("O2", "O5")]
+    memory_of = [row["memory"][level] for row in of for level in ("O2", "O5")]
+    return (f"{min(ratios):.2f}-{max(ratios):.2f}x as fast, with {min(memory_of):.2f}-{max(memory_of):.2f}x the memory")
+
+
+def filled(root, text, speed):
+    for name, of in {"programs": programs, "papers": papers}.items():
+        begin, end = MARKS[name]
+        before, rest = text.split(begin)
+        text = before + begin + of(root, speed) + end + rest.split(end, 1)[1]
+    return text
 
 
 def main():
     root = pathlib.Path(sys.argv[1])
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(root / "bench"))
+    from papers.figures import speed
+
     readme = root / "README.md"
     text = readme.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    new = before + BEGIN + block(root) + END + rest.split(END, 1)[1]
+    new = filled(root, text, speed)
     if sys.argv[2:] == ["--write"]:
         readme.write_text(new, encoding="utf-8")
         return
-    print("ok 1 - README.md's table is bench/results'" if new == text else
-          "not ok 1 - README.md's table is bench/results': tools/readme_table.py . --write")
-    print(f"{'ok' if gain(root) in text else 'not ok'} 2 - its first lines say '{gain(root)}'")
-    print("1..2")
+    checks = {"README.md's tables are docs/results': tools/readme_table.py . --write": new == text,
+              f"its first lines say '{gain(root)}'": gain(root) in text,
+              "docs/results has the programs of bench/results: tools/results --only speed":
+              results(root, "speed")["rows"] == speed.collected()}
+    for number, (what, right) in enumerate(checks.items(), 1):
+        print(f"{'ok' if right else 'not ok'} {number} - {what}")
+    print(f"1..{len(checks)}")
 
 
 if __name__ == "__main__":

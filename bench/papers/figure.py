@@ -39,7 +39,7 @@ class Source:
 @dataclass(frozen=True)
 class Figure:
     """name: of the module and of its files. seconds, quick, cuda: its shares of a whole run, of `--quick` and of
-    `--device cuda`. 0: it has no part in it."""
+    `--device cuda`. slow: of `--slow`, whose file a whole run keeps. 0: it has no part in it."""
 
     name: str
     title: str
@@ -47,6 +47,7 @@ class Figure:
     seconds: int
     quick: int
     cuda: int = 0
+    slow: int = 0
 
     def share(self, device: str, quick: bool) -> int:
         """Returns the seconds that this figure may take."""
@@ -61,11 +62,13 @@ def processor_or_wall(device: str) -> float:
 
 @dataclass
 class Budget:
-    """The time that a measurement may take. quick: the fewest steps and seeds that still show the effect."""
+    """The time that a measurement may take. quick: the fewest steps and seeds that still show the effect. slow: as many
+    as the published figure has, and the result says so in `slow`."""
 
     seconds: float
     quick: bool = False
     device: str = "cpu"
+    slow: bool = False
 
     def __post_init__(self) -> None:
         self.began = processor_or_wall(self.device)

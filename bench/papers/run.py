@@ -20,6 +20,9 @@ from .figure import PROVENANCE, Budget, Data, Module
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIGURES = (  # in the order of the page: modules of figures/
     "masters",
+    "memory",
+    "activations",
+    "speed",
 )
 LATE, BUSY = 60, 5  # a measurement ends after so many seconds and times its budget: others use the machine, too
 
@@ -54,13 +57,14 @@ def measure(name: str, budget: Budget, file: pathlib.Path) -> None:
         name, figure.title, dataclasses.asdict(figure.source), where,
         datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         os.environ.get("AMP_RESULTS_COMMIT") or "unknown", budget.device, budget.quick, round(seconds, 1), versions)))
-    page.write_json(file, {**record, **{key: value for key, value in measured.items() if key not in record}})
+    page.write_json(file, {**record, **measured})
 
 
 def in_process(name: str, budget: Budget, file: pathlib.Path) -> bool:
     """Measures a figure in a process of its own. False, with the reason on standard error, if it fails."""
     command = [sys.executable, "-m", f"{__package__}.run", "--measure", name, "--seconds", str(budget.seconds),
-               "--device", budget.device, "--out", str(file)] + (["--quick"] if budget.quick else [])
+               "--device", budget.device, "--out", str(file)]
+    command += [f"--{name}" for name in ("quick", "slow") if getattr(budget, name)]
     print(f"{name}: {budget.seconds:.0f} s at most", flush=True)
     longest = LATE + BUSY * budget.seconds
     try:
@@ -87,6 +91,7 @@ def write(folder: pathlib.Path) -> None:
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tools/results", description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--slow", action="store_true")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", action="append", choices=FIGURES, metavar="NAME")
     parser.add_argument("--out", type=pathlib.Path)
@@ -99,7 +104,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     args = parsed(arguments)
     if args.measure:
-        measure(args.measure, Budget(args.seconds, args.quick, args.device), args.out)
+        measure(args.measure, Budget(args.seconds, args.quick, args.device, args.slow), args.out)
         return 0
     kept = ROOT / "docs" / "results" if not args.quick and args.device == "cpu" else ROOT / "build" / "results"
     folder: pathlib.Path = args.out or kept
@@ -107,12 +112,16 @@ def main(arguments: list[str] | None = None) -> int:
     failed = []
     for module in modules(tuple(args.only or FIGURES)) if not args.page else ():
         figure = module.FIGURE
-        seconds = figure.share(args.device, args.quick)
-        if seconds:
-            if not in_process(figure.name, Budget(seconds, args.quick, args.device), page.file_of(folder, figure)):
+        file = page.file_of(folder, figure)
+        seconds = figure.slow if args.slow else figure.share(args.device, args.quick)
+        if not (args.slow or args.only) and file.exists() and page.read_json(file).get("slow"):
+            print(f"{figure.name}: kept, because it is of --slow")
+        elif seconds:
+            if not in_process(figure.name, Budget(seconds, args.quick, args.device, args.slow), file):
                 failed.append(figure.name)
         elif args.only:
-            print(f"tools/results: {figure.name} does not run with --device {args.device}", file=sys.stderr)
+            how = "--slow" if args.slow else f"--device {args.device}"
+            print(f"tools/results: {figure.name} does not run with {how}", file=sys.stderr)
             failed.append(figure.name)
     write(folder)
     print(f"{folder}: README.md, pictures and JSON" + (f"; failed: {', '.join(failed)}" if failed else ""))

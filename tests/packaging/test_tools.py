@@ -43,7 +43,9 @@ option('darknet_root', type: 'string')
 option('ggml_root', type: 'string')
 """
 REPORT = ("def main():\n    import sys\n"
-          "    open(sys.argv[sys.argv.index('-o') + 1], 'w').write('a line of the report\\n' * 190)\n")
+          "    file = sys.argv[sys.argv.index('-o') + 1]\n"
+          "    open(file, 'w').write('a line of the report\\n' * 190)\n"
+          "    print(f'{file}: 1 training', file=sys.stderr)\n")
 TRAIN = """#include <stdio.h>
 int main(int c, char **v) { for (int i = 1; i < c; i++) puts(v[i]); return c == 5 ? 3 : 0; }
 """
@@ -360,6 +362,7 @@ def test_demo(tap, folder, machine, root, demo, elsewhere):
     with tap.test("tools/demo leaves a report, and the table stays on the screen"):
         said = Machine(folder / "reporting", [], {**ROOT, "apt-get": FAILING}).run(demo)
         expect(len(said.splitlines()) < 20, said)
+        expect("build/demo/report.html: " in said.splitlines()[-1], said)
         made = (root / "build" / "demo" / "report.html").read_text(encoding="utf-8")
         expect(made.count("a line of the report") == 190, "it is no report")
     with tap.test("tools/demo refuses before it builds"):

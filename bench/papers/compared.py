@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of tools/bench as rows of a table and as bars: libamp beside a peer."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .bars import Bar, draw, height_of
+from .figure import Data
+from .svg import Axis, Picture, colour
+
+FASTER = "Above 1 libamp is faster. Figures are medians of ratios of processor time, of rounds in turns."
+
+
+def of_peers(data: Data) -> list[Data]:
+    """Returns the lines that have another library for reference."""
+    return [line for line in data["lines"] if line["reference_name"].startswith("torch")]
+
+
+def name_of(line: Data) -> str:
+    return f"{line['name']}, {line['size']}"
+
+
+def ratio_of(line: Data) -> str:
+    return f"{line['ratio']:.2f}x" if line["ratio"] < 10 else f"{line['ratio']:.0f}x"
+
+
+def rows_of(lines: Sequence[Data]) -> list[list[object]]:
+    return [[name_of(line), line["reference_name"], ratio_of(line)] for line in lines]
+
+
+def measured_with(data: Data) -> str:
+    """Returns a sentence with the peers' versions, those that were not installed, and the load of the machine."""
+    there = [f"{name} {version}" for name, version in data["peers"].items() if version]
+    absent = [name for name, version in data["peers"].items() if not version]
+    before, after = (" ".join(f"{each:.1f}" for each in load[:1]) for load in data["load"])
+    missing = f". Not installed: {', '.join(absent)}" if absent else ""
+    return f"Peers: {', '.join(there) or 'none'}{missing}. Load of the machine at begin and end: {before}, {after}."
+
+
+def draw_lines(title: str, lines: Sequence[Data], low: float, high: float) -> str:
+    """Bars of ratios on a logarithmic axis. Those below 1 have another colour."""
+    rows: list[Bar] = []
+    name = ""
+    for line in lines:
+        if name_of(line) != name:
+            name = name_of(line)
+            rows.append(Bar(name, head=True))
+        ratio = line["ratio"]
+        rows.append(Bar(line["reference_name"], [(ratio, colour(0) if ratio >= 1 else "var(--bad)")], ratio_of(line)))
+    picture = Picture(760, 76 + height_of(rows) + 10, title, "Bars: how many times as fast libamp is as each peer.")
+    picture.text(16, 50, "Times as fast as the peer (logarithmic; broken line: as fast)")
+    draw(picture, 76, rows, Axis(low, high, "", log=True), left=330, told=60, rule=1)
+    return picture.svg()
