@@ -16,19 +16,21 @@ class Component(typing.NamedTuple):
     name: str
     mark: bytes  # a string of its code, which no code of libamp has
     soname: str  # of its own file, where a build puts it beside libamp.so
+    archive: str  # the file that is linked, as a regular expression
     license: str  # of SPDX's list, or a LicenseRef
     home: str
     notice: str  # its line in LICENSE.third-party
     terms: typing.Tuple[str, str]  # a file of licenses/ and words of the text that it has
 
 
+MIT = ("LICENSE.third-party", "Permission is hereby granted, free of charge")
 COMPONENTS = (
-    Component("libffi", b"LIBFFI_TMPDIR", "libffi.so", "MIT", "https://github.com/libffi/libffi",
-              "libffi: Copyright (c)", ("LICENSE.third-party", "Permission is hereby granted, free of charge")),
-    Component("jansson", b"string or '}' expected", "libjansson.so", "MIT", "https://github.com/akheron/jansson",
-              "Jansson: Copyright (c)", ("LICENSE.third-party", "Permission is hereby granted, free of charge")),
-    Component("cudart", b"no CUDA-capable device is detected", "libcudart.so", "LicenseRef-NVIDIA-CUDA-EULA",
-              "https://developer.nvidia.com/cuda-toolkit",
+    Component("libffi", b"LIBFFI_TMPDIR", "libffi.so", r"libffi(_pic)?\.a", "MIT", "https://github.com/libffi/libffi",
+              "libffi: Copyright (c)", MIT),
+    Component("jansson", b"string or '}' expected", "libjansson.so", r"libjansson\.a", "MIT",
+              "https://github.com/akheron/jansson", "Jansson: Copyright (c)", MIT),
+    Component("cudart", b"no CUDA-capable device is detected", "libcudart.so", r"libcudart_static\.a",
+              "LicenseRef-NVIDIA-CUDA-EULA", "https://developer.nvidia.com/cuda-toolkit",
               "CUDA runtime: Copyright (c) NVIDIA", ("LICENSE.cuda-runtime", "End User License Agreement")),
 )
 OWN = re.compile(r"(?:libamp|_core)[\w.]*\.so[.\d]*")

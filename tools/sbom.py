@@ -10,7 +10,7 @@ components are read. The same arguments give the same bytes. spdx-tools writes a
 import argparse
 import datetime
 import hashlib
-import json
+import os
 import pathlib
 import re
 import sys
@@ -42,20 +42,22 @@ LICENSE = "Apache-2.0"
 DOCUMENT = "SPDXRef-DOCUMENT"
 
 
-def cuda_version(build):
-    """Of the package of NVIDIA's runtime whose library was linked."""
-    links = {line.partition("=")[2].strip() for line in (build / "build.ninja").read_text(encoding="utf-8").splitlines()
-             if "cudart_static" in line}
-    for folder in sorted(set(re.findall(r"(/[^\s'\"]*?)/nvidia/cu\d+/", " ".join(links)))):
-        for info in sorted(pathlib.Path(folder).glob("nvidia_cuda_runtime-*.dist-info")):
+def linked(build):
+    """The archives that the build links."""
+    text = (build / "build.ninja").read_text(encoding="utf-8")
+    words = " ".join(re.findall(r"^ *LINK_ARGS = (.*)$", text, re.MULTILINE)).split()
+    return {pathlib.Path(os.path.normpath(word)) for word in words if re.fullmatch(r"/.*\.a", word)}
+
+
+def version_of(component, archive):
+    """As the package says that the archive is of: a .pc file beside it, or the metadata of a Python package."""
+    config = archive.parent / "pkgconfig" / f"{component.name}.pc"
+    if config.exists():
+        return re.search(r"^Version: *(\S+)", config.read_text(encoding="utf-8"), re.MULTILINE).group(1)
+    for folder in archive.parents:
+        for info in folder.glob("nvidia_cuda_runtime-*.dist-info"):
             return info.name.removesuffix(".dist-info").rpartition("-")[2]
-    return None
-
-
-def versions(build):
-    """The versions of the libraries that the build found, by the name of their component."""
-    known = json.loads((build / "meson-info" / "intro-dependencies.json").read_text(encoding="utf-8"))
-    return {**{part["name"]: part["version"] for part in known}, "cudart": cuda_version(build)}
+    return sys.exit(f"{archive}: nothing beside it says a version")
 
 
 def spdx_id(*words):
@@ -90,11 +92,11 @@ def source_data(source):
 
 def wheel_parts(wheel, build):
     """The components of a wheel, each once for each version."""
-    known = versions(build)
     for component in inside(read_wheel(wheel))[0]:
-        if not known.get(component.name):
-            sys.exit(f"{wheel.name} has {component.name} inside, and the build in {build} knows no version of it")
-        version = known[component.name]
+        found = {version_of(component, path) for path in linked(build) if re.fullmatch(component.archive, path.name)}
+        if len(found) != 1:
+            sys.exit(f"{wheel.name} has {component.name} inside; {build} links versions {sorted(found)} of it")
+        (version,) = found
         purl = ExternalPackageRef(ExternalPackageRefCategory.PACKAGE_MANAGER, "purl",
                                   f"pkg:generic/{component.name}@{version}")
         yield package(component.name, version, component.license, spdx_id=spdx_id(component.name, version),

@@ -147,10 +147,10 @@ def test_a_component_without_a_notice_is_named(bundled):
 @pytest.mark.skipif(not os.environ.get("AMP_SPDX"), reason="spdx-tools is not installed")
 def test_the_bill_of_materials_has_the_versions_of_the_build(bundled, tmp_path):
     wheel, build, out = tmp_path / "libamp-0-x.whl", tmp_path / "build", tmp_path / "out.spdx.json"
-    toolkit = tmp_path / "nvidia_cuda_runtime-77.0.1.dist-info"
-    (build / "meson-info").mkdir(parents=True)
-    toolkit.mkdir()
-    (build / "build.ninja").write_text(f" LINK_ARGS = {tmp_path}/nvidia/cu77/lib/libcudart_static.a -lm\n")
+    (tmp_path / "nvidia_cuda_runtime-77.0.1.dist-info").mkdir()
+    (tmp_path / "pkgconfig").mkdir()
+    build.mkdir()
+    cuda = f"{tmp_path}/nvidia/cu77/bin/../lib/libcudart_static.a"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, data in published(bundled).items():
             archive.writestr(name, data)
@@ -158,19 +158,22 @@ def test_the_bill_of_materials_has_the_versions_of_the_build(bundled, tmp_path):
                "--out", out, "--built", f"{wheel.name}={build}", wheel]
 
     def made(**known):
-        depends = [{"name": name, "version": version} for name, version in known.items()]
-        (build / "meson-info" / "intro-dependencies.json").write_text(json.dumps(depends))
+        archives = [f"{tmp_path}/{name}.a" for name in known]
+        (build / "build.ninja").write_text(f" LINK_ARGS = -shared {' '.join(archives)} {cuda} -lm\n")
+        for name, version in known.items():
+            file = "jansson.pc" if name == "libjansson" else f"{name}.pc"
+            (tmp_path / "pkgconfig" / file).write_text(f"Name: x\nVersion: {version}\n")
         env = {**os.environ, "PYTHONPATH": os.environ["AMP_SPDX"]}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return out.read_bytes()
 
-    text = made(libffi="88.1", jansson="99.2")
+    text = made(libffi="88.1", libjansson="99.2")
     packages = {part["name"]: part["versionInfo"] for part in json.loads(text)["packages"]}
     assert packages == {"libamp": libamp.__version__, "libffi": "88.1", "jansson": "99.2", "cudart": "77.0.1"}
     assert json.loads(text)["creationInfo"]["created"] == "2001-09-09T01:46:40Z"
-    assert made(libffi="88.1", jansson="99.2") == text
-    with pytest.raises(AssertionError, match="has jansson inside, and the build"):
+    assert made(libffi="88.1", libjansson="99.2") == text
+    with pytest.raises(AssertionError, match="has jansson inside; "):
         made(libffi="88.1")
 
 
