@@ -70,7 +70,7 @@ extern "C" {
 #define AMP_VERSION_MAJOR 0
 #define AMP_VERSION_MINOR 1
 #define AMP_VERSION_PATCH 0
-#define AMP_SOVERSION 0 /* 0: the header may still change between releases */
+#define AMP_SOVERSION 0 /* of libamp.so.0. docs/reference/abi.md: what may change */
 
 /* ---- Levels ------------------------------------------------------------------------------------------------------ */
 

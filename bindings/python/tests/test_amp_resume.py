@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is resumed from state_dicts is the uninterrupted one, bit for bit, whatever is loaded first."""
+"""A run that is resumed from state_dicts is the uninterrupted one, bit for bit, whatever is loaded first, and whichever
+release saved them."""
 import copy
 import io
 import itertools
+import json
+import pathlib
+import sys
 
 import pytest
 
@@ -10,6 +14,13 @@ torch = pytest.importorskip("torch")
 
 from levels import DYNAMIC, LEVELS, WITH_MASTERS  # noqa: E402
 from libamp.torch import amp  # noqa: E402
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[3] / "tests" / "golden"
+sys.path.insert(0, str(GOLDEN))
+import state_dicts  # noqa: E402
+
+RELEASES = sorted(GOLDEN.glob("*/python"))
+assert RELEASES, f"{GOLDEN} has no release"
 
 
 def _model():
@@ -142,3 +153,57 @@ def test_apexs_form_and_its_errors(capsys):
     # by position, and applied all the same
     assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 4.0, "unskipped": 1}
     assert "has 1 loss scalers, and 2 are in use" in capsys.readouterr().out
+
+
+# ---- files of releases ----
+
+
+def _same(was, now, exact=True):
+    """Equal in structure, types and values; not exact: a later torch may have more keys."""
+    if isinstance(was, dict):
+        assert was.keys() == now.keys() if exact else was.keys() <= now.keys(), f"{was.keys()}, {now.keys()}"
+        return all(_same(was[key], now[key], exact) for key in was)
+    if isinstance(was, (list, tuple)):
+        return len(was) == len(now) and all(map(_same, was, now, itertools.repeat(exact)))
+    if isinstance(was, torch.Tensor):
+        return was.dtype is now.dtype and torch.equal(was, now)
+    return type(was) is type(now) and was == now
+
+
+def _compare(found, wanted, exact):
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        if exact or name == "amp":
+            assert found[name] == value, name
+        else:  # a dozen roundings a step of 2^-24 each, in sums of the tensor's elements
+            assert found[name] == pytest.approx(value, rel=1e-5), name
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=[folder.parent.name for folder in RELEASES])
+@pytest.mark.parametrize("name", state_dicts.CASES)
+def test_the_state_dicts_of_a_release(release, name):
+    """They load, train on to the numbers of then, and are saved again as they were."""
+    wanted = json.loads((release / "numbers.json").read_text(encoding="utf-8"))[name]
+    exact = name not in state_dicts.CLOSE
+    loaded, trained, again = state_dicts.resume(release, name)
+    _compare(loaded, wanted[0], True)
+    _compare(trained, wanted[1], exact)
+    for key, state in state_dicts.saved(release, name).items():
+        assert _same(state, again[key], exact), key
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=[folder.parent.name for folder in RELEASES])
+def test_a_damaged_state_dict_of_a_release_is_refused(release, tmp_path):
+    raw = (release / "states.pt").read_bytes()
+    for size in (0, 100, len(raw) // 2, len(raw) - 1):
+        (tmp_path / "states.pt").write_bytes(raw[:size])
+        with pytest.raises((RuntimeError, EOFError, OSError)):
+            state_dicts.saved(tmp_path, "O2")
+    model, _ = state_dicts.start("O2")
+    values, scales = state_dicts.saved(release, "O2")["model"], amp.state_dict()
+    for broken in ({"loss_scaler0": {"scale": 1.0, "unskipped": 0}}, {"loss_scaler0": 65536.0}):
+        with pytest.raises(ValueError, match=r"loss_scaler0 is .* must be"):
+            amp.load_state_dict(broken)
+        assert amp.state_dict() == scales
+    with pytest.raises(RuntimeError, match=r"linear\.weight"):
+        model.load_state_dict({key: value[:1] if value.dim() == 2 else value for key, value in values.items()})

@@ -19,6 +19,7 @@ from libamp import report  # noqa: E402
 from libamp._report import board, compare, facts, figures, page, read, text  # noqa: E402
 from traces import Elements, lines, maker, seen  # noqa: E402
 
+RELEASED = sorted((pathlib.Path(__file__).resolve().parents[3] / "tests" / "golden").glob("*/*.jsonl"))
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\"'\x1b[2J"
 
 
@@ -317,6 +318,18 @@ def test_a_cut_trace_says_where_it_ends(make, tmp_path, capsys):
     count = len(path.read_text().splitlines())
     assert f"line {count}: not JSON" in err and "the file ends in it" in err
     assert f"line {count}: the end of context 1 is missing: that training did not reach amp.shutdown" in err
+
+
+@pytest.mark.parametrize("trace", RELEASED, ids=[f"{trace.parent.name}-{trace.stem}" for trace in RELEASED])
+def test_the_traces_of_a_release(trace, tmp_path, capsys):
+    """They are read without a remark. Cut ones say where."""
+    assert report.main([str(trace), "--text"]) == 0
+    out, err = capsys.readouterr()
+    assert not err and ": 13 brackets" in out
+    cut = tmp_path / "cut.jsonl"
+    cut.write_bytes(trace.read_bytes()[:-20])
+    assert report.main([str(cut), "--text"]) == 1
+    assert "the file ends in it" in capsys.readouterr().err
 
 
 def test_another_version_is_refused(tmp_path, capsys):
