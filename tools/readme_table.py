@@ -69,11 +69,20 @@ def activations(data):
     return ", ".join(f"{bits} bits {ratio:.1f}x" for bits, ratio in least.items())
 
 
+def adam(data):
+    """By the first line that names each peer."""
+    peers = {"torch": "_fused_adam_", "bitsandbytes": "bitsandbytes", "torchao": "torchao"}
+    found = {peer: next((line["ratio"] for line in data["lines"] if name in line["reference_name"]
+                         and line["reference_name"].startswith("torch")), None) for peer, name in peers.items()}
+    return ", ".join(f"{peer} {ratio:.1f}x" for peer, ratio in found.items() if ratio)
+
+
 PAPERS = (  # figure, name, published, libamp's
     ("masters", "Accuracy", "without masters -80%", masters),
     ("rates", "NaN, by batch and rate", "FP16, O3 from batch 2,048", rates),
     ("memory", "Bytes a parameter with Adam", "activations half", memory),
     ("activations", "ResNet-50's activations", "9.3x smaller", activations),
+    ("adam", "Adam on a CPU, beside", "none", adam),
 )
 
 

@@ -2,6 +2,7 @@
 """Lines of tools/bench as rows of a table and as bars: libamp beside a peer."""
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from .bars import Bar, draw, height_of
@@ -20,12 +21,19 @@ def name_of(line: Data) -> str:
     return f"{line['name']}, {line['size']}"
 
 
+def peer_of(line: Data) -> str:
+    """Returns the reference without torch's version, which `peers` has."""
+    name: str = re.sub(r"^torch [^,]+, ", "", line["reference_name"])
+    others = ("bitsandbytes", "torchao", "numkong")
+    return name if name == line["reference_name"] or name.startswith(others) else f"torch, {name}"
+
+
 def ratio_of(line: Data) -> str:
     return f"{line['ratio']:.2f}x" if line["ratio"] < 10 else f"{line['ratio']:.0f}x"
 
 
 def rows_of(lines: Sequence[Data]) -> list[list[object]]:
-    return [[name_of(line), line["reference_name"], ratio_of(line)] for line in lines]
+    return [[name_of(line), peer_of(line), ratio_of(line)] for line in lines]
 
 
 def measured_with(data: Data) -> str:
@@ -46,8 +54,8 @@ def draw_lines(title: str, lines: Sequence[Data], low: float, high: float) -> st
             name = name_of(line)
             rows.append(Bar(name, head=True))
         ratio = line["ratio"]
-        rows.append(Bar(line["reference_name"], [(ratio, colour(0) if ratio >= 1 else "var(--bad)")], ratio_of(line)))
+        rows.append(Bar(peer_of(line), [(ratio, colour(0) if ratio >= 1 else "var(--bad)")], ratio_of(line)))
     picture = Picture(760, 76 + height_of(rows) + 10, title, "Bars: how many times as fast libamp is as each peer.")
     picture.text(16, 50, "Times as fast as the peer (logarithmic; broken line: as fast)")
-    draw(picture, 76, rows, Axis(low, high, "", log=True), left=330, told=60, rule=1)
+    draw(picture, 76, rows, Axis(low, high, "", log=True), left=350, told=60, rule=1)
     return picture.svg()

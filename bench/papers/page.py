@@ -14,8 +14,8 @@ The pictures and numbers of the papers and posts that libamp comes from, measure
 figure. They are small copies of large experiments: the effect is the claim, and its size is ours where it differs.
 
 `tools/results` measures all of them in at most {minutes} minutes on two cores, `tools/results --quick` in {quick}, with
-fewer steps, into build/results. `--device cuda` takes those that use a GPU, `--only NAME` one. This page is made from
-the JSON files beside it.
+fewer steps, into build/results. `--device cuda` takes those that use a GPU, `--slow` the long trainings and the soak as
+long as the papers' (hours), `--only NAME` one. This page is made from the JSON files beside it.
 """
 UNTRIED = """
 No file of this folder was measured on a GPU. The figures that only a GPU has ({names}) are written and were never run

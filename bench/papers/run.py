@@ -22,6 +22,7 @@ FIGURES = (  # in the order of the page: modules of figures/
     "masters",
     "memory",
     "activations",
+    "adam",
     "speed",
 )
 LATE, BUSY = 60, 5  # a measurement ends after so many seconds and times its budget: others use the machine, too

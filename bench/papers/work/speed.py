@@ -62,7 +62,6 @@ def python_group(group: str, packages: tuple[str, ...], budget: Budget) -> Data:
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "lines.json"
         cpus = [word for name in SETS for word in ("--cpu", name)]
-        ran([sys.executable, str(PYTHON / "run.py"), "--quick", "--group", group, "--json", str(file), *cpus], budget,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
+        ran([sys.executable, str(PYTHON / "run.py"), "--quick", "--group", group, "--json", str(file), *cpus], budget)
         lines = lines_of(file)
     return result(packages, before, lines, 15)
