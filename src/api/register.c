@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registration: the user's word on an op's class, written into the caller's own descriptors. */
 #include "api/api.h"
-#include "common/fork.h"
 #include "common/names.h"
 #include "context/live.h"
 #include "context/op.h"
 #include "opt_levels/lists.h"
+#include "system/fork.h"
 
 #include <pthread.h>
 #include <stdio.h>

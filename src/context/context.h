@@ -7,7 +7,6 @@
 #define AMP_CONTEXT_H
 
 #include "call/cache.h"
-#include "common/fork.h"
 #include "common/spare.h"
 #include "context/addresses.h"
 #include "context/brackets.h"
@@ -20,6 +19,7 @@
 #include "context/reporting.h"
 #include "context/tape.h"
 #include "context/wiring.h"
+#include "system/fork.h"
 
 #include <pthread.h>
 

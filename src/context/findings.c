@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/copies.h"
 #include "context/findings.h"
 #include "context/parts.h"
 #include "context/report.h"
 #include "context/reporting.h"
+#include "system/copies.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The live contexts. Using one after shutdown is an error instead of a read of freed memory. */
-#include "common/fork.h"
 #include "context/context.h"
 #include "context/live.h"
+#include "system/fork.h"
 
 static struct {
     pthread_mutex_t mutex;

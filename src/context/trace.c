@@ -7,7 +7,6 @@
  */
 #include "context/trace.h"
 #include "amp_gate.h"
-#include "common/fork.h"
 #include "context/log.h"
 #include "context/op.h"
 #include "context/optimizer.h"
@@ -18,6 +17,7 @@
 #include "context/reporting.h"
 #include "context/trace_line.h"
 #include "opt_levels/lists.h"
+#include "system/fork.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,9 +5,9 @@
  *
  * The mutex guards changes only. It is never held while the host's code runs, and a fork waits for it.
  */
-#include "common/fork.h"
 #include "intercept/closures.h"
-#include "intercept/maps.h"
+#include "system/fork.h"
+#include "system/maps.h"
 
 #include <pthread.h>
 #include <stdio.h>

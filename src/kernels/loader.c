@@ -6,9 +6,9 @@
  */
 #include "kernels/backend.h"
 #include "common/common.h"
-#include "common/fork.h"
 #include "kernels/kernels.h"
 #include "kernels/matmul.h"
+#include "system/fork.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -6,8 +6,8 @@
 #include "kernels/threads.h"
 #include "amp_kernels.h"
 #include "common/common.h"
-#include "common/fork.h"
 #include "kernels/fpenv.h"
+#include "system/fork.h"
 
 #include <fenv.h>
 #include <pthread.h>

@@ -11,8 +11,8 @@
 #include "context/params.h"
 #include "context/parts.h"
 #include "context/policy.h"
-#include "intercept/maps.h"
 #include "raw/raw.h"
+#include "system/maps.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds other copies of libamp among the loaded objects, by a note that each carries. */
-#include "common/copies.h"
-#include "common/fork.h"
+#include "system/copies.h"
+#include "system/fork.h"
 
 #include <link.h>
 #include <stdint.h>

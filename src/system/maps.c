@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads /proc/self/maps ("from-to rwxp offset major:minor inode ...", one mapping a line) byte by byte, without
  * allocating. */
-#include "intercept/maps.h"
+#include "system/maps.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/fork.h"
+#include "system/fork.h"
 
 /* The mutex of the list is locked first and unlocked last, so that list and entries do not change in between. */
 static struct {
