@@ -5,7 +5,7 @@
 #include "context/op.h"
 #include "context/optimizer.h"
 #include "context/parts.h"
-#include "system/maps.h"
+#include "system/system.h"
 
 static bool lies_in(const struct amp__op *op, const void *table, size_t bytes) {
     const uintptr_t at = (uintptr_t)op->slot, from = (uintptr_t)table;

@@ -10,6 +10,7 @@
 #include "kernels/cpu.h"
 #include "kernels/matmul.h"
 #include "kernels/threads.h"
+#include "system/system.h"
 
 #include <stdlib.h>
 
@@ -57,7 +58,7 @@ static void check_untried(amp_context *context) {
 
 void amp__environment_check(amp_context *context) {
     for (size_t i = 0; i < AMP_COUNT(variables); i++) {
-        const char *text = variables[i].secure ? secure_getenv(variables[i].name) : getenv(variables[i].name);
+        const char *text = variables[i].secure ? amp__trusted_getenv(variables[i].name) : getenv(variables[i].name);
         if (!text || !*text || variables[i].knows(text)) continue;
         amp__find(context, AMP__VARIABLE_UNKNOWN, variables[i].name, "%s is \"%.200s\", which libamp does not know: "
                   "use %s", variables[i].name, text, variables[i].allowed);

@@ -3,7 +3,7 @@
 #include "context/parts.h"
 #include "context/report.h"
 #include "context/reporting.h"
-#include "system/copies.h"
+#include "system/system.h"
 
 #include <stdarg.h>
 #include <stdio.h>

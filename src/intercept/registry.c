@@ -7,7 +7,7 @@
  */
 #include "intercept/closures.h"
 #include "system/fork.h"
-#include "system/maps.h"
+#include "system/system.h"
 
 #include <pthread.h>
 #include <stdio.h>

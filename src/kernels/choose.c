@@ -2,11 +2,11 @@
 /* The kernel table: the reference first, then each instruction set over it. */
 #include "kernels/isa.h"
 #include "kernels/ref/ref.h"
+#include "system/system.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- flags in, table out ---- */
 
@@ -61,11 +61,7 @@ static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
  * machines report ten times its size. If the system does not report it: a common size. */
 static size_t find_cache_bytes(void) {
     enum { USUAL = 16 << 20, MOST = 32 << 20 };
-    long bytes = -1;
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (bytes <= 0) bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
-#endif
+    const long bytes = amp__last_cache_bytes();
     return bytes <= 0 ? USUAL : bytes < MOST ? (size_t)bytes : MOST;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loader of backends, the only file of libamp that opens libraries. A backend is tried once in the life of the
+ * The loader of backends. A backend is tried once in the life of the
  * process, under a lock. The result is then published and never changes, so that later calls need no lock. An opened
  * file stays open in any case: unmapping foreign code is no safer than leaving it mapped.
  */
@@ -9,20 +9,12 @@
 #include "kernels/kernels.h"
 #include "kernels/matmul.h"
 #include "system/fork.h"
+#include "system/system.h"
 
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#ifdef __linux__
-#include <link.h>
-#include <sys/auxv.h>
-#endif
 
 enum { PATH_SIZE = 1024, TEXT_SIZE = 800, VERSION_SIZE = 64 };
 
@@ -75,15 +67,14 @@ static bool find_in(struct backend *b, const char *folder, size_t length) {
     while (length > 1 && folder[length - 1] == '/') length--;
     char path[PATH_SIZE];
     const int needed = snprintf(path, sizeof path, "%.*s/libamp_%s.so", (int)length, folder, b->name);
-    struct stat info;
-    if (needed < 0 || (size_t)needed >= sizeof path || stat(path, &info)) return false;
+    if (needed < 0 || (size_t)needed >= sizeof path || !amp__file_exists(path, false)) return false;
     memcpy(b->file, path, (size_t)needed + 1);
     return true;
 }
 
 /* Searches AMP_BACKEND_PATH. A relative folder depends on the current folder of the process, so it is not used. */
 static bool find_on_path(struct backend *b) {
-    const char *path = secure_getenv("AMP_BACKEND_PATH");
+    const char *path = amp__trusted_getenv("AMP_BACKEND_PATH");
     while (path && *path) {
         const size_t length = strcspn(path, ":");
         if (length && *path != '/')
@@ -98,52 +89,13 @@ static bool find_on_path(struct backend *b) {
 
 bool amp__backend_path_is_good(const char *path) {
     char folder[PATH_SIZE];
-    struct stat info;
     while (*path) {
         const size_t length = strcspn(path, ":");
         snprintf(folder, sizeof folder, "%.*s", length < PATH_SIZE ? (int)length : 0, path);
-        if (length && (*folder != '/' || stat(folder, &info) || !S_ISDIR(info.st_mode))) return false;
+        if (length && (*folder != '/' || !amp__file_exists(folder, true))) return false;
         path += length + (path[length] == ':');
     }
     return true;
-}
-
-/* Returns true in a setuid or similar program: the caller may have hard-linked the binary into a folder they
- * control. */
-static bool is_privileged(void) {
-#ifdef __linux__
-    return getauxval(AT_SECURE) != 0;
-#else
-    return false;
-#endif
-}
-
-static const char *const relative = "libamp itself was loaded by a relative path, so that its folder is not searched. ";
-
-/* Where libamp.so was loaded from; for libamp.a, the program's own file. Why it is not known or not searched,
- * or NULL. */
-static const char *own_path(char *path, size_t size) {
-    Dl_info info;
-#ifdef __GLIBC__
-    struct link_map *map = NULL;
-    if (!dladdr1(&host, &info, (void **)&map, RTLD_DL_LINKMAP)) return relative;
-    const bool program = map && !*map->l_name; /* then the name is argv[0], which is anybody's word */
-#else
-    if (!dladdr(&host, &info)) return relative;
-    const bool program = false;
-#endif
-    if (program && is_privileged())
-        return "The program runs with more rights than its caller, so that its folder is not searched. ";
-    if (program) {
-        const ssize_t length = readlink("/proc/self/exe", path, size - 1);
-        if (length <= 0) return relative;
-        path[length] = '\0';
-    } else if (!info.dli_fname || strlen(info.dli_fname) >= size) {
-        return relative;
-    } else {
-        memcpy(path, info.dli_fname, strlen(info.dli_fname) + 1);
-    }
-    return *path == '/' ? NULL : relative;
 }
 
 /* Searches beside libamp, and in the folder libamp there, where distributions put plugins. */
@@ -158,7 +110,7 @@ static bool find_beside(struct backend *b, const char *own) {
 static bool find_file(struct backend *b) {
     char own[PATH_SIZE];
     if (find_on_path(b)) return true;
-    const char *why_not = own_path(own, sizeof own);
+    const char *why_not = amp__own_file(own, sizeof own);
     if (why_not) {
         say(b, "%s", why_not);
     } else {
@@ -170,14 +122,6 @@ static bool find_file(struct backend *b) {
 }
 
 /* ---- one plugin ---- */
-
-static amp__backend_entry_fn *entry_of(void *library) {
-    union { /* POSIX: the result of dlsym converts to a function pointer */
-        void *object;
-        amp__backend_entry_fn *function;
-    } symbol = { dlsym(library, AMP__BACKEND_SYMBOL) };
-    return symbol.function;
-}
 
 /* Reads the head alone, before anything of the plugin's is used. */
 static bool negotiate(struct backend *b, const struct amp__backend *table) {
@@ -208,45 +152,15 @@ static amp_backend_state start_backend(struct backend *b, const struct amp__back
     return status == AMP_ERR_NO_DEVICE ? AMP_BACKEND_NO_DEVICE : AMP_BACKEND_CANNOT_LOAD;
 }
 
-#ifdef __linux__
-/* Returns true if the end of an ELF file is missing. dlopen would map it, and the process would die of SIGBUS at the
- * first access there. Linkers write the section headers last. For a file that is not ELF dlopen itself reports the
- * fault. */
-static bool is_cut_off(int fd, uint64_t bytes) {
-    ElfW(Ehdr) head;
-    const bool is_elf = pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head &&
-        !memcmp(head.e_ident, ELFMAG, SELFMAG);
-    return is_elf && head.e_shoff + (uint64_t)head.e_shnum * head.e_shentsize > bytes;
-}
-#else
-static bool is_cut_off(int fd, uint64_t bytes) { return (void)fd, (void)bytes, false; }
-#endif
-
-/* Rejects files that dlopen cannot handle, such as a pipe, on which it waits for ever. */
-static bool is_loadable(struct backend *b) {
-    struct stat info;
-    const int fd = open(b->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return true; /* dlopen says why */
-    const bool plain = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    const bool cut_off = plain && is_cut_off(fd, (uint64_t)info.st_size);
-    close(fd);
-    if (!plain) say(b, "%s cannot be loaded: it is no plain file. Remove it.", b->file);
-    if (cut_off) say(b, "%s cannot be loaded: its end is missing. Install it again.", b->file);
-    return plain && !cut_off;
-}
-
 static amp_backend_state try_backend(struct backend *b) {
+    char why[TEXT_SIZE];
     if (!find_file(b)) return AMP_BACKEND_NOT_FOUND;
-    if (!is_loadable(b)) return AMP_BACKEND_CANNOT_LOAD;
-    dlerror();
-    void *library = dlopen(b->file, RTLD_NOW | RTLD_LOCAL);
+    void *library = amp__library_open(b->file, why, sizeof why);
     if (!library) {
-        const char *why = dlerror();
-        say(b, "%s cannot be loaded: %s. Install the libraries that it needs, or remove "
-               "it.", b->file, why ? why : "no reason given");
+        say(b, "%s cannot be loaded: %s", b->file, why);
         return AMP_BACKEND_CANNOT_LOAD;
     }
-    amp__backend_entry_fn *entry = entry_of(library);
+    amp__backend_entry_fn *entry = (amp__backend_entry_fn *)amp__library_function(library, AMP__BACKEND_SYMBOL);
     if (!entry) {
         say(b, "%s is no backend of libamp: it has no function " AMP__BACKEND_SYMBOL ". Remove it.", b->file);
         return AMP_BACKEND_CANNOT_LOAD;
@@ -310,9 +224,7 @@ const struct amp__backend *amp__backend_in_use(int index) {
     static const char *const drivers[AMP__BACKENDS] = { [AMP__BACKEND_cuda] = "libcuda.so.1" };
     struct backend *b = &backends[index];
     if (atomic_load_explicit(&b->state, memory_order_acquire) == AMP_BACKEND_NOT_TRIED) {
-        void *driver = drivers[index] && !amp__fork_is_child() ? dlopen(drivers[index], RTLD_LAZY | RTLD_NOLOAD) : NULL;
-        if (!driver) return NULL;
-        dlclose(driver);
+        if (!drivers[index] || amp__fork_is_child() || !amp__library_is_loaded(drivers[index])) return NULL;
     }
     return amp__backend_get(index, NULL);
 }

@@ -8,6 +8,7 @@
 #include "common/common.h"
 #include "kernels/backend.h"
 #include "kernels/fpenv.h"
+#include "system/system.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ bool amp__matmul_read_backend(const char *name, int32_t *backend) {
 }
 
 static void read_environment(void) {
-    (void)amp__matmul_read_backend(secure_getenv("AMP_MATMUL_BACKEND"), &wanted_by_environment);
+    (void)amp__matmul_read_backend(amp__trusted_getenv("AMP_MATMUL_BACKEND"), &wanted_by_environment);
 }
 
 /* ---- the decision ---- */

@@ -8,14 +8,12 @@
 #include "common/common.h"
 #include "kernels/fpenv.h"
 #include "system/fork.h"
+#include "system/system.h"
 
 #include <fenv.h>
 #include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 static _Atomic int32_t wanted; /* 0: not yet set */
 
@@ -56,9 +54,7 @@ bool amp__threads_read(const char *text, int32_t *n) {
 
 /* 0: as many as there are processors that the calling thread may run on. */
 static int32_t resolve_threads(int32_t n) {
-    cpu_set_t set;
-    if (n == 0 && !sched_getaffinity(0, sizeof set, &set)) n = CPU_COUNT(&set);
-    else if (n == 0) n = (int32_t)sysconf(_SC_NPROCESSORS_ONLN); /* more than a cpu_set_t holds */
+    if (n == 0) n = amp__processors();
     return n < 1 ? 1 : n > AMP__THREADS_MOST ? AMP__THREADS_MOST : n;
 }
 
@@ -101,19 +97,6 @@ static void *worker(void *number) {
     return NULL;
 }
 
-/* The host's signals are for the host's threads. Those that a thread brings on itself stay: a host may handle them, to
- * make memory appear where it is touched. */
-static bool start_worker(int32_t number) {
-    static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS };
-    sigset_t blocked, before;
-    sigfillset(&blocked);
-    for (size_t i = 0; i < AMP_COUNT(own); i++) sigdelset(&blocked, own[i]);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    const int error = pthread_create(&pool.workers[number], NULL, worker, (void *)(intptr_t)number);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error == 0;
-}
-
 /* ---- forks ---- */
 
 /* The workers and whoever had the pool are not here. */
@@ -141,7 +124,7 @@ static bool take_pool(int32_t workers, void (*work)(void *job), void *job) {
     const bool mine = !pool.taken;
     if (mine) {
         while (pool.n < workers && pool.n < pool.most)
-            if (start_worker(pool.n)) pool.n++;
+            if (amp__thread_start(&pool.workers[pool.n], worker, (void *)(intptr_t)pool.n)) pool.n++;
             else pool.most = pool.n; /* tried again after the next amp_set_num_threads */
         pool.taken = true;
         pool.work = work, pool.job = job;

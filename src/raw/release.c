@@ -12,10 +12,7 @@
 #include "context/parts.h"
 #include "context/policy.h"
 #include "raw/raw.h"
-#include "system/maps.h"
-
-#include <sys/mman.h>
-#include <unistd.h>
+#include "system/system.h"
 
 static bool has_copy(const amp_context *context, const struct amp__param *param) {
     const struct amp__policy *policy = amp__policy_of(context);
@@ -61,25 +58,11 @@ static bool is_own(struct amp__pages pages) {
     return true;
 }
 
-static amp_status protect(struct amp__pages pages, int access) {
-    AMP_RETURN_IF(mprotect((void *)pages.begin, pages.end - pages.begin, access), AMP_ERR_NO_MEMORY,
-                  "the system does not let libamp have %zu bytes of weights back", (size_t)(pages.end - pages.begin));
-    return AMP_OK;
-}
-
-/* Gives pages back. The system may ignore this advice. */
-static bool give(struct amp__pages pages) {
-    if (pages.begin >= pages.end || !is_own(pages) || protect(pages, PROT_NONE) != AMP_OK) return false;
-    if (!madvise((void *)pages.begin, pages.end - pages.begin, MADV_DONTNEED)) return true;
-    (void)protect(pages, PROT_READ | PROT_WRITE);
-    return false;
-}
-
 /* Each block as soon as it is copied, so that there is never more memory than there was. Blocks are often slices of
  * one: a page that two of them share goes with the second. */
 static void give_all(amp_context *context, uint64_t *bytes) {
     struct amp__addresses *addresses = amp__addresses_of(context);
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t page = amp__page_bytes();
     uintptr_t last = 0, kept = 0; /* end of the block before, and of its released part */
     for (size_t i = 0; i < addresses->n_ranges; i++) {
         const struct amp__range *range = &addresses->ranges[i];
@@ -88,7 +71,7 @@ static void give_all(amp_context *context, uint64_t *bytes) {
         const uintptr_t begin = range->begin == last ? kept : range->begin;
         const struct amp__pages pages = { (begin + page - 1) / page * page, range->end / page * page };
         last = range->end, kept = begin;
-        if (!give(pages)) continue;
+        if (pages.begin >= pages.end || !is_own(pages) || !amp__pages_give(pages.begin, pages.end)) continue;
         kept = pages.end;
         addresses->pages[addresses->n_pages++] = pages;
         *bytes += pages.end - pages.begin;
@@ -135,7 +118,9 @@ amp_status amp__weights_restore(amp_context *context) {
     struct amp__addresses *addresses = amp__addresses_of(context);
     if (!addresses->released) return AMP_OK;
     for (size_t i = 0; i < addresses->n_pages; i++)
-        AMP_TRY(protect(addresses->pages[i], PROT_READ | PROT_WRITE));
+        AMP_RETURN_IF(!amp__pages_take(addresses->pages[i].begin, addresses->pages[i].end), AMP_ERR_NO_MEMORY,
+                      "the system does not let libamp have %zu bytes of weights back",
+                      (size_t)(addresses->pages[i].end - addresses->pages[i].begin));
     size_t done = 0; /* blocks: they and the pages are sorted */
     for (size_t i = 0; i < addresses->n_pages; i++) {
         const size_t first = done;
