@@ -1,32 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one place of the library that writes to standard error. */
+/* Events as lines on standard error. */
 #include "context/log.h"
+#include "system/files.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 static const char *const levels[] = {
     [AMP_LOG_OFF] = "off",   [AMP_LOG_ERROR] = "error", [AMP_LOG_WARN] = "warn",
     [AMP_LOG_INFO] = "info", [AMP_LOG_TRACE] = "trace",
 };
-
-ssize_t amp__write_quietly(int fd, const char *text, size_t length) {
-    sigset_t pipe, before, waiting;
-    (void)sigemptyset(&pipe);
-    (void)sigaddset(&pipe, SIGPIPE);
-    if (sigpending(&waiting) || pthread_sigmask(SIG_BLOCK, &pipe, &before)) return -1;
-    /* a SIGPIPE that waited already is not ours */
-    const ssize_t done = write(fd, text, length);
-    if (done < 0 && errno == EPIPE && !sigismember(&waiting, SIGPIPE))
-        (void)sigtimedwait(&pipe, NULL, &(struct timespec){ 0 });
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return done;
-}
 
 /* One write, so that lines of threads and processes do not mix. Errors are ignored. */
 static void write_line(const char *level, const char *text) {
@@ -38,8 +23,7 @@ static void write_line(const char *level, const char *text) {
         line[sizeof line - 2] = '\n';
         length--;
     }
-    for (ssize_t done = 0, now; done < length; done += now)
-        if ((now = amp__write_quietly(STDERR_FILENO, line + done, (size_t)(length - done))) <= 0) break;
+    amp__lines_error(line, (size_t)length);
     errno = saved;
 }
 

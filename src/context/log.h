@@ -6,7 +6,6 @@
 #include "amp_diagnostics.h"
 
 #include <stdbool.h>
-#include <sys/types.h>
 
 /* AMP_LOG_*: the configuration's, else the environment's, else the default. */
 int32_t amp__log_level(int32_t configured);
@@ -15,7 +14,5 @@ void amp__log(int32_t level, const amp_event *event);
 
 /* Is it a level's name, as in AMP_LOG? */
 bool amp__log_knows(const char *name);
-/* Like write, but without the signal that would end a host if `fd` is a pipe without a reader. */
-ssize_t amp__write_quietly(int fd, const char *text, size_t length);
 
 #endif

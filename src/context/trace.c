@@ -7,7 +7,6 @@
  */
 #include "context/trace.h"
 #include "amp_gate.h"
-#include "context/log.h"
 #include "context/op.h"
 #include "context/optimizer.h"
 #include "context/params.h"
@@ -17,17 +16,15 @@
 #include "context/reporting.h"
 #include "context/trace_line.h"
 #include "opt_levels/lists.h"
+#include "system/files.h"
 #include "system/fork.h"
+#include "system/system.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { NAMES = 1000, DEFAULT_BYTES = 64 << 20, LEAST_BYTES = 16 << 10 };
 /* No survey's line and no end's is longer: for these there is room whatever was written before. */
@@ -65,7 +62,7 @@ struct amp__trace {
 /* The parent's are not the child's. */
 static void forget_in_child(void) {
     for (struct file *file = traces.first; file; file = file->next) {
-        if (file->fd >= 0) close(file->fd);
+        if (file->fd >= 0) amp__lines_close(file->fd);
         file->fd = -1;
         *file->wanted = '\0';
     }
@@ -93,24 +90,13 @@ static void make_name(char *name, size_t capacity, const char *wanted, const cha
     amp__text_add(&text, "%s", dot);
 }
 
-enum { TAKEN = -2 };
-
-/* Opens a file. A FIFO without a reader fails instead of waiting. */
-static int open_free(const char *name) {
-    const int fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
-    if (fd >= 0) (void)fcntl(fd, F_SETFL, O_APPEND);
-    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return fd;
-    return close(fd), TAKEN;
-}
-
 /* Opens the first name that no living process writes to. An older file is overwritten. */
 static int open_own(struct file *file, size_t capacity) {
-    struct stat about;
     for (int number = 1; number <= NAMES; number++) {
         make_name(file->name, capacity, file->wanted, rank_of_process(), number);
-        const int fd = open_free(file->name);
-        if (fd == TAKEN) continue;
-        if (fd >= 0 && fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && ftruncate(fd, 0) < 0) return close(fd), -1;
+        const int fd = amp__lines_open(file->name);
+        if (fd == AMP__FILE_TAKEN) continue;
+        if (fd >= 0 && !amp__lines_empty(fd)) return amp__lines_close(fd), -1;
         return fd;
     }
     errno = EBUSY;
@@ -134,7 +120,7 @@ static struct file *known_file(const char *wanted) {
     struct file *file = traces.first;
     while (file && strcmp(file->wanted, wanted) != 0) file = file->next;
     if (!file || file->users) return file;
-    file->fd = open_free(file->name);
+    file->fd = amp__lines_open(file->name);
     return file->fd < 0 ? NULL : file;
 }
 
@@ -166,7 +152,7 @@ static amp_status open_file(const char *wanted, struct file **out) {
 
 static void close_file(struct file *file) {
     if (--file->users || file->fd < 0) return;
-    close(file->fd);
+    amp__lines_close(file->fd);
     file->fd = -1;
 }
 
@@ -174,10 +160,8 @@ static void close_file(struct file *file) {
 static bool write_line(struct file *file, amp__text *line, uint64_t limit) {
     line->data[line->length++] = '\n';
     if (file->fd < 0 || file->bytes + line->length > limit) return false;
-    const ssize_t written = amp__write_quietly(file->fd, line->data, line->length);
-    if (written == (ssize_t)line->length) return file->bytes += line->length, true;
-    if (written > 0 && ftruncate(file->fd, (off_t)file->bytes) < 0) { /* a reader leaves out half a line */ }
-    close(file->fd);
+    if (amp__lines_add(file->fd, file->bytes, line->data, line->length)) return file->bytes += line->length, true;
+    amp__lines_close(file->fd);
     file->fd = -1;
     return false;
 }
@@ -227,7 +211,7 @@ static void write_start(const amp_context *context, struct amp__trace *trace) {
     begin_line(&line, "start", trace);
     amp__text_add(&line, ",\"version\":1");
     amp__line_string(&line, "libamp", amp_version());
-    amp__line_number(&line, "pid", (uint64_t)getpid());
+    amp__line_number(&line, "pid", amp__process_number());
     if (rank) amp__line_number(&line, "rank", strtoull(rank, NULL, 10)); /* 07 is no number of JSON's */
     else amp__text_add(&line, ",\"rank\":null");
     amp__line_string(&line, "level", amp__level_name(p->level));

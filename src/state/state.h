@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State files as bytes: the safetensors header, Apex's text form, checksums, exact numbers, and files that are replaced
- * as a whole. Pure format code over memory and descriptors: knows no context, no parameter, no scaler. The only room
- * with <jansson.h>.
+ * State files as bytes: the safetensors header, Apex's text form, checksums, exact numbers. Pure format code over
+ * memory and files (system/files.h): knows no context, no parameter, no scaler. The only room with <jansson.h>.
  *
  *     8 bytes   length of the header, little-endian
  *     header    JSON, padded with spaces to 8 bytes: {"__metadata__":{"libamp.crc64":"<header> <data>", ...},
@@ -14,7 +13,7 @@
 #ifndef AMP_STATE_ROOM_H
 #define AMP_STATE_ROOM_H
 
-#include "common/common.h"
+#include "system/files.h"
 
 #define AMP__STATE_MAX_HEADER 100000000u /* bytes; the limit of the safetensors package too */
 #define AMP__STATE_MAX_TEXT (16u << 20)  /* bytes of Apex's form */
@@ -92,39 +91,5 @@ struct amp__apex_scaler {
 
 amp_status amp__apex_parse(const void *text, size_t bytes, struct amp__apex_scaler **scalers, size_t *n);
 amp_status amp__apex_text(const struct amp__apex_scaler *scalers, size_t n, char **text, size_t *bytes);
-
-/* ---- file.c ---- */
-
-/* Returns the status for errno, with a message about `path`. */
-amp_status amp__fail_io(const char *what, const char *path);
-
-/* Where a state comes from: memory (borrowed) or an open file. */
-struct amp__source {
-    const char *memory; /* NULL: fd */
-    int fd;
-    uint64_t size;
-    const char *path; /* for messages about one of several; or NULL */
-};
-
-/* AMP_ERR_NOT_FOUND, AMP_ERR_IO. Regular files only. */
-amp_status amp__source_open(struct amp__source *source, const char *path);
-void amp__source_close(struct amp__source *source);
-/* The same into `dst`. */
-amp_status amp__source_read(const struct amp__source *source, uint64_t at, uint64_t bytes, void *dst);
-/* *data points to these bytes: into memory, or to a copy in *owned, which the caller frees. Within the size. */
-amp_status amp__source_get(const struct amp__source *source, uint64_t at, uint64_t bytes, void **owned,
-                           const void **data);
-
-/* ---- replace.c ---- */
-
-typedef amp_status amp__write_fn(void *user, const void *data, size_t bytes);
-/* Produces the content by calling write(to, ...), once more if need be. */
-typedef amp_status amp__produce_fn(void *user, amp__write_fn *write, void *to);
-
-/* Replaces the file at `path` by the output of `produce`, or leaves it unchanged: a temporary file in its folder is
- * written, synced and renamed over it, and the folder is synced. Links are followed, also to files that do not exist
- * yet. The permissions (0777) of a replaced file are kept, owner and group if that is allowed. *lost: what could not be
- * kept. */
-amp_status amp__file_replace(const char *path, amp__produce_fn *produce, void *user, amp__text *lost);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What libamp asks of the operating system beside C11, POSIX threads and forks (fork.h). linux.c answers what no two
- * systems answer alike, files.c and replace.c what POSIX has.
+ * What libamp asks of the operating system beside C11, POSIX threads, forks (fork.h) and files (files.h). linux.c
+ * answers, and another system in one more such file.
  */
 #ifndef AMP_SYSTEM_H
 #define AMP_SYSTEM_H
@@ -61,11 +61,21 @@ bool amp__find_copy(struct amp__copies *found);
 /* Writes the absolute path of the file that this copy of libamp is in. Returns NULL, or why not. */
 const char *amp__own_file(char *path, size_t size);
 
-bool amp__file_exists(const char *path, bool as_folder);
 /* Loads a library for good. NULL: the reason and the remedy are in `why`. */
 void *amp__library_open(const char *file, char *why, size_t size);
 amp_fn amp__library_function(void *library, const char *name);
 /* Has the process loaded it? */
 bool amp__library_is_loaded(const char *name);
+
+/* ---- files that only some systems have (files.h has the others) -------------------------------------------------- */
+
+/* Like write, but without the signal that would end a host if `fd` is a pipe without a reader. */
+ptrdiff_t amp__write_quietly(int fd, const char *data, size_t bytes);
+/* A file that no other process can open, before it gets a name. -1 with errno: not supported here. */
+int amp__nameless_open(int folder, unsigned mode);
+bool amp__nameless_link(int fd, int folder, const char *name);
+/* Unchanged if the system has no random numbers yet. */
+void amp__random(uint64_t *number);
+uint64_t amp__process_number(void);
 
 #endif

@@ -77,14 +77,16 @@ FOREIGN = [
     (re.compile(r"^(cuda|cublas|cudnn|curand|nccl|nvrtc|nvToolsExt|cooperative_groups)"), "src/kernels/cuda/"),
     (re.compile(r"^(dnnl|oneapi/)"), "src/kernels/onednn/"),
     (re.compile(r"^jansson"), "src/state/"),
+    # the operating system's, beside POSIX threads; each plugin has one such file
+    (re.compile(r"^(dirent|dlfcn|elf|execinfo|fcntl|link|locale|poll|sched|signal|time|ucontext|unistd)\.h$"
+                r"|^(asm|bits|gnu|linux|sys)/"),
+     ("src/system/", "src/kernels/cuda/library.c", "src/kernels/onednn/threads.c")),
 ]
 # Calls of FORBIDDEN_CALLS that one file may make: (name, file).
 EXCEPTIONS = {
     ("pthread_atfork", "src/system/fork.c"),  # a mutex that a child inherits locked is never unlocked
     ("strerror_r", "src/common/error.c"),  # for both of its kinds
 }
-# <dlfcn.h>: one file of the library, one of each plugin.
-PLUGINS = ("src/kernels/cuda/", "src/kernels/onednn/")
 
 # A call's arguments are decoded once: call/bind.c reads a schema's n_args, and so do the two quick ways (types, cache).
 # Whatever else works on a call takes struct amp__bound. Every mention counts, so that no iterator hides a loop.
@@ -166,7 +168,6 @@ class Lint:
         self.root = pathlib.Path(root).resolve()
         self.long_files = LONG_FILES if long_files is None else long_files
         self.found = []  # (rule, path, line, message)
-        self.dlfcn = {}  # library or plugin -> files
         self.decoders = []  # (path, line) of DECODER in BOUND
         self.includes = {}  # file of src/ -> files of src/ that it includes
         self.needs = {}  # of NO_CIRCLES, without suffix -> what it includes or imports
@@ -205,7 +206,6 @@ class Lint:
                 sources += path.startswith("src/")
             if suffix == ".py" and path.startswith(NO_CIRCLES):
                 self.note_imports(path, text)
-        self.check_dlfcn()
         self.check_circles()
         self.check_seen()
         self.check_decoders()
@@ -388,15 +388,6 @@ class Lint:
         for pattern, folder in FOREIGN:
             if pattern.match(name) and not path.startswith(folder):
                 self.report("foreign", path, line, f"{name} belongs to {folder} alone")
-        if name == "dlfcn.h":
-            owner = next((plugin for plugin in PLUGINS if path.startswith(plugin)), "libamp")
-            self.dlfcn.setdefault(owner, set()).add(path)
-
-    def check_dlfcn(self):
-        for owner, files in self.dlfcn.items():
-            if len(files) > 1:
-                names = ", ".join(sorted(files))
-                self.report("foreign", min(files), 1, f"dlfcn.h in several files of {owner}: {names}")
 
     def check_structures(self):
         for name, message in structs.too_many(self.structures) if self.structures else ():

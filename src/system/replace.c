@@ -5,7 +5,8 @@
  * of killed writers are removed: the name has the process that made it, and a lock that ends with the process shows if
  * it lives.
  */
-#include "state/state.h"
+#include "system/files.h"
+#include "system/system.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -176,8 +176,7 @@ static void clean(const struct target *target) {
 /* Makes another name, which cannot have been planted. */
 static void next_name(struct target *target) {
     uint64_t chance = (uintptr_t)target ^ (uintptr_t)target->file << 20;
-    /* without it names can be guessed, and are tried in turn */
-    (void)!getrandom(&chance, sizeof chance, GRND_NONBLOCK);
+    amp__random(&chance); /* without it names can be guessed, and are tried in turn */
     snprintf(target->temporary + target->stem, sizeof target->temporary - target->stem, "%lu-%016llx",
              (unsigned long)getpid(), (unsigned long long)chance);
 }
@@ -225,25 +224,19 @@ static amp_status open_named(struct target *target) {
 /* Opens a file without a name, which no other process can open, whatever its first mode is. False: not supported
  * here. */
 static bool open_nameless(struct target *target) {
-#ifdef O_TMPFILE
-    target->fd = open_again(target->folder, ".", O_WRONLY | O_TMPFILE, target->exists ? 0600 : 0666);
+    do target->fd = amp__nameless_open(target->folder, target->exists ? 0600 : 0666);
+    while (target->fd < 0 && errno == EINTR);
     if (target->fd < 0) return false;
     if (!target->exists) target->mode = mode_of(target->fd);
     (void)fchmod(target->fd, 0600);
     (void)flock(target->fd, LOCK_EX | LOCK_NB);
     return true;
-#else
-    return (void)target, false;
-#endif
 }
 
 static bool give_name(struct target *target) {
-    char self[40];
-    snprintf(self, sizeof self, "/proc/self/fd/%d", target->fd);
     for (int i = 0; i < 100; i++) {
         next_name(target);
-        if (linkat(AT_FDCWD, self, target->folder, target->temporary, AT_SYMLINK_FOLLOW) == 0)
-            return target->named = true;
+        if (amp__nameless_link(target->fd, target->folder, target->temporary)) return target->named = true;
         if (errno != EEXIST) return false;
     }
     return false;
