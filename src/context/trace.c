@@ -224,7 +224,7 @@ static void write_start(const amp_context *context, struct amp__trace *trace) {
 
 amp_status amp__trace_open(amp_context *context, struct amp__trace **out) {
     const struct amp__properties *p = &amp__policy_of(context)->properties;
-    const char *wanted = p->trace ? p->trace : secure_getenv("AMP_TRACE"); /* not to a file of root's */
+    const char *wanted = p->trace ? p->trace : amp__trusted_getenv("AMP_TRACE"); /* not to a file of root's */
     *out = NULL;
     if (!wanted || !*wanted || !p->enabled) return AMP_OK;
     struct amp__trace *trace = amp__alloc(1, sizeof *trace + p->num_losses * sizeof trace->losses[0]);
