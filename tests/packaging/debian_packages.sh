@@ -11,10 +11,10 @@ set -eu
 export DEBIAN_FRONTEND=noninteractive
 source=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 
-# The build's path is in no package: dpkg-buildflags maps it.
+# In a folder of one name, so that no path differs.
 build() {
-    work=$(mktemp -d)
-    mkdir -p "$1" "$work/libamp" # packages are left beside their source
+    work=$1/work
+    mkdir -p "$work/libamp" # packages are left beside their source
     tar -C "$source" --exclude=./build --exclude=./.git -cf - . | tar -C "$work/libamp" -xf -
     apt-get update
     apt-get install -y --no-install-recommends dpkg-dev lintian
