@@ -93,7 +93,7 @@ FAULTS: dict[str, tuple[str, str, dict[str, str]]] = {
         "They still carry the loss scale, so the limit is too tight by that factor, and the step is a fraction of the "
         "wanted one.",
         {
-            "torch": "call scaler.unscale_(optimizer) before clip_grad_norm_ or clip_grad_value_",
+            "torch": "call scaler.unscale_(optimizer), then clip: during backward it is too early",
             "accelerate": "call accelerator.clip_grad_norm_(parameters, limit), under accelerator.sync_gradients",
             "lightning": "Trainer(gradient_clip_val=limit), or self.clip_gradients in configure_gradient_clipping",
             "transformers": "TrainingArguments(max_grad_norm=limit) in place of a clip of the script's own",

@@ -7,6 +7,7 @@ from libamp.torch.doctor.watch import (
     Average,
     Buffer,
     Cause,
+    Change,
     Clip,
     Loss,
     Model,
@@ -89,6 +90,11 @@ def cause(kind, subject, **fields):
     return Cause(3, kind, subject, **{"place": HERE, "after": "loss"} | fields)
 
 
+def change(op="mul", **fields):
+    return Change(op, "fc.weight", HERE, 2, 65536.0, **fields)
+
+
+FIRST = change(factor=0.02, norm=1.0)
 SKIPPED = {"skips": 40, "skips_in_a_row": 40, "scale": 2.0**-24, "scale_min": 2.0**-24}
 FREE = {"optimizer": -1, "trained": False, "moved": 0, "moved_of_seen": 0}
 
@@ -100,6 +106,9 @@ CASES = {
             "most, not all": (training([lost(moved_of_seen=24)]), "norm.weight"),
             "the worst is named": (training([lost("a", moved_of_seen=20), lost("b")]), "b"),
             "a rate that has fallen to 0": (training([lost(lr=0.0)]), "norm.weight"),
+            "a few moves by outliers": (
+                training([lost()], optimizers=[adam(small_moves=[90.0, 90.0], small_updates=[9e3, 1.0])]), "norm.weight"
+            ),
         },
         {
             "FP32": training([lost(dtype="float32")]),
@@ -111,6 +120,12 @@ CASES = {
             "all steps skipped": training([lost()], optimizers=[adam(tried=40, skipped=40)]),
             "masters": training([lost()], optimizers=[adam(masters=True)]),
             "Kahan summation": training([lost(state_dtypes={"exp_avg": "bfloat16", "kahan_comp": "bfloat16"})]),
+            "small updates that arrive": training(
+                [lost()], optimizers=[adam(small_moves=[90.0, 0.0], small_updates=[400.0, 0.0])]
+            ),
+            "small steps of descent that arrive": training(
+                [lost()], optimizers=[adam(small_moves=[0.0, 90.0], small_updates=[0.0, 80.0])]
+            ),
             "some large weights": training([lost(moved_of_seen=56)]),
             "descent that FP32 would lose too": training(
                 [lost(grad_max=1e-9)], optimizers=[Optimizer("SGD", HERE, steps=40, tried=40)]
@@ -186,8 +201,19 @@ CASES = {
         },
     ),
     "AMP-D07": (
-        {"scaled gradients": (scaled(clips=[Clip("clip_grad_norm_", HERE, 40, 40, 65536.0, 1.0)]), "clip_grad_norm_")},
         {
+            "torch's clip": (scaled(clips=[Clip("clip_grad_norm_", HERE, 40, 40, 65536.0, 1.0)]), "clip_grad_norm_"),
+            "elements, in the script": (scaled(changes=[change("clamp", limit=1.0)]), "fc.weight"),
+            "a norm, in the script": (scaled(changes=[FIRST, change(factor=0.01, norm=1.0)]), "fc.weight"),
+        },
+        {
+            "factors without a limit": scaled(changes=[FIRST, change(factor=0.01, norm=2.0)]),
+            "one factor": scaled(changes=[FIRST, FIRST]),
+            "a limit times the scale, in the script": scaled(changes=[change("clamp", limit=65536.0)]),
+            "unscaled by the script before": scaled(changes=[change(factor=1 / 65536), change("clamp", limit=1.0)]),
+            "torch's own": scaled(
+                clips=[Clip("clip_grad_norm_", HERE, 40, 0, 0.0, 1.0)], changes=[FIRST, change(factor=0.01, norm=1.0)]
+            ),
             "after unscale_": scaled(clips=[Clip("clip_grad_norm_", HERE, 40, 0, 0.0, 1.0)]),
             "a scale of 1": scaled(clips=[Clip("clip_grad_norm_", HERE, 40, 40, 1.0, 1.0)]),
             "only measures": scaled(clips=[Clip("clip_grad_norm_", HERE, 40, 40, 65536.0, INF)]),
@@ -215,8 +241,15 @@ CASES = {
         },
     ),
     "AMP-D10": (
-        {"twice": (scaled(scalers=[scaler(unscaled_twice=1, unscaled_twice_place=HERE)]), "GradScaler")},
-        {"once": scaled(scalers=[scaler(unscales=40)])},
+        {
+            "twice": (scaled(scalers=[scaler(unscaled_twice=1, unscaled_twice_place=HERE)]), "GradScaler"),
+            "by the script, then by the scaler": (scaled(changes=[change(factor=2.0**-16, divided=True)]), "fc.weight"),
+        },
+        {
+            "once": scaled(scalers=[scaler(unscales=40)]),
+            "by the script alone": scaled(changes=[change(factor=2.0**-16)]),
+            "another factor": scaled(changes=[change(factor=0.25, divided=True)]),
+        },
     ),
     "AMP-D11": (
         {
@@ -232,7 +265,10 @@ CASES = {
     ),
     "AMP-D12": (
         {"step of its own": (scaled(scalers=[scaler(bypassed=40, bypassed_place=HERE)]), "Adam")},
-        {"a scale of 1": scaled(scalers=[scaler(bypassed=40, scale=1.0, scale_max=1.0, first_scale=1.0)])},
+        {
+            "a scale of 1": scaled(scalers=[scaler(bypassed=40, scale=1.0, scale_max=1.0, first_scale=1.0)]),
+            "unscaled by the script": scaled(scalers=[scaler(bypassed=40)], changes=[change(factor=2.0**-16)]),
+        },
     ),
     "AMP-D13": (
         {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m libamp.doctor: its status, its files, and ranks."""
+"""python -m libamp.doctor: its status, its files, and ranks. The result in a notebook."""
 
 import json
 import os
@@ -153,3 +153,29 @@ def test_a_process_of_the_script_is_looked_at(tmp_path):
     done = command(tmp_path, options=["--strict"], script=FORK)
     assert done.returncode == 1 and "no finding" not in done.stderr, done.stderr
     assert "AMP-D01" in done.stderr and " in 20 steps of 2 parameters" in done.stderr
+
+
+def test_a_result_before_the_end_says_what_to_do():
+    with pytest.raises(AttributeError, match="use `with"):
+        _ = amp.doctor().result
+    with amp.doctor(quiet=True) as doctor, pytest.raises(AttributeError, match="leave its `with` block first"):
+        _ = doctor.result
+    assert doctor.result.status() == 2
+
+
+def test_five_optimizers_have_one_finding_and_it_is_short():
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.LayerNorm(16).bfloat16() for _ in range(5))
+    optimizers = [torch.optim.AdamW(layer.parameters(), lr=1e-4, weight_decay=0) for layer in layers]
+    with amp.doctor(quiet=True) as doctor:
+        for _ in range(12):
+            x = torch.randn(8, 16).bfloat16()
+            sum(layer(x).float().square().mean() for layer in layers).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    lost, state = doctor.result.found
+    assert (lost.code, state.code) == ("AMP-D01", "AMP-D22")
+    assert "in 5 optimizers (AdamW)" in lost.saw and "1.weight, 2.weight, 3.weight and 1 more" in lost.saw
+    text = repr(doctor.result)
+    assert text.count("AMP-D01") == 1 and len(text) < 1000 and text.startswith("<libamp.doctor: 2 findings in 60 steps")

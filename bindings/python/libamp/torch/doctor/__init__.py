@@ -58,11 +58,18 @@ class Doctor:
     the result.
     """
 
-    result: Result  # after the end
-
     def __init__(self, strict: bool = False, quiet: bool = False, json: str | None = None) -> None:
         self.strict, self.quiet, self.json = strict, quiet, json
         self._watch: Watch | None = None
+        self._result: Result | None = None
+
+    @property
+    def result(self) -> Result:
+        """The result, after the end."""
+        if self._result is None:
+            do = "leave its `with` block first" if self._watch is not None else "use `with amp.doctor() as doctor:`"
+            raise AttributeError(f"the doctor has no result before its end: {do}")
+        return self._result
 
     def __enter__(self) -> Doctor:
         self._watch = begin()
@@ -72,7 +79,7 @@ class Doctor:
         recorder, self._watch = self._watch, None
         if recorder is None:
             return
-        self.result = end(recorder)
+        self._result = end(recorder)
         if self.json:
             write(self.result, self.json)
         if not self.quiet:

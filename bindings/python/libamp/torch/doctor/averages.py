@@ -20,10 +20,9 @@ from .._dtensors import local_part
 from .._living import has_grad_fn, living
 from .names import plain
 from .places import script_place
-from .samples import is_readable, part
+from .samples import LOW, is_readable, part
 from .watch import NOWHERE, Average, Run
 
-LOW = (torch.float16, torch.bfloat16)
 PAIRS = 32  # tensors of an average that are compared
 ELEMENTS = 64  # of each
 _SHADOWED = 4  # parameters whose shadows are searched

@@ -5,7 +5,6 @@ iteration has ended. It is off while torch.compile, a graph capture or another m
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,8 @@ from .batches import Batches
 from .cause import Node, Outside, find
 from .checks.values import RANGED
 from .checks.words import LOW
+from .compiled_steps import frames
+from .hands import Hands
 from .later import Later, is_here
 from .modules import Modules, address_of, tensors_of
 from .places import script_locals, script_place
@@ -65,7 +66,10 @@ class _Mode(_python_dispatch.TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if self.ops.mode is self and not self.ops.paused():
-            self.ops.note(func, args, kwargs or {}, out)
+            try:
+                self.ops.note(func, args, kwargs or {}, out)
+            except Exception as error:  # never the script's
+                self.ops.failed(self.ops.note.__name__, error)
         return out
 
 
@@ -92,13 +96,15 @@ class Ops:
         self.known: dict[tuple[Any, ...], Op] = {}
         self.kinds: dict[Any, _Kind] = {}
         self.paused: Callable[[], bool] = bool  # True while the doctor itself calls ops
+        self.failed: Callable[[str, Exception], None] = lambda event, error: None
         self.autocasts: Callable[[], list[Any]] = list  # the regions that are open on this thread
         self.first: Any = None  # the optimizer whose cycle is watched for the table of ops
         self.surveyed = 0  # iterations of it
         self.reason = ""
         self.left = self.spent = 0
         self.deep = False
-        self.frames = _compiled()  # before this run
+        self.hands = Hands(run, later, modules.names)
+        self.frames = frames()  # before this run
         self.refused = ""
         self.bad_batches: dict[int, Cause] = {}  # by iteration
         self._clear()
@@ -150,7 +156,7 @@ class Ops:
             self.left -= 1
             self.spent += 1
             self._begin(deep=True)
-        elif self.first is None or (self.first is not seen and self.surveyed < 4):
+        elif self.first is None or ((self.first is not seen or self.hands.undecided) and self.surveyed < 4):
             self.first = self.first or seen
             self.surveyed += 1
             self._begin(deep=False)
@@ -164,6 +170,7 @@ class Ops:
                 self.run.unseen.append(refused)
             return
         self._clear()
+        self.hands.clear()
         self.deep = deep
         self.modules.read()
         self.mode = _Mode(self)
@@ -172,7 +179,7 @@ class Ops:
         self.run.watched.append(self.run.iterations + 1)
 
     def _why_not(self) -> str:
-        if self.run.compiled or _compiled() > self.frames:
+        if self.run.compiled or frames() > self.frames:
             self.run.compiled = True
             return "compiled: ops not seen"
         if _python_dispatch._get_current_dispatch_mode() is not None:
@@ -260,6 +267,7 @@ class Ops:
             kind = self.kinds[func] = _Kind(func)
         if not kind.counts or kind.is_view or len(self.nodes) >= _FULL:
             return
+        self.hands.note(kind.name, args, out, _task() != -1)
         flat = _flat((*args, *kwargs.values()), [])
         inputs = [value for value in flat if isinstance(value, torch.Tensor)]
         outputs = [value for value in _flat((out,), []) if isinstance(value, torch.Tensor)]
@@ -280,7 +288,8 @@ class Ops:
         backward = _task() != -1
         if backward:
             node = _node()
-            forward = self.by_sequence.get(node._sequence_nr()) if node is not None else None
+            number = getattr(node, "_sequence_nr", lambda: -2)()  # torch 2.0 has none
+            forward = self.by_sequence.get(number)
             found = (forward.module, forward.kind, forward.function, forward.protected) if forward else ("",) * 3 + (0,)
             place = forward.place if forward is not None else script_place()
         else:
@@ -357,9 +366,3 @@ def _largest(tensors: list[Any]) -> Any:
     """Returns the largest |value|, on the device: NaN if there is one, else inf if there is one."""
     sizes = [tensor.abs().amax().double() for tensor in tensors]
     return sizes[0] if len(sizes) == 1 else torch.stack([size.to(sizes[0].device) for size in sizes]).amax()
-
-
-def _compiled() -> int:
-    """Returns the number of frames that torch.compile has looked at in this process."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return sum(utils.counters.get("frames", {}).values()) if utils is not None else 0

@@ -7,17 +7,20 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from . import scaling, watch
 from .averages import Averages
+from .compiled_steps import CompiledSteps
 from .later import Later, is_here
 from .modules import Modules
-from .names import Names, optimizers, read_buffers
+from .names import Names, read_buffers
 from .ops import Ops
 from .places import frameworks, script_place
+from .rounding import count_small_moves
 from .samples import Samples
 from .seen import Scaled, Seen
 from .watch import Run
@@ -61,14 +64,13 @@ class Watch:
         self.ops = Ops(run, self.later, self.modules)
         self.ops.autocasts = lambda: self.here.stack
         self.ops.paused = lambda: self.here.busy
+        self.ops.failed = self.failed
         self.errors = 0
         self.inside: dict[int, int] = {}  # optimizers that step: number of backwards when they began
         self.retired: list[tuple[Seen, Samples]] = []
         self.loss_every = 1
         self.averages = Averages(run)
-        self.compiled_calls = 0
-        self.optimizers: list[weakref.ref[Any]] = []  # of the process, where compiled functions may step them
-        self.versions: dict[int, int] = {}  # of these: torch's count of writes to the first parameter
+        self.compiled_steps = CompiledSteps(self)
 
     def failed(self, event: str, error: Exception) -> None:
         """Notes an error of the doctor's own. After some it stops looking."""
@@ -114,8 +116,10 @@ class Watch:
         record.tried += 1
         record.steps += 1
         seen.skipped, seen.decides = False, None
-        record.closures += closure and not seen.outside
+        record.closures += closure and not record.outside
         scaling.check_bypass(self, optimizer, seen)
+        if self.ops.mode is not None:
+            scaling.on_hands_end(self, optimizer)
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, torch.Tensor):
             scaling.skip_on_device(self, seen, found)
@@ -127,7 +131,7 @@ class Watch:
             self._retire(seen)
             seen.samples = Samples(param for group in optimizer.param_groups for param in group["params"])
         with torch.no_grad():
-            seen.samples.before(not closure, scaling.scale_on(self, optimizer))
+            seen.samples.before(not closure, scaling.scale_on(self))
         record.looks += 1
         self.run.looked += 3 * seen.samples.elements()
         seen.cost = time.perf_counter() - begin
@@ -136,15 +140,18 @@ class Watch:
         """Runs after a step."""
         seen = self.seen_of(optimizer)
         if self.inside.pop(id(optimizer), None) is None:
+            if seen.record.outside or not seen.record.tried:  # compiled before, without the hook before the step
+                self.on_outside_step(optimizer)
             return
         self._event(seen, "step")
         if seen.looking and seen.samples is not None:
             begin = time.perf_counter()
             seen.looking = False
-            with torch.no_grad():
-                seen.samples.after(scaling.scale_on(self, optimizer), seen.outside)
             self._rates(optimizer, seen)
             looks = seen.record.looks
+            with torch.no_grad():
+                count = self._count(optimizer, seen) if looks % 2 else None
+                seen.samples.after(scaling.scale_on(self), seen.record.outside, count)
             if looks & (looks - 1) == 0:
                 self._facts(optimizer, seen)
                 self._look_at_unowned()
@@ -153,24 +160,23 @@ class Watch:
         self._tried(seen)
 
     def on_compiled_call(self) -> None:
-        """Runs behind a call of a compiled function: its steps of optimizers are those that wrote a parameter."""
-        self.compiled_calls += 1
-        if self.compiled_calls & (self.compiled_calls - 1) == 0:
-            self.optimizers = [weakref.ref(optimizer) for optimizer in optimizers()]
-        for optimizer in (ref() for ref in self.optimizers):
-            known = self.seen.get(id(optimizer))
-            if optimizer is None or (known is not None and not known.outside):
-                continue
-            version = int(optimizer.param_groups[0]["params"][0]._version)
-            before = self.versions.get(id(optimizer), -1 if optimizer.state else version)
-            self.versions[id(optimizer)] = version
-            if version != before:
-                self.seen_of(optimizer).outside = True
-                if self.fresh:
-                    self.run.iterations += 1
-                    self.began = self.began or time.perf_counter()
-                self.on_step(optimizer, (optimizer,), {})  # gradients as behind a closure
-                self.on_stepped(optimizer)
+        """Runs behind a call of a compiled function."""
+        self.compiled_steps.on_call()
+
+    def has_hooks(self, optimizer: Any) -> bool:
+        """Returns True for an optimizer with steps that are seen when they run."""
+        known = self.seen.get(id(optimizer))
+        return known is not None and not known.record.outside
+
+    def on_outside_step(self, optimizer: Any) -> None:
+        """Runs behind a step in a compiled function."""
+        self.seen_of(optimizer).record.outside = True
+        self.compiled_steps.know(optimizer)
+        if self.fresh:
+            self.run.iterations += 1
+            self.began = self.began or time.perf_counter()
+        self.on_step(optimizer, (optimizer,), {})  # gradients as behind a closure
+        self.on_stepped(optimizer)
 
     def _tried(self, seen: Seen) -> None:
         """A step was tried: the iteration ends."""
@@ -178,6 +184,11 @@ class Watch:
         self.unstepped = 0
         seen.attempts += 1
         self.ops.on_tried(seen)
+
+    def _count(self, optimizer: Any, seen: Seen) -> Callable[[Any, Any], None]:
+        """Returns the count of rounding.py."""
+        rates = {id(param): seen.lrs[index][2] for index, param in _with_group(optimizer)}
+        return lambda group, there: count_small_moves(group, optimizer, rates, there, seen.record.steps)
 
     def _facts(self, optimizer: Any, seen: Seen) -> None:
         """Notes facts of the optimizer that need no element."""
@@ -188,16 +199,15 @@ class Watch:
         record.beta2 = _number(betas[1] if isinstance(betas, (tuple, list)) and len(betas) > 1 else first.get("alpha"))
         stash = getattr(optimizer, "_amp_stash", None)  # libamp's own sessions
         record.masters = stash is not None and any(master is not None for _, master in stash._pairs())
-        for index, group in enumerate(optimizer.param_groups):
-            for param in group["params"]:
-                seen.groups[id(param)] = index
-                state = optimizer.state.get(param)
-                if isinstance(state, dict):
-                    seen.state[id(param)] = {
-                        str(key): str(value.dtype).removeprefix("torch.")
-                        for key, value in state.items()
-                        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 1
-                    }
+        for index, param in _with_group(optimizer):
+            seen.groups[id(param)] = index
+            state = optimizer.state.get(param)
+            if isinstance(state, dict):
+                seen.state[id(param)] = {
+                    str(key): str(value.dtype).removeprefix("torch.")
+                    for key, value in state.items()
+                    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 1
+                }
 
     def _rates(self, optimizer: Any, seen: Seen) -> None:
         """Notes the learning rates of a look."""
@@ -242,12 +252,14 @@ class Watch:
 
     def on_backward(self, tensors: Any, has_gradient: bool) -> None:
         """Runs before backward of a tensor or several."""
+        self.compiled_steps.on_backward()
         if self.fresh:
             self.fresh = False
             self.run.iterations += 1
             self.began = self.began or time.perf_counter()
         self.later.poll()
         self.ops.on_loss(tensors)
+        self.ops.hands.scale = 1.0
         self.run.backwards += 1
         self.stepped_since = False
         self.unstepped += 1
@@ -269,12 +281,16 @@ class Watch:
                 scaled.record.unscaled_backwards += 1
                 if scaled.record.unscaled_backwards == 1:
                     scaled.record.unscaled_backward_place = script_place()
+        if is_scaled and self.ops.mode is not None:
+            self.ops.hands.scale = scaling.scale_on(self)  # for hooks
         self.run.scaled_by_hand += not is_scaled and scaling.is_multiplied(tensors)
         if not is_scaled and not has_gradient and isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
             self._loss(tensors)
 
     def on_backward_end(self) -> None:
         self.ops.on_backward_end(self.unstepped)
+        if self.ops.mode is not None:
+            self.ops.hands.begin(scaling.scale_on(self), self.owned())
 
     def _loss(self, loss: Any) -> None:
         local = getattr(loss, "_local_tensor", loss)
@@ -303,7 +319,7 @@ class Watch:
 
     # ---- clips, schedulers, autocast, averages ----
 
-    def on_clip(self, kind: str, params: set[int], limit: Any) -> None:
+    def on_clip(self, kind: str, grads: set[int], limit: Any) -> None:
         """Runs before gradients are clipped."""
         place = script_place()
         known = (clip for clip in self.run.clips if clip.place == place and clip.kind == kind)
@@ -315,19 +331,19 @@ class Watch:
         record.limit = float(limit) if isinstance(limit, (int, float)) else 0.0
         record.after_step += self.stepped_since
         for scaled in self.scaled.values():
-            if scaled.open and scaled.record.enabled and not self._is_unscaled(scaled, params):
+            if scaled.open and scaled.record.enabled and not self._is_unscaled(scaled, grads):
                 record.scaled += 1
                 record.scale = scaled.record.scale
         for seen in self.seen.values():
             self._event(seen, "clip")
 
-    def _is_unscaled(self, scaled: Scaled, params: set[int]) -> bool:
-        """Returns True if the optimizer of these parameters is unscaled. Before its first step it is not known."""
+    def _is_unscaled(self, scaled: Scaled, grads: set[int]) -> bool:
+        """Returns True if the optimizer of these gradients is unscaled. Before its first step it is not known."""
         owners = {
             key
             for key, seen in self.seen.items()
             if (optimizer := seen.ref()) is not None
-            and any(id(param) in params for group in optimizer.param_groups for param in group["params"])
+            and any(id(param.grad) in grads for group in optimizer.param_groups for param in group["params"])
         }
         return owners <= scaled.unscaled if owners else bool(scaled.unscaled)
 
@@ -405,6 +421,10 @@ class Watch:
             if group < len(seen.lrs):
                 made.lr_first, made.lr_max, made.lr = seen.lrs[group]
             made.state_dtypes = seen.state.get(member.key, {})
+        for sums in samples.groups.values():
+            for index in (0, 1):
+                seen.record.small_moves[index] += float(sums.small_moves[index])
+                seen.record.small_updates[index] += float(sums.small_updates[index])
         for kind, dtype in samples.unread:
             self.run.unseen.append(f"parameters of {seen.record.kind}: a {kind} of {dtype} is not looked into")
 
@@ -425,8 +445,10 @@ class Watch:
 
     def finish(self) -> Run:
         """Ends the record. From here on it may wait for a GPU."""
+        self.compiled_steps.on_backward()  # the last step
         self.ops.stop()
         self.later.drain()
+        self.run.compiled_before = self.compiled_steps.unseen()
         self.ops.conclude()
         for seen in self.seen.values():
             if seen.samples is not None and seen.samples.fits():
@@ -461,6 +483,10 @@ def _number(value: Any) -> float:
     if isinstance(value, torch.Tensor):
         return float(value) if is_here(value.device) and value.numel() == 1 else 0.0
     return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _with_group(optimizer: Any) -> list[tuple[int, Any]]:
+    return [(index, param) for index, group in enumerate(optimizer.param_groups) for param in group["params"]]
 
 
 def _note_after_skip(record: watch.Scheduler, value: float) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 from ... import _doctor_findings
 from ..._findings import Place
 from . import watch
-from .checks import CHECKS, unjudged
+from .checks import CHECKS, early_steps, unjudged
 from .watch import Found, Run
 
 NOTHING = 2  # status of a run in which nothing could be looked at
 WAIT = 10.0  # seconds that the first rank waits for the files of the others
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class Result:
     """What the doctor says of a run: of one process, or of all ranks."""
 
@@ -57,6 +57,15 @@ class Result:
         seen = f"{trained} parameters" if trained != 1 else "1 parameter"
         steps = sum(optimizer.tried for optimizer in run.optimizers)
         return f"{count} in {steps} steps of {seen}" if steps else count
+
+    def __repr__(self) -> str:
+        """Returns the verdict and a short line for each finding, for a notebook."""
+        lines = [f"<libamp.doctor: {self.verdict()}"]
+        for each in self.found:
+            at = f", {os.path.basename(each.place.filename)}:{each.place.lineno}" if each.place.filename else ""
+            of = f" ({each.subject}{at})" if each.subject else ""
+            lines.append(f"  {each.code} {_doctor_findings.title(each.code)}{of}: {each.saw}")
+        return "\n".join(lines) + ">"
 
     def data(self) -> dict[str, Any]:
         """Returns all as plain data, for JSON."""
@@ -113,6 +122,8 @@ def why_nothing(run: Run) -> str:
     """Says why nothing was looked at, and what to do."""
     if not run.torch:
         return "the script did not import torch"
+    if run.compiled_before and not run.optimizers:
+        return early_steps(run)
     if run.compiled and not run.optimizers:
         return "no step was seen, and torch.compile was used: leave optimizer.step() outside of the compiled function"
     if not run.optimizers:

@@ -5,7 +5,7 @@ nothing waits for a GPU, and a look is a few vector operations for each type of 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from .watch import SAMPLE
 TOTAL = 1 << 17  # largest number of sampled elements of an optimizer, unless that leaves a parameter below LEAST
 LEAST = 64
 WIDTH = 8  # neighbours in a sample: they share a cache line
+LOW = (torch.float16, torch.bfloat16)
 TINY = 2.0**-20  # scaled gradients below it have at most four bits in fp16
 _PLAIN = torch._C._disabled_torch_dispatch_impl if hasattr(torch._C, "_disabled_torch_dispatch_impl") else None
 
@@ -110,6 +111,9 @@ class Group:
         self.old: Any = None
         self.last: Any = None
         self.zero: Any = None
+        self.size_of_gradient: Any = None  # at the last look
+        self.small_moves: list[Any] = [0.0, 0.0]  # of rounding.py
+        self.small_updates: list[Any] = [0.0, 0.0]
 
     def add(self, member: Sampled) -> None:
         member.begin = self.size
@@ -151,7 +155,7 @@ class Group:
         grad = torch.cat(views).view(-1)
         there = grad != 0
         finite = torch.isfinite(grad)
-        size = grad.abs().float()
+        size = self.size_of_gradient = grad.abs().float()
         self.zeros += ~there
         self.with_grad += there
         self.seen |= there
@@ -161,14 +165,17 @@ class Group:
         self.grad_min = torch.minimum(self.grad_min, torch.where(there & finite, size, float("inf")))
         return there
 
-    def after(self, there: Any) -> None:
-        """Compares the values after a step with those before. there: where it had a gradient."""
+    def after(self, there: Any, count: Callable[[Group, Any], None] | None = None) -> None:
+        """Compares the values after a step with those before. there: mask of the elements with a gradient. count:
+        called with the group and the mask, for 16-bit weights."""
         self.last = self._values()
         same = self.last == self.old
         self.moved |= ~same
         if there is not None:
             self.still += same & there
-        self.old = None
+            if count is not None and self.dtype in LOW:
+                count(self, there)
+        self.old = self.size_of_gradient = None
 
     def seen_alone(self) -> None:
         """A look without a step: at parameters of no optimizer."""
@@ -226,11 +233,11 @@ class Samples:
             group.before()
         self.there = [group.gradients(scale) for group in self.groups.values()] if gradients else []
 
-    def after(self, scale: float, outside: bool = False) -> None:
-        """Takes values after a step. outside: those before it are unknown."""
+    def after(self, scale: float, outside: bool, count: Callable[[Group, Any], None] | None) -> None:
+        """Takes values after a step. outside: those before it are unknown. count: see Group.after."""
         there = self.there or [group.gradients(scale) for group in self.groups.values()]
         for group, mask in zip(self.groups.values(), there):
-            group.after(None if outside else mask)
+            group.after(None if outside else mask, count)
         self.there = []
 
     def close(self) -> None:

@@ -138,7 +138,25 @@ def check_bypass(recorder: Any, optimizer: Any, seen: Seen) -> None:
             seen.bypassed_place = script_place()
 
 
-def scale_on(recorder: Any, optimizer: Any) -> float:
+def on_hands_end(recorder: Any, optimizer: Any) -> None:
+    """Runs before a scaler or an optimizer takes the gradients over from the script."""
+    scaled = [scaled for scaled in recorder.scaled.values() if scaled.open and id(optimizer) not in scaled.unscaled]
+    if scaled and recorder.ops.mode is not None and hasattr(optimizer, "param_groups"):
+        with torch.no_grad():
+            recorder.ops.hands.end(optimizer, any(each.taking or each.stepping for each in scaled))
+
+
+def on_taking(recorder: Any, scaler: Any, optimizer: Any) -> None:
+    """Runs before unscale_()."""
+    if recorder.ops.mode is not None:
+        scaled = scaled_of(recorder, scaler)
+        scaled.taking = True
+        on_hands_end(recorder, optimizer)
+        scaled.taking = False
+        recorder.ops.hands.scale = 1.0  # its own division
+
+
+def scale_on(recorder: Any) -> float:
     """Returns the loss scale of the gradients in backward."""
     scales = [scaled.record.scale for scaled in recorder.scaled.values() if scaled.open and scaled.record.enabled]
     return max(scales, default=1.0)

@@ -11,7 +11,7 @@ from . import watch
 from .samples import Samples
 
 FIRST = 16  # steps of an optimizer that are looked at in any case
-SHARE = 0.015  # of the time, for later looks: the taps between them have the rest of 3 %
+SHARE = 0.01  # of the time, for later looks: the taps between them have the rest of 3 %
 
 
 class Budget:
@@ -43,7 +43,6 @@ class Seen:
         self.budget = Budget(time.perf_counter())
         self.samples: Samples | None = None
         self.looking = False
-        self.outside = False  # its steps are compiled: only their results are seen
         self.cost = 0.0
         self.skipped = False  # the last step, by the host
         self.decides: Any = None  # the flag by which the device decides on the last step
@@ -66,4 +65,4 @@ class Scaled:
         self.open = False  # gradients are scaled
         self.unscaled: set[int] = set()
         self.stepped: set[int] = set()
-        self.stepping = False
+        self.stepping = self.taking = False  # in step, in unscale_

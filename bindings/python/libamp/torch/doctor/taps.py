@@ -170,6 +170,7 @@ def _scale(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _unscale(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
     optimizer = _first(args, kwargs, "optimizer")
+    _heard(scaling.on_taking, scaler, optimizer)
     try:
         result = original(scaler, *args, **kwargs)
     except RuntimeError:
@@ -197,18 +198,21 @@ def _update(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-def _clip(kind: str) -> Callable[..., Any]:
-    def clip(original: Any, *args: Any, **kwargs: Any) -> Any:
-        given = _first(args, kwargs, "parameters")
-        if given is not None and not isinstance(given, torch.Tensor):
-            given = list(given)  # a generator would be empty for the original
-            args, kwargs = ((given, *args[1:]), kwargs) if args else (args, kwargs | {"parameters": given})
-        limit = next((each for name in ("max_norm", "clip_value") if (each := _first(args, kwargs, name, 1))), 0.0)
-        listed = [given] if isinstance(given, torch.Tensor) else given or []
-        _heard(Watch.on_clip, kind, {id(param) for param in listed}, limit)
-        return original(*args, **kwargs)
+# code of torch's clips: their name, and their argument with the limit
+_CLIPS = {
+    "clip_grad_norm_": ("clip_grad_norm_", "max_norm"),  # until torch 2.5
+    "_clip_grads_with_norm_": ("clip_grad_norm_", "max_norm"),
+    "clip_grad_value_": ("clip_grad_value_", "clip_value"),
+}
 
-    return clip
+
+def _grouped(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """All of torch's clips sort gradients by device first, by whatever name a script has imported them."""
+    caller = sys._getframe(2)
+    kind, limit = _CLIPS.get(caller.f_code.co_name, ("", ""))
+    if kind:
+        _heard(Watch.on_clip, kind, set(map(id, caller.f_locals.get("grads", ()))), caller.f_locals.get(limit))
+    return original(*args, **kwargs)
 
 
 def _schedule(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -286,13 +290,12 @@ def _schedulers() -> list[Any]:
 def _taps() -> list[Any]:
     """Makes the taps. This is the list of all that the doctor changes in torch."""
     loader = importlib.import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
+    clips = importlib.import_module("torch.nn.utils.clip_grad")
     averaged = importlib.import_module("torch.optim.swa_utils").AveragedModel  # older torches do not import it
     listed: list[tuple[Any, str, Any]] = [
         (torch.Tensor, "backward", _backward),
         (torch.autograd, "backward", _backward),
-        (torch.nn.utils, "clip_grad_norm_", _clip("clip_grad_norm_")),
-        (torch.nn.utils, "clip_grads_with_norm_", _clip("clip_grads_with_norm_")),
-        (torch.nn.utils, "clip_grad_value_", _clip("clip_grad_value_")),
+        (clips, "_group_tensors_by_device_and_dtype", _grouped),
         (torch.autocast, "__enter__", _autocast_enter),
         (torch.autocast, "__exit__", _autocast_exit),
         (averaged, "update_parameters", _average),
@@ -306,12 +309,21 @@ def _taps() -> list[Any]:
 
 
 _WRAPPERS = [_heard, _backward, _scale, _unscale, _scaler_step, _update, _schedule, _autocast_enter, _autocast_exit]
-_WRAPPERS += [_average, _next_batch, _compile, _clip(""), _traced(len, len), _around_step(len, None)]
+_WRAPPERS += [_average, _next_batch, _compile, _grouped, _traced(len, len), _around_step(len, None)]
 _WRAPPERS += [_around_function(len)]
 for _wrapper in _WRAPPERS:
     run_as_it_is(_wrapper.__code__)  # no graph of their own, where torch.compile calls them outside of one
 
 _put: list[Any] = []
+
+
+def _open_autocasts() -> list[tuple[str, Any]]:
+    """Returns device and type of the regions in which the doctor begins."""
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    if hasattr(torch, "get_autocast_dtype"):  # from torch 2.4 on
+        return [(each, torch.get_autocast_dtype(each)) for each in devices if torch.is_autocast_enabled(each)]
+    found = [("cuda", torch.get_autocast_gpu_dtype())] if torch.is_autocast_enabled() else []
+    return found + ([("cpu", torch.get_autocast_cpu_dtype())] if torch.is_autocast_cpu_enabled() else [])
 
 
 def put(watch: Watch) -> None:
@@ -323,6 +335,8 @@ def put(watch: Watch) -> None:
     _put[:] = _taps()
     for tap in _put:
         tap.put()
+    for device, dtype in _open_autocasts():
+        _heard(Watch.on_autocast, device, dtype, True, True)
 
 
 def put_back() -> None:

@@ -72,6 +72,11 @@ class Optimizer:
     beta2: float = 0.0  # of its first group: betas[1], or alpha of RMSprop, 0 without
     fused: bool = False
     closures: int = 0  # steps with a closure
+    outside: bool = False  # it steps in compiled functions, and is looked at behind their calls
+    # sampled 16-bit elements that a step moved by 8 times its update or more, if its rule makes updates of the learning
+    # rate, and if it makes updates in proportion to gradients; and the expected numbers of them with random rounding
+    small_moves: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    small_updates: list[float] = field(default_factory=lambda: [0.0, 0.0])
     masters: bool = False  # FP32 copies of 16-bit parameters, by libamp, apex or FP16_Optimizer
     params: int = 0  # number of parameters
     order: list[str] = field(default_factory=list)  # the first 40 events of its iterations: "backward", "step", ...
@@ -121,6 +126,23 @@ class Clip:
     scale: float = 0.0  # at the last of these, 0 if not known without waiting
     limit: float = 0.0
     after_step: int = 0  # after the step that they should have limited: no backward since
+
+
+@dataclass
+class Change:
+    """What the script did itself to gradients with the loss scale on them, in an iteration that was watched op by op:
+    the first change by an op at a line."""
+
+    op: str  # "div", "mul", "clamp"
+    subject: str  # the parameter
+    place: Place
+    iteration: int
+    scale: float
+    factor: float = 0.0  # of the gradient, 0: not known
+    limit: float = 0.0  # of its elements, 0: none or not known
+    norm: float = 0.0  # of all gradients of the optimizer, behind all changes
+    own: float = 0.0  # of the subject's
+    divided: bool = False  # the scaler divided it behind that
 
 
 @dataclass
@@ -283,6 +305,7 @@ class Run:
     params: list[Param] = field(default_factory=list)
     optimizers: list[Optimizer] = field(default_factory=list)
     scalers: list[Scaler] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     schedulers: list[Scheduler] = field(default_factory=list)
     clips: list[Clip] = field(default_factory=list)
     autocasts: list[Autocast] = field(default_factory=list)
@@ -295,6 +318,7 @@ class Run:
     ops: list[Op] = field(default_factory=list)
     watched: list[int] = field(default_factory=list)  # iterations that were watched op by op
     causes: list[Cause] = field(default_factory=list)
+    compiled_before: list[str] = field(default_factory=list)  # optimizers that stepped unseen, in functions from before
     compiled: bool = False  # torch.compile was used: its ops are not seen
     unseen: list[str] = field(default_factory=list)  # what could not be looked at, and why, as sentences
     tf32: bool = False  # FP32 products may use TF32 (torch.backends.cuda.matmul)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from ..watch import Found, Run
 from . import gradients, layers, scaling, values, weights
-from .unjudged import unjudged
+from .unjudged import early_steps, unjudged
 
 CHECKS: list[Callable[[Run], Iterable[Found]]] = [
     scaling.check_all_skipped,
@@ -41,4 +41,4 @@ CHECKS: list[Callable[[Run], Iterable[Found]]] = [
     layers.check_fp32_products,
 ]
 
-__all__ = ["CHECKS", "unjudged"]
+__all__ = ["CHECKS", "early_steps", "unjudged"]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 
 from ...._findings import Place
-from ..watch import Cause, Found, Optimizer, Run, Scaler
+from ..watch import Cause, Change, Found, Optimizer, Run, Scaler
 from .words import scaled_by, size, times
 
 # A scale of 65536 that must fall to 64 skips ten steps: the search for a scale is no fault.
@@ -102,16 +102,50 @@ def check_early_clips(run: Run) -> Iterable[Found]:
             saw = f"{clip.scaled} of {times(clip.calls, 'call')} clipped scaled gradients to {size(clip.limit)}"
             saw += f", at a scale of {size(clip.scale)}" if clip.scale else ""
             yield Found("AMP-D07", clip.kind, saw, clip.place, float(clip.scaled))
+    yield from _clips_by_hand(run)
+
+
+def _clips_by_hand(run: Run) -> Iterable[Found]:
+    places = {clip.place for clip in run.clips}
+    divided = {change.iteration for change in run.changes if _divides(change)}
+    changes: dict[tuple[str, Place], list[Change]] = {}
+    for change in run.changes:
+        if change.place not in places and change.iteration not in divided:
+            changes.setdefault((change.op, change.place), []).append(change)
+    for same in changes.values():
+        first = same[0]
+        limit = first.limit or _limit_of(same)
+        if limit and first.scale != 1 and not (first.scale >= 1024 and limit >= first.scale / 100):
+            saw = f"{first.op} in the script limits scaled gradients to {size(limit)}"
+            saw += f", at a scale of {size(first.scale)}"
+            yield Found("AMP-D07", first.subject, saw, first.place, float(len(same)))
+
+
+def _limit_of(changes: list[Change]) -> float:
+    """Returns the norm that different factors give to gradients, 0 if it differs, too: a mean over ranks or tokens."""
+    known = [change for change in changes if change.factor and 0 < change.norm < math.inf]
+    factors = [change.factor for change in known]
+    for norms in ([change.norm for change in known], [change.own for change in known]):
+        if len(known) > 1 and max(factors) > 1.02 * min(factors) > 0 and max(norms) < 1.005 * min(norms):
+            return norms[0]
+    return 0.0
+
+
+def _divides(change: Change) -> bool:
+    """Returns True if the script takes the loss scale from gradients itself."""
+    return change.scale != 1 and abs(change.factor * change.scale - 1) < 0.01
 
 
 def check_schedulers(run: Run) -> Iterable[Found]:
     """AMP-D08. A scheduler that steps once an epoch may follow a skip by chance, and one that reads a metric counts no
     steps."""
+    places = set()
     for scheduler in run.schedulers:
         if not 0 <= scheduler.optimizer < len(run.optimizers) or scheduler.kind == "ReduceLROnPlateau":
             continue
         tried = run.optimizers[scheduler.optimizer].tried
-        if scheduler.after_skip and 2 * scheduler.steps >= tried:
+        if scheduler.after_skip and 2 * scheduler.steps >= tried and scheduler.place not in places:
+            places.add(scheduler.place)
             saw = f"{scheduler.after_skip} of its {times(scheduler.steps, 'step')} followed a skipped optimizer step"
             yield Found("AMP-D08", scheduler.kind, saw, scheduler.place, float(scheduler.after_skip))
 
@@ -130,6 +164,10 @@ def check_unscaled_twice(run: Run) -> Iterable[Found]:
         if scaler.unscaled_twice:
             saw = f"{times(scaler.unscaled_twice, 'time')}, at a scale of {size(scaler.scale)}"
             yield Found("AMP-D10", scaler.kind, saw, scaler.unscaled_twice_place, float(scaler.unscaled_twice))
+    change = next((change for change in run.changes if _divides(change) and change.divided), None)
+    if change is not None:
+        saw = f"{change.op} in the script takes the scale of {size(change.scale)} from gradients, and the scaler again"
+        yield Found("AMP-D10", change.subject, saw, change.place, change.scale)
 
 
 def check_updates(run: Run) -> Iterable[Found]:
@@ -143,9 +181,10 @@ def check_updates(run: Run) -> Iterable[Found]:
 
 
 def check_bypassed(run: Run) -> Iterable[Found]:
-    """AMP-D12. At a scale of 1 there is nothing to remove."""
+    """AMP-D12. At a scale of 1 there is nothing to remove, and a script may remove it itself."""
+    by_hand = any(_divides(change) and not change.divided for change in run.changes)
     for scaler in scaled_by(run):
-        if scaler.bypassed and scaler.scale_max != 1:
+        if scaler.bypassed and scaler.scale_max != 1 and not by_hand:
             saw = f"{times(scaler.bypassed, 'step')} at a scale of {size(scaler.scale)}"
             yield Found("AMP-D12", _stepped(run), saw, scaler.bypassed_place, float(scaler.bypassed))
 

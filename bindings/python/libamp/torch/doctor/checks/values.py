@@ -124,10 +124,14 @@ def check_epsilons(run: Run) -> Iterable[Found]:
         if _is_half(op) and small and op.name in _ADDS:
             saw = f"{op.name} of float16 with {size(small[0])}, in {times(op.calls, 'call')}"
             yield Found("AMP-D18", op.module or op.name, saw, op.place, 1 / abs(small[0]))
+    places = set()
     for index, optimizer in enumerate(run.optimizers):
         half = [param for param in run.params if param.optimizer == index and param.dtype == "float16"]
         states = any("float16" in param.state_dtypes.values() for param in half)
         if 0 < optimizer.eps < HALF_LEAST and states and not optimizer.masters and not optimizer.fused:
+            if (optimizer.kind, optimizer.place) in places:
+                continue
+            places.add((optimizer.kind, optimizer.place))
             saw = f"eps={size(optimizer.eps)} of {optimizer.kind}, with {times(len(half), 'parameter')} in float16"
             yield Found("AMP-D18", optimizer.kind, saw, optimizer.place, 1 / optimizer.eps)
 

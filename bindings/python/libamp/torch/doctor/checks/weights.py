@@ -14,6 +14,7 @@ STEPS = 10
 _LOOKS = 5  # of these steps were looked at: the first ones are, later ones as time allows
 # Large weights of a good 16-bit training stand still for some steps. A quarter of all that never moved do not.
 _LOST = 0.25
+_MOVES, _ARRIVES, _SURPLUS = 10, 0.05, 4  # number and shares of small updates that move a weight nevertheless
 _SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "square_avg", "exp_avg_sq_row", "exp_avg_sq_col", "sum", "exp_inf", "v",
             "nu", "second_moment")
 _KAHAN = ("kahan", "comp", "shift", "master", "fp32", "residual", "lower", "trunc")  # in names of states
@@ -26,6 +27,16 @@ def _optimizer(run: Run, param: Param) -> Optimizer | None:
 def _carries(param: Param) -> bool:
     """Returns True if the optimizer stores what rounding takes from the weight: a master, or a sum of rests."""
     return any(word in name.lower() for name in param.state_dtypes for word in _KAHAN)
+
+
+def _arrive(optimizer: Optimizer) -> bool:
+    """Returns True if the optimizer moves weights by more than rounding to nearest makes of its updates, and so moves
+    them in the mean: it rounds at random or adds up the rests."""
+    (moves, by_gradient), (updates, expected) = optimizer.small_moves, optimizer.small_updates
+    if moves >= _MOVES and moves >= _ARRIVES * updates:
+        return True
+    # far more moves than expected are those of another rule
+    return by_gradient >= _MOVES and _ARRIVES * expected <= by_gradient <= _SURPLUS * expected
 
 
 def _lost_in_fp32_too(param: Param, optimizer: Optimizer) -> bool:
@@ -43,7 +54,7 @@ def is_warming_up(param: Param) -> bool:
 def _never_moved(run: Run) -> Iterable[tuple[float, Param]]:
     for param in run.params:
         optimizer = _optimizer(run, param)
-        if optimizer is None or param.dtype not in LOW or optimizer.masters or _carries(param):
+        if optimizer is None or param.dtype not in LOW or optimizer.masters or _carries(param) or _arrive(optimizer):
             continue
         if optimizer.tried - optimizer.skipped < STEPS or param.grad_looks < _LOOKS or not param.grad_seen:
             continue
@@ -57,19 +68,23 @@ def _never_moved(run: Run) -> Iterable[tuple[float, Param]]:
 def check_lost_updates(run: Run) -> Iterable[Found]:
     """AMP-D01. Judged by element: those that never had a gradient (rows of an embedding, dead units) do not count, and
     neither do groups whose learning rate is 0 or still in warm-up."""
-    by_optimizer: dict[int, list[tuple[float, Param]]] = {}
-    for lost, param in _never_moved(run):
-        by_optimizer.setdefault(param.optimizer, []).append((lost, param))
-    for index, found in by_optimizer.items():
-        found.sort(key=lambda each: -each[0])
+    found = sorted(_never_moved(run), key=lambda each: -each[0])
+    if found:
         lost, worst = found[0]
-        optimizer = run.optimizers[index]
+        optimizer = run.optimizers[worst.optimizer]
         saw = (
             f"{share(lost)} of its {worst.dtype} elements with gradients never moved in "
             f"{times(optimizer.tried - optimizer.skipped, 'step')}, at learning rates up to {size(worst.lr_max)}"
         )
-        names = [param.name for _, param in found]
-        yield Found("AMP-D01", worst.name, saw + others(names), optimizer.place, lost)
+        yield Found("AMP-D01", worst.name, saw + _others(run, [param for _, param in found]), optimizer.place, lost)
+
+
+def _others(run: Run, params: list[Param]) -> str:
+    """Returns the rest of a list whose first parameter is the subject, and the number of optimizers."""
+    steppers = {param.optimizer: run.optimizers[param.optimizer].kind for param in params}
+    kinds = ", ".join(dict.fromkeys(steppers.values()))
+    text = f", in {len(steppers)} optimizers ({kinds})" if len(steppers) > 1 else ""
+    return text + others([param.name for param in params])
 
 
 def check_averages(run: Run) -> Iterable[Found]:
@@ -90,19 +105,20 @@ def check_averages(run: Run) -> Iterable[Found]:
 def check_states(run: Run) -> Iterable[Found]:
     """AMP-D22. First moments are left out: they change by a tenth in a step, which 8 bits hold. Second moments in bf16
     with a beta2 below 0.996 change by more than half of a last bit."""
-    by_optimizer: dict[int, list[tuple[str, Param]]] = {}
+    found: list[tuple[str, Param]] = []
     for param in run.params:
         optimizer = _optimizer(run, param)
         for name, dtype in param.state_dtypes.items():
             if name not in _SQUARES or dtype not in LOW or optimizer is None:
                 continue
             if dtype == "float16" or not 0 < optimizer.beta2 < 1 - 2.0**-8:
-                by_optimizer.setdefault(param.optimizer, []).append((name, param))
+                found.append((name, param))
                 break
-    for index, found in by_optimizer.items():
+    if found:
         name, param = found[0]
-        optimizer = run.optimizers[index]
+        optimizer = run.optimizers[param.optimizer]
         saw = f"{name} of {optimizer.kind} is {param.state_dtypes[name]} in {times(len(found), 'parameter')}"
+        saw += _others(run, [param for _, param in found])
         yield Found("AMP-D22", param.name, saw, optimizer.place, len(found))
 
 
