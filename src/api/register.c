@@ -5,7 +5,7 @@
 #include "context/live.h"
 #include "context/op.h"
 #include "opt_levels/lists.h"
-#include "system/fork.h"
+#include "system/system.h"
 
 #include <pthread.h>
 #include <stdio.h>

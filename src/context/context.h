@@ -19,7 +19,7 @@
 #include "context/reporting.h"
 #include "context/tape.h"
 #include "context/wiring.h"
-#include "system/fork.h"
+#include "system/system.h"
 
 #include <pthread.h>
 

@@ -2,7 +2,7 @@
 /* The live contexts. Using one after shutdown is an error instead of a read of freed memory. */
 #include "context/context.h"
 #include "context/live.h"
-#include "system/fork.h"
+#include "system/system.h"
 
 static struct {
     pthread_mutex_t mutex;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Events as lines on standard error. */
 #include "context/log.h"
-#include "system/files.h"
+#include "system/system.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -13,7 +13,6 @@ struct amp__addresses *amp__addresses_of(const amp_context *context) { return &w
 struct amp__wiring *amp__wiring_of(const amp_context *context) { return &whole(context)->wiring; }
 struct amp__brackets *amp__brackets_of(const amp_context *context) { return &whole(context)->brackets; }
 struct amp__devices *amp__devices_of(const amp_context *context) { return &whole(context)->devices; }
-struct amp__tape *amp__tape_of(const amp_context *context) { return &whole(context)->tape; }
 struct amp__reporting *amp__reporting_of(const amp_context *context) { return &whole(context)->reporting; }
 struct amp__cache *amp__cache_of(const amp_context *context) { return &whole(context)->cache; }
 struct amp__ledger *amp__ledger_of(const amp_context *context) { return &whole(context)->cache.ledger; }

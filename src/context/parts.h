@@ -25,7 +25,6 @@ struct amp__policy;
 struct amp__progress;
 struct amp__reporting;
 struct amp__spares;
-struct amp__tape;
 struct amp__wiring;
 
 const struct amp__policy *amp__policy_of(const amp_context *context);
@@ -35,7 +34,6 @@ struct amp__addresses *amp__addresses_of(const amp_context *context);
 struct amp__wiring *amp__wiring_of(const amp_context *context);
 struct amp__brackets *amp__brackets_of(const amp_context *context);
 struct amp__devices *amp__devices_of(const amp_context *context);
-struct amp__tape *amp__tape_of(const amp_context *context);
 struct amp__reporting *amp__reporting_of(const amp_context *context);
 struct amp__cache *amp__cache_of(const amp_context *context);
 struct amp__ledger *amp__ledger_of(const amp_context *context); /* of the cache */

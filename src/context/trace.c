@@ -16,8 +16,6 @@
 #include "context/reporting.h"
 #include "context/trace_line.h"
 #include "opt_levels/lists.h"
-#include "system/files.h"
-#include "system/fork.h"
 #include "system/system.h"
 
 #include <errno.h>

@@ -6,7 +6,6 @@
  * The mutex guards changes only. It is never held while the host's code runs, and a fork waits for it.
  */
 #include "intercept/closures.h"
-#include "system/fork.h"
 #include "system/system.h"
 
 #include <pthread.h>

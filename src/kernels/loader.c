@@ -8,8 +8,6 @@
 #include "common/common.h"
 #include "kernels/kernels.h"
 #include "kernels/matmul.h"
-#include "system/files.h"
-#include "system/fork.h"
 #include "system/system.h"
 
 #include <stdarg.h>

@@ -7,7 +7,6 @@
 #include "amp_kernels.h"
 #include "common/common.h"
 #include "kernels/fpenv.h"
-#include "system/fork.h"
 #include "system/system.h"
 
 #include <fenv.h>

@@ -13,7 +13,7 @@
 #ifndef AMP_STATE_ROOM_H
 #define AMP_STATE_ROOM_H
 
-#include "system/files.h"
+#include "system/system.h"
 
 #define AMP__STATE_MAX_HEADER 100000000u /* bytes; the limit of the safetensors package too */
 #define AMP__STATE_MAX_TEXT (16u << 20)  /* bytes of Apex's form */

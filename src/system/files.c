@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "system/files.h"
 #include "system/system.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "system/fork.h"
+#include "system/system.h"
 
 /* The mutex of the list is locked first and unlocked last, so that list and entries do not change in between. */
 static struct {

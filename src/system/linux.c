@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linux, with any C library: what another system answers in a file of its own. */
-#include "system/fork.h"
 #include "system/system.h"
 
 #include <dlfcn.h>
@@ -164,21 +163,6 @@ static bool has_note(const struct dl_phdr_info *object, const ElfW(Phdr) *segmen
     return false;
 }
 
-static bool is_here(const struct dl_phdr_info *object) {
-    for (size_t i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
-        const uintptr_t start = object->dlpi_addr + segment->p_vaddr;
-        if (segment->p_type == PT_LOAD && (uintptr_t)&here - start < segment->p_memsz) return true;
-    }
-    return false;
-}
-
-static bool is_noted(const struct dl_phdr_info *object) {
-    for (size_t i = 0; i < object->dlpi_phnum; i++)
-        if (object->dlpi_phdr[i].p_type == PT_NOTE && has_note(object, &object->dlpi_phdr[i])) return true;
-    return false;
-}
-
 /* The name of the program is "" with one C library, and with another argv[0], which is anybody's word. */
 static bool is_program(const struct dl_phdr_info *object) {
     return (uintptr_t)object->dlpi_phdr == getauxval(AT_PHDR);
@@ -186,14 +170,21 @@ static bool is_program(const struct dl_phdr_info *object) {
 
 struct search {
     struct amp__copies *found;
-    bool own, other;
+    bool own, other, program; /* program: this copy is in it */
 };
 
 static int inspect_object(struct dl_phdr_info *object, size_t bytes, void *user) {
     struct search *search = user;
+    bool noted = false, own = false;
     (void)bytes;
-    if (!is_noted(object)) return 0;
-    const bool own = is_here(object);
+    for (size_t i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+        const uintptr_t start = object->dlpi_addr + segment->p_vaddr;
+        if (segment->p_type == PT_LOAD) own |= (uintptr_t)&here - start < segment->p_memsz;
+        if (segment->p_type == PT_NOTE) noted |= has_note(object, segment);
+    }
+    if (!noted) return 0;
+    search->program |= own && is_program(object);
     snprintf(own ? search->found->own : search->found->other, sizeof search->found->own, "%s",
              is_program(object) || !object->dlpi_name ? "the program itself" : object->dlpi_name);
     *(own ? &search->own : &search->other) = true;
@@ -208,35 +199,20 @@ bool amp__find_copy(struct amp__copies *found) {
     return search.own && search.other;
 }
 
-struct own {
-    char *path;
-    size_t size, length; /* length 0: longer than size */
-    bool program;
-};
-
-static int find_own(struct dl_phdr_info *object, size_t bytes, void *user) {
-    struct own *own = user;
-    (void)bytes;
-    if (!is_here(object)) return 0;
-    own->program = is_program(object);
-    own->length = own->program || !object->dlpi_name ? 0 : strlen(object->dlpi_name);
-    if (own->length >= own->size) own->length = 0;
-    if (own->length) memcpy(own->path, object->dlpi_name, own->length);
-    return 1;
-}
-
 const char *amp__own_file(char *path, size_t size) {
-    struct own own = { path, size - 1, 0, false };
-    (void)dl_iterate_phdr(find_own, &own);
+    struct amp__copies found = { "", "" };
+    struct search search = { .found = &found };
+    (void)dl_iterate_phdr(inspect_object, &search);
     /* in a setuid or similar program the caller may have hard-linked the binary into a folder they control */
-    if (own.program && getauxval(AT_SECURE))
+    if (search.program && getauxval(AT_SECURE))
         return "The program runs with more rights than its caller, so that its folder is not searched. ";
-    if (own.program) {
-        const ssize_t length = readlink("/proc/self/exe", path, size - 1);
-        own.length = length > 0 ? (size_t)length : 0;
-    }
-    path[own.length] = '\0';
-    return *path == '/' ? NULL : "libamp itself was loaded by a relative path, so that its folder is not searched. ";
+    const ssize_t length = search.program ? readlink("/proc/self/exe", found.own, sizeof found.own - 1) : -1;
+    if (length > 0) found.own[length] = '\0';
+    const bool whole = strlen(found.own) < sizeof found.own - 1 && strlen(found.own) < size;
+    if (*found.own != '/' || !whole)
+        return "libamp itself was loaded by a relative path, so that its folder is not searched. ";
+    memcpy(path, found.own, strlen(found.own) + 1);
+    return NULL;
 }
 
 /* ---- libraries ---- */

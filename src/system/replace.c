@@ -5,7 +5,6 @@
  * of killed writers are removed: the name has the process that made it, and a lock that ends with the process shows if
  * it lives.
  */
-#include "system/files.h"
 #include "system/system.h"
 
 #include <dirent.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What libamp asks of the operating system beside C11, POSIX threads, forks (fork.h) and files (files.h). linux.c
- * answers, and another system in one more such file.
+ * What libamp asks of the operating system beside C11 and POSIX threads. linux.c answers, and another system in one
+ * more such file; files.c, replace.c and fork.c need only POSIX.
  */
 #ifndef AMP_SYSTEM_H
 #define AMP_SYSTEM_H
@@ -51,7 +51,7 @@ bool amp__thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
 const char *amp__trusted_getenv(const char *name);
 
 struct amp__copies {
-    char own[512], other[512]; /* files, or "the program itself" if linked into it */
+    char own[1024], other[1024]; /* files, or "the program itself" if linked into it */
 };
 /* Other copies of libamp in this process: a wheel's beside the system's, one linked statically. Each carries an ELF
  * note, which is visible whatever its symbols are and however it was loaded (not in another namespace of dlmopen).
@@ -67,7 +67,7 @@ amp_fn amp__library_function(void *library, const char *name);
 /* Has the process loaded it? */
 bool amp__library_is_loaded(const char *name);
 
-/* ---- files that only some systems have (files.h has the others) -------------------------------------------------- */
+/* ---- files: what only some systems have -------------------------------------------------------------------------- */
 
 /* Like write, but without the signal that would end a host if `fd` is a pipe without a reader. */
 ptrdiff_t amp__write_quietly(int fd, const char *data, size_t bytes);
@@ -77,5 +77,79 @@ bool amp__nameless_link(int fd, int folder, const char *name);
 /* Unchanged if the system has no random numbers yet. */
 void amp__random(uint64_t *number);
 uint64_t amp__process_number(void);
+
+/* ---- files, as POSIX has them. Calls that a signal interrupted are made again ------------------------------------ */
+
+bool amp__file_exists(const char *path, bool as_folder);
+
+/* ---- reading ---- */
+
+/* Returns the status for errno, with a message about `path`. */
+amp_status amp__fail_io(const char *what, const char *path);
+
+/* Bytes in memory (borrowed) or in an open file. */
+struct amp__source {
+    const char *memory; /* NULL: fd */
+    int fd;
+    uint64_t size;
+    const char *path; /* for messages about one of several; or NULL */
+};
+
+/* AMP_ERR_NOT_FOUND, AMP_ERR_IO. Regular files only. */
+amp_status amp__source_open(struct amp__source *source, const char *path);
+void amp__source_close(struct amp__source *source);
+/* The same into `dst`. */
+amp_status amp__source_read(const struct amp__source *source, uint64_t at, uint64_t bytes, void *dst);
+/* *data points to these bytes: into memory, or to a copy in *owned, which the caller frees. Within the size. */
+amp_status amp__source_get(const struct amp__source *source, uint64_t at, uint64_t bytes, void **owned,
+                           const void **data);
+
+/* ---- replacing (replace.c) ---- */
+
+typedef amp_status amp__write_fn(void *user, const void *data, size_t bytes);
+/* Produces the content by calling write(to, ...), once more if need be. */
+typedef amp_status amp__produce_fn(void *user, amp__write_fn *write, void *to);
+
+/* Replaces the file at `path` by the output of `produce`, or leaves it unchanged: a temporary file in its folder is
+ * written, synced and renamed over it, and the folder is synced. Links are followed, also to files that do not exist
+ * yet. The permissions (0777) of a replaced file are kept, owner and group if that is allowed. *lost: what could not be
+ * kept. */
+amp_status amp__file_replace(const char *path, amp__produce_fn *produce, void *user, amp__text *lost);
+
+/* ---- lines at the end of a file, each in one write, without a signal that would end a host ---- */
+
+enum { AMP__FILE_TAKEN = -2 };
+
+/* Opens or makes the file, for this process alone. -1 with errno, AMP__FILE_TAKEN: a living process has it. A FIFO
+ * without a reader fails instead of waiting. */
+int amp__lines_open(const char *path);
+/* Empties it, unless it is a device. False, with errno: it cannot. */
+bool amp__lines_empty(int fd);
+/* Adds to a file of so many bytes. False: nothing was added. */
+bool amp__lines_add(int fd, uint64_t bytes, const char *line, size_t length);
+void amp__lines_close(int fd);
+/* On standard error, however many writes it takes. Errors are ignored. */
+void amp__lines_error(const char *line, size_t length);
+
+/* ---- forks (fork.c) ------------------------------------------------------------------------------------------------
+ *
+ * Mutexes that are free in a forked child, with consistent data: fork waits until no other thread holds one. All
+ * mutexes of libamp are listed, since in a child no thread can unlock a mutex held by a thread of its parent. They
+ * guard short sections without code of the host, and no thread holds two. */
+
+/* Zeroed: not there. In the same block as its mutex. */
+struct amp__forkable {
+    pthread_mutex_t *mutex;
+    void (*in_child)(void); /* called in each child, with all mutexes locked (NULL: nothing to do. Set before add) */
+    struct amp__forkable *next, **link;
+};
+
+/* From here on until remove. Twice is once. AMP_ERR_NO_MEMORY. */
+amp_status amp__fork_add(struct amp__forkable *forkable, pthread_mutex_t *mutex);
+/* No effect if it is not in the list. */
+void amp__fork_remove(struct amp__forkable *forkable);
+/* Returns true if this process was forked since the first add. Data under locks of other code may then be half changed:
+ * the lists of the loader, if a thread of the parent was in dlopen. */
+bool amp__fork_is_child(void);
 
 #endif
