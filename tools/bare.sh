@@ -4,7 +4,7 @@
 # in which the commands of README.md run as they do for somebody who has nothing yet. The root sees nothing of this
 # machine but its network settings.
 #
-#   bare_stage quick   what README.md says, a short demo, and the suite packaging: part of tools/test --strict
+#   bare_stage quick   what README.md says, a short demo, and the suite bare: part of tools/test --strict
 #   bare_stage whole   the same with tools/demo and tools/test as they are, and the packages of debian/: tools/test
 #                      --bare
 #   bare_stage NAME    bare_NAME of the caller, in a fresh root
@@ -187,7 +187,7 @@ bare_stage() {
 bare_quick() {
     bare_point readme /root/libamp/tests/packaging/readme_lines.sh
     bare_point demo /root/libamp/tools/demo --epochs 1 --seeds 1
-    bare_tests --suite packaging
+    bare_tests --suite bare
 }
 
 bare_whole() {

@@ -413,27 +413,31 @@ disassembler_there() {
     return 1
 }
 
+# fetched NAME FILE WORDS SKIPPED REMEDY: is FILE there? Else fetch_NAME makes it, in build/NAME.
+fetched() {
+    if [ ! -f "$2" ]; then
+        say "fetching: $3 (in build/$1)"
+        rm -rf "$root/build/$1"
+        mkdir -p "$root/build/$1"
+        "fetch_$1" >"$root/build/$1.log" 2>&1 || rm -rf "$root/build/$1"
+    fi
+    if [ -f "$2" ]; then return; fi
+    say "going on without $3, which is optional: $4 (to have it: $5)"
+    return 1
+}
+
 # Debian's package brings OpenCV, 75 MB and a minute for the sake of windows and pictures. So it is only unpacked, and
 # finds empty libraries by those names: calls into them are bound when they are made, and a training makes none.
 setup_darknet() {
     darknet='' unpacked=$root/build/darknet/usr/lib/darknet
-    if [ -f /usr/lib/darknet/include/darknet.h ]; then return; fi
-    if [ ! -f "$unpacked/include/darknet.h" ] && have apt-get && have dpkg-deb && have readelf; then
-        say "fetching: darknet (in build/darknet)"
-        rm -rf "$root/build/darknet"
-        mkdir -p "$root/build/darknet"
-        unpack_darknet >"$root/build/darknet.log" 2>&1 || rm -rf "$root/build/darknet"
-    fi
-    if [ -f "$unpacked/include/darknet.h" ]; then
+    if [ ! -f /usr/lib/darknet/include/darknet.h ] && fetched darknet "$unpacked/include/darknet.h" darknet \
+        "libamp_darknet.so is not built, its tests are skipped" "Debian's package darknet"; then
         # shellcheck disable=SC2034 # the callers'
         darknet=$unpacked
-    else
-        say "going on without darknet, which is optional: libamp_darknet.so is not built, its tests are skipped" \
-            "(to have it: Debian's package darknet)"
     fi
 }
 
-unpack_darknet() {
+fetch_darknet() {
     (cd "$root/build/darknet" && apt-get download darknet && dpkg-deb -x darknet_*.deb .) || return
     for name in $(LC_ALL=C readelf -d "$unpacked/libdarknet.so" | sed -n 's/.*(NEEDED).*\[\(libopencv_.*\)\]/\1/p'); do
         ${CC:-cc} -shared -x c /dev/null -o "$unpacked/$name" "-Wl,-soname,$name" || return
@@ -443,21 +447,14 @@ unpack_darknet() {
 # Debian 12 has no ggml. The source package of ggml-python has it: 3.4 MB. GGML_LLAMAFILE: FP32 products of llama.cpp.
 setup_ggml() {
     ggml='' ggml_python=0.0.45 there=$root/build/ggml
-    if [ ! -f "$there/lib/src/libggml.a" ] && have cmake && present ninja && present pip && present c++; then
-        say "fetching: ggml-python $ggml_python, and building its ggml (in build/ggml)"
-        rm -rf "$there"
-        build_ggml >"$root/build/ggml.log" 2>&1 || rm -rf "$there"
-    fi
-    if [ -f "$there/lib/src/libggml.a" ]; then
+    if fetched ggml "$there/lib/src/libggml.a" "ggml-python $ggml_python" "the tests of amp_ggml.hpp are skipped" \
+        "a package index for pip, CMake and a C++ compiler"; then
         # shellcheck disable=SC2034 # the callers'
         ggml=$there
-    else
-        say "going on without ggml-python $ggml_python, which is optional: the tests of amp_ggml.hpp are skipped" \
-            "(to have it: a package index for pip, CMake and a C++ compiler)"
     fi
 }
 
-build_ggml() (
+fetch_ggml() (
     python3 -m pip download --disable-pip-version-check --no-input --no-deps --no-binary ggml-python -d "$there" \
         "ggml-python==$ggml_python" && cd "$there" &&
         tar -xzf ggml_python-*.tar.gz --strip-components=3 "ggml_python-$ggml_python/vendor/ggml" &&
