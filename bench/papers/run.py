@@ -23,6 +23,8 @@ FIGURES = (  # in the order of the page: modules of figures/
     "memory",
     "activations",
     "adam",
+    "products",
+    "soak",
     "speed",
 )
 LATE, BUSY = 60, 5  # a measurement ends after so many seconds and times its budget: others use the machine, too
