@@ -113,11 +113,6 @@ static struct factors factors_of(const struct amp__update *u) {
                              vf_set1(AMP__BYTES_MOST_V) };
 }
 
-INLINE struct streams streams_of(const struct amp__update *u) {
-    const amp_dtype low = u->low ? u->low_type : AMP_DTYPE_DEFAULT;
-    return (struct streams){ u->grad_type, low, u->param != NULL, u->rest != NULL, 0, false };
-}
-
 /* The last block, with less than its elements. */
 static __attribute__((noinline)) void update_part(const struct amp__update *u, size_t at, size_t size) {
     const struct numbers c = numbers_of(u);
@@ -125,7 +120,7 @@ static __attribute__((noinline)) void update_part(const struct amp__update *u, s
     struct block b = { .codes = { { 0 } } };
     uint8_t *const codes[] = { b.codes[0], b.codes[1] };
     for (int k = 0; k < 2; k++) memcpy(codes[k], u->codes[k] + at, size);
-    update_block(u, &c, &f, streams_of(u), at, size, codes, &b);
+    update_block(u, &c, &f, streams_of(u, 0, false), at, size, codes, &b);
     for (int k = 0; k < 2; k++) memcpy(u->codes[k] + at, codes[k], size);
 }
 
@@ -146,21 +141,15 @@ INLINE void sweep(const struct amp__update *given, struct streams s, size_t at, 
     if (given->stream) fence();
 }
 
-/* The combinations of update.c, and a 16-bit parameter alone. */
 static AMP__UPDATE(update_adam8) {
-    const struct streams any = streams_of(u);
-    const struct streams fp32 = { AMP_FLOAT32, AMP_DTYPE_DEFAULT, true, false, 0, false };
-    const struct streams fp16 = { AMP_FLOAT16, AMP_FLOAT16, true, false, 0, false };
-    const struct streams bf16 = { AMP_BFLOAT16, AMP_BFLOAT16, true, false, 0, false };
-    const struct streams split = { AMP_BFLOAT16, AMP_BFLOAT16, false, true, 0, false };
-    const struct streams alone = { AMP_BFLOAT16, AMP_BFLOAT16, false, false, 0, false };
-    if (any.param && any.grad == AMP_FLOAT32 && !any.low) sweep(u, fp32, begin, end);
-    else if (any.param && any.grad == AMP_FLOAT16 && any.low == AMP_FLOAT16) sweep(u, fp16, begin, end);
-    else if (any.grad == AMP_BFLOAT16 && any.low == AMP_BFLOAT16)
-        if (any.param) sweep(u, bf16, begin, end);
-        else if (any.rest) sweep(u, split, begin, end);
-        else sweep(u, alone, begin, end);
-    else sweep(u, any, begin, end);
+    const struct streams any = streams_of(u, 0, false);
+#define SWEEP_COMMON(...)                                                                                              \
+    if (same_types(any, (struct streams){ __VA_ARGS__, 0, false })) {                                                  \
+        sweep(u, (struct streams){ __VA_ARGS__, 0, false }, begin, end);                                               \
+        return;                                                                                                        \
+    }
+    COMMON_STREAMS(SWEEP_COMMON)
+    sweep(u, any, begin, end);
 }
 
 amp__update_fn *const AMP__TABLE(adam8) = update_adam8;

@@ -74,11 +74,6 @@ INLINE void update(rule_fn *rule, const struct amp__update *u, const struct numb
 /* Fewer than a vector, for any streams: compiled once for each rule, since parts of vectors are long code. */
 typedef void part_fn(const struct amp__update *u, size_t at, size_t n);
 
-INLINE struct streams streams_of(const struct amp__update *u, int moments, bool applies) {
-    const amp_dtype low = u->low ? u->low_type : AMP_DTYPE_DEFAULT;
-    return (struct streams){ u->grad_type, low, u->param != NULL, u->rest != NULL, moments, applies };
-}
-
 #define PART(rule, moments, applies)                                                                                   \
     static __attribute__((noinline)) void rule##_part(const struct amp__update *u, size_t at, size_t n) {              \
         const struct numbers c = numbers_of(u);                                                                        \
@@ -106,20 +101,16 @@ INLINE void sweep(rule_fn *rule, part_fn *part, const struct amp__update *given,
     if (streams) fence();
 }
 
-/* Runs compiled combinations: FP32 alone, gradient and copy in one 16-bit type beside a master, a bf16 gradient and a
- * split master. Others run the general code. */
 INLINE void sweep_fast(rule_fn *rule, part_fn *part, const struct amp__update *u, int moments, size_t begin,
                        size_t end) {
     const struct streams any = streams_of(u, moments, false);
-    const struct streams fp32 = { AMP_FLOAT32, AMP_DTYPE_DEFAULT, true, false, moments, false };
-    const struct streams fp16 = { AMP_FLOAT16, AMP_FLOAT16, true, false, moments, false };
-    const struct streams bf16 = { AMP_BFLOAT16, AMP_BFLOAT16, true, false, moments, false };
-    const struct streams split = { AMP_BFLOAT16, AMP_BFLOAT16, false, true, moments, false };
-    if (any.param && any.grad == AMP_FLOAT32 && !any.low) sweep(rule, part, u, fp32, begin, end);
-    else if (any.param && any.grad == AMP_FLOAT16 && any.low == AMP_FLOAT16) sweep(rule, part, u, fp16, begin, end);
-    else if (any.param && any.grad == AMP_BFLOAT16 && any.low == AMP_BFLOAT16) sweep(rule, part, u, bf16, begin, end);
-    else if (any.rest && any.grad == AMP_BFLOAT16) sweep(rule, part, u, split, begin, end);
-    else sweep(rule, part, u, any, begin, end);
+#define SWEEP_COMMON(...)                                                                                              \
+    if (same_types(any, (struct streams){ __VA_ARGS__, moments, false })) {                                            \
+        sweep(rule, part, u, (struct streams){ __VA_ARGS__, moments, false }, begin, end);                             \
+        return;                                                                                                        \
+    }
+    COMMON_STREAMS(SWEEP_COMMON)
+    sweep(rule, part, u, any, begin, end);
 }
 
 static AMP__UPDATE(update_sgd) {

@@ -33,6 +33,24 @@ INLINE struct numbers numbers_of(const struct amp__update *u) {
 #undef ALL
 }
 
+INLINE struct streams streams_of(const struct amp__update *u, int moments, bool applies) {
+    const amp_dtype low = u->low ? u->low_type : AMP_DTYPE_DEFAULT;
+    return (struct streams){ u->grad_type, low, u->param != NULL, u->rest != NULL, moments, applies };
+}
+
+/* X(grad, low, param, rest) for combinations that are compiled: FP32 alone, gradient and copy in one 16-bit type beside
+ * a master, a split master, a bf16 parameter alone. Others run the general code. */
+#define COMMON_STREAMS(X)                                                                                              \
+    X(AMP_FLOAT32, AMP_DTYPE_DEFAULT, true, false)                                                                     \
+    X(AMP_FLOAT16, AMP_FLOAT16, true, false)                                                                           \
+    X(AMP_BFLOAT16, AMP_BFLOAT16, true, false)                                                                         \
+    X(AMP_BFLOAT16, AMP_BFLOAT16, false, true)                                                                         \
+    X(AMP_BFLOAT16, AMP_BFLOAT16, false, false)
+
+INLINE bool same_types(struct streams x, struct streams y) {
+    return x.grad == y.grad && x.low == y.low && x.param == y.param && x.rest == y.rest;
+}
+
 /* ---- memory: n elements from `at` on; n is LANES, or less at an end ---- */
 
 #define TYPED(type)                                                                                                    \
