@@ -31,9 +31,9 @@ class Rows(nn.Module):
 class Coloured(nn.Module):
     """A ResNet-18 for 32 x 32 pixels in three colours, over 8 x 8 in one."""
 
-    def __init__(self):
+    def __init__(self, width=64):
         super().__init__()
-        self.net, _ = resnet18(1)
+        self.net, _ = resnet18(1, width)
 
     def forward(self, images):
         return self.net(images.expand(-1, 3, -1, -1))

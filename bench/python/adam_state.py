@@ -2,14 +2,16 @@
 """
 What FusedAdam's state costs in accuracy: FP32, moments in 8 bits, and at O5 masters, and weights without masters that
 are rounded at random, with FP32 moments and with 8 bits. Mean and standard deviation over five seeds of a training from
-scratch and of a fine tuning at a tiny rate: an MLP and a small residual network on the digits, a character transformer
-on the text of docs/. It takes minutes. `run.py --group adam_state`, or `adam_state.py MODEL...` for tables.
+scratch and of a fine tuning at a tiny rate: an MLP, a small residual network and a thin ResNet-18 (not tuned) on the
+digits, a character transformer on the text of docs/. It takes minutes. `run.py --group adam_state`, or
+`adam_state.py MODEL...` for tables.
 """
 import pathlib
 import statistics
 import sys
 
 import torch
+from accuracy import Coloured
 from libamp.torch import amp
 from libamp.torch.optimizers import FusedAdam
 from torch import nn
@@ -110,11 +112,12 @@ class Text:
         return self.loss(model, text, following).item() / 0.6931471805599453
 
 
-# name: data, steps, rate, steps and rate of the fine tuning
+# name: data, steps, rate, steps (0: none) and rate of the fine tuning
 MODELS = {
     "MLP": (lambda: Digits(mlp), 270, 2e-3, 270, 1e-5),
     "residual network": (lambda: Digits(residual), 120, 2e-3, 60, 1e-5),
     "character transformer": (Text, 300, 3e-3, 80, 1e-5),
+    "ResNet-18, width 16": (lambda: Digits(lambda: Coloured(16)), 120, 2e-3, 0, 0.0),
 }
 # name: level, master_weights, state_bits
 WAYS = {
@@ -154,14 +157,14 @@ def results(name, seeds, part=1.0, tunes=True):
     """Yields (way, measures after a training, after a fine tuning of the same FP32 weights)."""
     make, steps, rate, more, tiny = MODELS[name]
     data, begun = make(), {}
-    steps, more = max(int(steps * part), 2), max(int(more * part), 2)
+    steps = max(int(steps * part), 2)
     for way in WAYS:
         first, second = [], []
         for seed in range(seeds):
             result, weights = trained(data, way, seed, steps, rate)
             begun.setdefault(seed, weights)  # FP32's: the first way
             first.append(result)
-            if tunes:
+            if tunes and more:
                 second.append(trained(data, way, 100 + seed, more, tiny, begun[seed])[0])
         yield way, first, second
 
@@ -180,10 +183,11 @@ def measure(bench):
 def main(names):
     torch.set_num_threads(1)
     for name in names or MODELS:
-        print(f"| {name}, {MODELS[name][0]().unit} | trained at {MODELS[name][2]:g} | then tuned at "
-              f"{MODELS[name][4]:g} |\n| --- | --- | --- |", flush=True)
+        make, _, rate, more, tiny = MODELS[name]
+        titles = [f"trained at {rate:g}", *([f"then tuned at {tiny:g}"] if more else [])]
+        print(f"| {name}, {make().unit} | {' | '.join(titles)} |\n| --- |{' --- |' * len(titles)}", flush=True)
         for way, *found in results(name, 5):
-            cells = [f"{statistics.mean(each):.2f} ± {statistics.stdev(each):.2f}" for each in found]
+            cells = [f"{statistics.mean(each):.2f} ± {statistics.stdev(each):.2f}" for each in found if each]
             print(f"| {way} | {' | '.join(cells)} |", flush=True)
         print(flush=True)
 

@@ -93,11 +93,11 @@ def convolutions(batch: int) -> Made:
     return classifier(*layers, channels=64), torch.randn(batch, 3, 32, 32)
 
 
-def resnet18(batch: int) -> Made:
-    sizes = [64, 64, 64, 128, 128, 256, 256, 512, 512]
+def resnet18(batch: int, width: int = 64) -> Made:
+    sizes = [width * times for times in (1, 1, 1, 2, 2, 4, 4, 8, 8)]
     blocks = [ResidualBlock(i, o, 1 + (i < o)) for i, o in itertools.pairwise(sizes)]
-    stem = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
-    return classifier(*stem, *blocks, channels=512), torch.randn(batch, 3, 32, 32)
+    stem = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    return classifier(*stem, *blocks, channels=8 * width), torch.randn(batch, 3, 32, 32)
 
 
 def resnet50(batch: int) -> Made:
