@@ -63,15 +63,20 @@ def processor_or_wall(device: str) -> float:
 @dataclass
 class Budget:
     """The time that a measurement may take. quick: the fewest steps and seeds that still show the effect. slow: as many
-    as the published figure has, and the result says so in `slow`."""
+    as the published figure has, and the result says so in `slow`. part: of all steps, for tests."""
 
     seconds: float
     quick: bool = False
     device: str = "cpu"
     slow: bool = False
+    part: float = 1.0
 
     def __post_init__(self) -> None:
         self.began = processor_or_wall(self.device)
+
+    def steps(self, whole: int, quick: int) -> int:
+        """Returns the number of steps of a training, 2 at least."""
+        return max(2, round(self.part * (quick if self.quick else whole)))
 
     def used(self) -> float:
         return processor_or_wall(self.device) - self.began

@@ -20,6 +20,10 @@ from .figure import PROVENANCE, Budget, Data, Module
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIGURES = (  # in the order of the page: modules of figures/
     "masters",
+    "gradients",
+    "gan",
+    "rates",
+    "resnet50",
     "memory",
     "activations",
     "adam",

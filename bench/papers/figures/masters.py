@@ -13,7 +13,7 @@ FIGURE = Figure(
            "it loses 80 % of its accuracy relatively: an update below 1/2048 of its weight has no effect.",
            {"relative loss of accuracy without masters, %": 80, "least ratio of an update that counts": "1/2048"},
            f"{PAPER}, figure 2a"),
-    seconds=300, quick=40, cuda=60)
+    seconds=180, quick=40, cuda=60)
 NAMES = ("FP32", "O2, FP32 masters", "O2, no masters")
 RATE, MOMENTUM, BATCH, EVERY = 3e-4, 0.9, 32, 100
 
@@ -56,7 +56,7 @@ def train(mode: Any, seed: int, steps: int, device: str) -> Data:
 def measure(budget: Budget) -> Data:
     from ..training import half_products
 
-    seeds, steps = ([0], 1000) if budget.quick else ([0, 1, 2], 4000)
+    seeds, steps = [0] if budget.quick else [0, 1, 2], max(budget.steps(2000, 1000), EVERY)
     by_name = {mode.name: mode for mode in modes()}
     found = over_seeds(budget, seeds, by_name, lambda name, seed: train(by_name[name], seed, steps, budget.device))
     return {**found, "steps": steps, "rate": RATE, "momentum": MOMENTUM, "batch": BATCH, "every": EVERY,

@@ -90,5 +90,39 @@ def test_a_cpu_is_a_process_of_its_own(tmp_path):
     assert [limits in line for line in machines] == [True, False]
 
 
+@pytest.fixture
+def papers(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER.parent))
+    from papers import figure, page, run
+
+    yield figure, page, run
+    for name in [name for name in sys.modules if name.split(".")[0] in ("papers", "digits", "resnet_model")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", ["masters", "gradients", "gan", "rates"])
+def test_a_figure_of_papers_is_measured_written_and_drawn(papers, name, tmp_path, monkeypatch):
+    figure, page, run = papers
+    [module] = run.modules((name,))
+    monkeypatch.setattr(module, "EVERY", 2, raising=False)
+    measured = module.measure(figure.Budget(0.5, quick=True, part=0.01))  # a few steps
+    record = {**dict.fromkeys(figure.PROVENANCE, "-"), "quick": True, "seconds": 0.0, "versions": {}, **measured}
+    page.write_json(tmp_path / f"{name}.json", record)
+    made = page.files([module], tmp_path)
+    assert set(made) == {"README.md", f"{name}.svg"}
+    assert module.FIGURE.source.reference.split(",")[0] in made["README.md"].replace("\n", " ")
+    assert "| ---" in made["README.md"] and len(made[f"{name}.svg"]) > 3000
+    if name == "rates":  # half a second is too short for all
+        assert measured["stopped"] and "The run stopped early" in made["README.md"]
+
+
+def test_the_resnet_of_gpus_trains(papers):
+    [module] = papers[2].modules(("resnet50",))
+    sizes = sum(each.numel() for each in module.resnet50().parameters())
+    assert sizes == 25_557_032  # as torchvision's
+    for name in ("FP32", "O2"):
+        assert module.train(module.modes()[name], 1, 2, 32, "cpu")["images"] > 0
+
+
 def test_an_unknown_group_is_refused():
     assert run("--group", "nonesuch").returncode == 2
