@@ -69,7 +69,7 @@ def section(module: Module, data: Data) -> str:
 
 def missing(figure: Figure) -> str:
     return (f"## {figure.title}\n\nPublished: {figure.source.words} ({figure.source.reference})\n\n"
-            "Not measured here.\n")
+            "Not measured so far: `tools/results --only " + figure.name + "` does it.\n")
 
 
 def page(modules: list[Module], folder: pathlib.Path) -> str:

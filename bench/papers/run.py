@@ -21,6 +21,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIGURES = (  # in the order of the page: modules of figures/
     "masters",
     "gradients",
+    "detector",
+    "recurrent",
     "gan",
     "rates",
     "resnet50",
@@ -31,6 +33,7 @@ FIGURES = (  # in the order of the page: modules of figures/
     "soak",
     "speed",
 )
+NOT_YET = ("detector", "recurrent", "gan", "rates")  # no file of them is kept so far: the page says so
 LATE, BUSY = 60, 5  # a measurement ends after so many seconds and times its budget: others use the machine, too
 
 

@@ -12,7 +12,8 @@ FIGURE = Figure(
     Source("faces by DCGAN in FP32, and in mixed precision without a loss scale, look alike. The paper has pictures "
            "and no score.", {"score": "none: by eye"}, f"{PAPER}, figure 6"),
     seconds=120, quick=40, cuda=60)
-LEVELS, LATENT, BATCH, RATE, ROWS = ("O0", "O1", "O2"), 32, 64, 1e-3, 8
+LEVELS, LATENT, BATCH, RATE = ("O0", "O1", "O2"), 32, 64, 1e-3
+ROWS, GAP = 6, 10  # images in a row of the picture, and pixels of one with its frame
 
 
 def networks() -> tuple[Any, Any]:
@@ -148,11 +149,11 @@ def draw(data: Data) -> dict[str, str]:
     picture = Picture(880, 310, "Digits by a DCGAN at three levels, beside real ones",
                       "Four grids of 64 images: real digits, and samples at O0, O1 and O2 of the same noise.")
     for i, (name, row) in enumerate(data["rows"].items()):
-        side = ROWS * 8
-        pixels = [[0] * side for _ in range(side)]
+        side = ROWS * GAP
+        pixels = [[96] * side for _ in range(side)]
         for number, image in enumerate(row["images"]):
             for place, grey in enumerate(image):
-                y, x = 8 * (number // ROWS) + place // 8, 8 * (number % ROWS) + place % 8
+                y, x = GAP * (number // ROWS) + place // 8 + 1, GAP * (number % ROWS) + place % 8 + 1
                 pixels[y][x] = 17 * int(grey, 16)
         picture.text(16 + 216 * i, 62, {"real": "real digits", "O0": "O0 (FP32)"}.get(name, name), "")
         picture.image(16 + 216 * i, 72, 200, 200, pixels)
