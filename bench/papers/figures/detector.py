@@ -157,7 +157,10 @@ def words(data: Data) -> str:
             + table(["gradients of activations", "unscaled", "scaled by 8"], rows)
             + f"\n\nThe trainings, Adam at {data['rate']:g}, batch {data['batch']}, scored by the anchors with "
             f"the right digit (F1). Products in fp16 are {data['half']}.\n\n"
-            + table(["trained in", "F1", "last loss", "steps"], trained))
+            + table(["trained in", "F1", "last loss", "steps"], trained)
+            + "\n\nIn the paper a cast makes 31 % more zero, and the unscaled training diverges. Here it makes "
+            f"{100 * one['lost']['1'] / numbers:.1f} % more zero, {100 * eight['lost']['1'] / numbers:.1f} % at a "
+            f"scale of 8, and the unscaled training ends at an F1 of {trained[1][1]}, FP32 at {trained[0][1]}.")
 
 
 def draw(data: Data) -> dict[str, str]:

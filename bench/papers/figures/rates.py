@@ -13,7 +13,7 @@ FIGURE = Figure(
            {"FP16 alone and O3: NaN from batch": 2048, "O1 and O2": "train at each batch"},
            "a post on Apex's levels, quoted second-hand: its text was not found again. A report of NaN at O3 alone, in "
            "a ResNet: [NVIDIA/apex#240](https://github.com/NVIDIA/apex/issues/240)"),
-    seconds=300, quick=60, cuda=120)
+    seconds=300, quick=40, cuda=120)
 NAMES = ("FP32", "FP16 alone", "O1", "O2", "O3", "autocast")
 BATCHES, RATES = (64, 128, 256, 512, 1024), (0.05, 0.2, 0.8, 3.2)
 MOMENTUM, ENDED = 0.9, 3  # a training ends after so many losses in a row that are not finite
