@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate of products on CPUs: routes by the table, under masks of instruction sets. Nothing here reads a clock."""
+"""The gate of products on CPUs: routes by the table, under masks of instruction sets, and the calls of a product in
+blocks. Nothing here reads a clock."""
 
+import collections
 import datetime
 import json
 import os
@@ -14,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from libamp import _core  # noqa: E402
 from libamp.torch import amp  # noqa: E402
-from libamp.torch.amp import product_gate  # noqa: E402
+from libamp.torch.amp import product_gate, widening  # noqa: E402
 from libamp.torch.amp import product_rules as rules  # noqa: E402
 from libamp.torch.amp.product_rules import FP32, TORCH  # noqa: E402
 from ranks import on_ranks  # noqa: E402
@@ -453,3 +455,40 @@ def _waits(rank, world):
 
 def test_a_rank_that_never_measures_is_no_hang():
     assert on_ranks(_waits) == [True, True]
+
+
+# ---- products in blocks ----
+
+
+class Calls(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = collections.Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("rows", [24, 20])
+def test_a_block_of_a_weight_is_three_calls(rows, monkeypatch):
+    """Widened, multiplied and rounded, without a view for each, but for a last block that is shorter. Sums of small
+    integers are exact in any order."""
+    monkeypatch.setattr(widening, "_BLOCK", 64)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    weight, shorter = torch.randint(-3, 4, (rows, 8)).to(FP16), int(rows % 8 > 0)
+    x, grad, bias = (torch.randint(-3, 4, shape).float() for shape in ((4, 8), (4, rows), (rows,)))
+    with Calls() as calls:
+        out = widening.by_rows(x, weight, bias, 1, 1, FP16)
+    wanted = torch.addmm(bias, x, weight.float().t()).to(FP16)
+    assert torch.equal(out, wanted) and out.stride() == wanted.stride() and out.dtype is FP16
+    wanted = {"addmm": 3, "copy_": 6, "clone": 2, "slice": 2 * shorter}
+    assert {name: calls.names[name] for name in wanted} == wanted
+    with Calls() as calls:
+        out = widening.by_columns(grad, weight, None, 1, 1)
+    wanted = {"mm": 1, "addmm": 2, "copy_": 3, "slice": shorter}
+    assert torch.equal(out, grad @ weight.float()) and {name: calls.names[name] for name in wanted} == wanted
+    with Calls() as calls:
+        out = widening.gradient(grad, x, torch.empty(rows, 8, dtype=FP16))
+    wanted = {"mm": 3, "copy_": 3, "slice": shorter}
+    assert torch.equal(out, (grad.t() @ x).to(FP16)) and {name: calls.names[name] for name in wanted} == wanted

@@ -108,8 +108,8 @@ class MatrixProduct(torch.autograd.Function):
         return None, None, None, grad_c, grad_a, grad_b
 
 
-# FP32 elements of a convolution's argument and result that stay in the cache of a core: 1 MiB.
-_SLICE = 1 << 18
+# FP32 elements of a convolution's argument and result that stay in the cache of a core: 2 MiB.
+_SLICE = 1 << 19
 
 
 def in_slices(samples: int, elements: int, weights: int) -> int:

@@ -28,6 +28,11 @@ def _blocks(r: torch.Tensor) -> tuple[int, torch.Tensor]:
     return rows, torch.empty(min(rows, r.shape[0]), r.shape[1])
 
 
+def _first(memory: torch.Tensor, rows: int) -> torch.Tensor:
+    """Returns the first rows. A view takes half of the time of a rounding: only the last block may need one."""
+    return memory if len(memory) == rows else memory[:rows]
+
+
 def by_rows(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float, dtype: torch.dtype) -> torch.Tensor:
     """Returns alpha * (a @ r.t()) + beta * c, rounded to a type if there are few rows. c: FP32, or None."""
     if a.shape[0] <= _VERY_FEW_ROWS:
@@ -36,7 +41,7 @@ def by_rows(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float,
     rows, wide = _blocks(r)
     parts = c.split(rows, -1) if c is not None and c.dim() and c.shape[-1] == r.shape[0] else None
     for i, (some, to) in enumerate(zip(r.split(rows), out.split(rows, 1), strict=True)):
-        factor = wide[: len(some)].copy_(some).t()
+        factor = _first(wide, len(some)).copy_(some).t()
         if c is None:
             _mm(a, factor, out=to)
         else:
@@ -48,21 +53,22 @@ def _by_rows_transposed(
     a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float, dtype: torch.dtype
 ) -> torch.Tensor:
     """The same as alpha * (r @ a.t()) + beta * c.t(), transposed: the kernel copies a once, not for each block. Each
-    block of the result is rounded while it is in the cache."""
-    out = torch.empty(a.shape[0], r.shape[0], dtype=dtype)
+    block of the result is rounded while it is in the cache, as it lies, because torch rounds and transposes element by
+    element. The 16-bit result is transposed as a whole."""
+    out = torch.empty(r.shape[0], a.shape[0], dtype=dtype)
     rows, wide = _blocks(r)
     block = torch.empty(len(wide), a.shape[0])
     factor = a.t().contiguous()
-    c = None if c is None else c.expand(a.shape[0], r.shape[0]).t()
-    for i, (some, to) in enumerate(zip(r.split(rows), out.split(rows, 1), strict=True)):
-        made = block[: len(some)]
-        if c is None:
-            _mm(wide[: len(some)].copy_(some), factor, out=made)
+    blocks = r.split(rows)
+    parts = [None] * len(blocks) if c is None else c.expand(a.shape[0], r.shape[0]).t().split(rows)
+    for some, part, to in zip(blocks, parts, out.split(rows), strict=True):
+        widened, made = _first(wide, len(some)).copy_(some), _first(block, len(some))
+        if part is None:
+            _mm(widened, factor, out=made)
         else:
-            part = c[i * rows : i * rows + len(some)]
-            _addmm(part, wide[: len(some)].copy_(some), factor, alpha=alpha, beta=beta, out=made)
-        to.copy_(made.t())
-    return out
+            _addmm(part, widened, factor, alpha=alpha, beta=beta, out=made)
+        to.copy_(made)
+    return out.t().clone(memory_format=torch.contiguous_format)
 
 
 def by_columns(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: float) -> torch.Tensor:
@@ -70,7 +76,7 @@ def by_columns(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: flo
     out = torch.empty(a.shape[0], r.shape[1])
     rows, wide = _blocks(r)
     for i, (some, columns) in enumerate(zip(r.split(rows), a.split(rows, 1), strict=True)):
-        factor = wide[: len(some)].copy_(some)
+        factor = _first(wide, len(some)).copy_(some)
         if i:
             _addmm(out, columns, factor, alpha=alpha, out=out)
         elif c is None:
@@ -83,6 +89,6 @@ def by_columns(a: torch.Tensor, r: torch.Tensor, c: Any, alpha: float, beta: flo
 def gradient(a: torch.Tensor, b: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
     """Writes a.t() @ b to r, rounded to its type, and returns it."""
     rows, wide = _blocks(r)
-    for some, columns in zip(r.split(rows), a.split(rows, 1), strict=True):
-        some.copy_(_mm(columns.t(), b, out=wide[: len(some)]))
+    for some, columns in zip(r.split(rows), a.t().split(rows), strict=True):
+        some.copy_(_mm(columns, b, out=_first(wide, len(some))))
     return r
