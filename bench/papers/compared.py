@@ -45,16 +45,19 @@ def measured_with(data: Data) -> str:
     return f"Peers: {', '.join(there) or 'none'}{missing}. Load of the machine at begin and end: {before}, {after}."
 
 
-def draw_lines(title: str, lines: Sequence[Data], low: float, high: float) -> str:
-    """Bars of ratios on a logarithmic axis. Those below 1 have another colour."""
+def draw_lines(title: str, lines: Sequence[Data], low: float, high: float, by_peer: bool = False) -> str:
+    """Bars of ratios on a logarithmic axis, under the name of ours, or by_peer under the peer's. Those below 1 have
+    another colour."""
     rows: list[Bar] = []
-    name = ""
+    head = ""
     for line in lines:
-        if name_of(line) != name:
-            name = name_of(line)
-            rows.append(Bar(name, head=True))
+        peer = re.sub(r", (?:fp32|fp16|bf16)$", "", peer_of(line)) if by_peer else peer_of(line)
+        above, name = (f"beside {peer}", name_of(line)) if by_peer else (name_of(line), peer)
+        if above != head:
+            head = above
+            rows.append(Bar(head, head=True))
         ratio = line["ratio"]
-        rows.append(Bar(peer_of(line), [(ratio, colour(0) if ratio >= 1 else "var(--bad)")], ratio_of(line)))
+        rows.append(Bar(name, [(ratio, colour(0) if ratio >= 0.995 else "var(--bad)")], ratio_of(line)))
     picture = Picture(760, 76 + height_of(rows) + 10, title, "Bars: how many times as fast libamp is as each peer.")
     picture.text(16, 50, "Times as fast as the peer (logarithmic; broken line: as fast)")
     draw(picture, 76, rows, Axis(low, high, "", log=True), left=350, told=60, rule=1)

@@ -30,6 +30,7 @@ FIGURES = (  # in the order of the page: modules of figures/
     "activations",
     "adam",
     "products",
+    "half",
     "soak",
     "speed",
 )

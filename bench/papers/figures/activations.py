@@ -13,7 +13,7 @@ IMAGES = 64  # with as many images a ResNet-50 has about their bytes before
 FIGURE = Figure("activations", "Activations in 8, 4 and 2 bits", Source(
     "The activations of a ResNet-50 shrink from 5,107 to 550 MB.", dict(THEIRS),
     "J. Chen et al., *ActNN*, ICML 2021, [arXiv:2104.14129](https://arxiv.org/abs/2104.14129); X. Liu et al., *GACT*, "
-    "ICML 2022, [arXiv:2206.11357](https://arxiv.org/abs/2206.11357)"), seconds=60, quick=30)
+    "ICML 2022, [arXiv:2206.11357](https://arxiv.org/abs/2206.11357)"), seconds=60, quick=20)
 
 
 def measure(budget: Budget) -> Data:

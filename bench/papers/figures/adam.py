@@ -10,7 +10,7 @@ FIGURE = Figure("adam", "Adam on a CPU", Source(
     "Adam's moments in 8 bits take 2 bytes a parameter instead of 8, and the step on a GPU is not slower. No times for "
     "CPUs are published.", {"bytes a parameter, FP32 moments": 8, "bytes a parameter, 8 bits": 2},
     "T. Dettmers et al., *8-bit Optimizers via Block-wise Quantization*, ICLR 2022, "
-    "[arXiv:2110.02861](https://arxiv.org/abs/2110.02861)"), seconds=150, quick=60)
+    "[arXiv:2110.02861](https://arxiv.org/abs/2110.02861)"), seconds=150, quick=40)
 
 
 def measure(budget: Budget) -> Data:

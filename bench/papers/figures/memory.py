@@ -9,7 +9,7 @@ from ..svg import Axis, Picture, colour
 
 FIGURE = Figure("memory", "Memory by level", Source(
     "masters add half to the weights, activations are the larger part and take half, and the total is roughly halved.",
-    {"activations, of FP32's": 0.5}, f"{PAPER}, section 3.1"), seconds=90, quick=40)
+    {"activations, of FP32's": 0.5}, f"{PAPER}, section 3.1"), seconds=90, quick=30)
 
 PURPOSES = ("weights", "gradients", "masters", "master gradients", "moments")
 

@@ -10,7 +10,7 @@ from ..svg import Axis, Picture, Plot, colour
 FIGURE = Figure("soak", "Soak", Source(
     "no paper has this figure. Users of Apex reported memory that grew from iteration to iteration.",
     {"issue of Apex": 439}, "[NVIDIA/apex, issue 439](https://github.com/NVIDIA/apex/issues/439)"),
-    seconds=120, quick=60, slow=3600)
+    seconds=120, quick=40, slow=3600)
 COLUMNS = ("us a step", "resident MiB", "trace MiB")
 
 

@@ -57,11 +57,11 @@ def c_group(group: str, packages: tuple[str, ...], budget: Budget) -> Data:
 
 
 def python_group(group: str, packages: tuple[str, ...], budget: Budget) -> Data:
-    """A group of bench/python, in a process for each set of instructions."""
+    """A group of bench/python, in a process for each set of instructions. quick: this machine's alone."""
     before = load()
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "lines.json"
-        cpus = [word for name in SETS for word in ("--cpu", name)]
+        cpus = [word for name in SETS[2 * budget.quick :] for word in ("--cpu", name)]
         ran([sys.executable, str(PYTHON / "run.py"), "--quick", "--group", group, "--json", str(file), *cpus], budget)
         lines = lines_of(file)
     return result(packages, before, lines, 15)
