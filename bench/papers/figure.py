@@ -19,8 +19,7 @@ from typing import Any, Protocol
 
 Data = dict[str, Any]
 
-PAPER = ("P. Micikevicius et al., *Mixed Precision Training*, ICLR 2018, "
-         "[arXiv:1710.03740](https://arxiv.org/abs/1710.03740)")
+PAPER = "[Micikevicius et al., *Mixed Precision Training*](https://arxiv.org/abs/1710.03740)"
 
 # Members of a figure's JSON beside those of its measure: run.py writes them.
 PROVENANCE = ("figure", "title", "published", "machine", "date", "commit", "device", "quick", "seconds", "versions")

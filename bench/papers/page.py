@@ -55,13 +55,17 @@ def listed(values: object) -> str:
     return f"{values:,}" if isinstance(values, int) else str(values)
 
 
-def section(module: Module, data: Data) -> str:
+def where(data: Data) -> str:
+    return f"{data['machine']}, torch {data['versions']['torch']}"
+
+
+def section(module: Module, data: Data, common: str) -> str:
     figure, source = module.FIGURE, module.FIGURE.source
     pictures = "\n".join(f"![{figure.title}]({name})" for name in module.draw(data))
-    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     quick = "a quick run; " if data["quick"] else ""
-    told = (f"{quick}{data['machine']}, {data['date']}, commit {data['commit']}, {versions}, "
-            f"{data['seconds']:.0f} s, seeds {listed(data['seeds'])}, steps {listed(data['steps'])}")
+    place = "" if where(data) == common else f"{where(data)}, "
+    told = (f"{quick}{place}{data['date']}, commit {data['commit']}, {data['seconds']:.0f} s, "
+            f"seeds {listed(data['seeds'])}, steps {listed(data['steps'])}")
     stopped = f"\n\nThe run stopped early: {data['stopped']}" if data.get("stopped") else ""
     return (f"## {figure.title}\n\n{pictures}\n\nPublished: {source.words} ({source.reference})\n\n"
             f"Here: {module.words(data).strip()}{stopped}\n\n[{figure.name}.json]({figure.name}.json): {told}.\n")
@@ -69,22 +73,26 @@ def section(module: Module, data: Data) -> str:
 
 def missing(figure: Figure) -> str:
     return (f"## {figure.title}\n\nPublished: {figure.source.words} ({figure.source.reference})\n\n"
-            "Not measured so far: `tools/results --only " + figure.name + "` does it.\n")
+            "Not measured so far.\n")
 
 
 def page(modules: list[Module], folder: pathlib.Path) -> str:
     """Returns the page of the figures whose JSON files are in the folder. Figures that only a GPU has are named
-    without one."""
+    if they have none."""
     figures = [module.FIGURE for module in modules]
     minutes = [-(-sum(figure.share("cpu", quick) for figure in figures) // 60) for quick in (False, True)]
     parts = [HEAD.format(minutes=minutes[0], quick=minutes[1])]
     alone = [figure.name for figure in figures if not figure.seconds and not file_of(folder, figure).exists()]
     if alone:
         parts.append(UNTRIED.lstrip("\n").format(names=", ".join(f"`{name}`" for name in alone)) + "\n")
+    paths = {figure.name: file_of(folder, figure) for figure in figures}
+    places = [where(read_json(path)) for path in paths.values() if path.exists()]
+    common = max(sorted(set(places)), key=places.count, default="")
+    parts.append(f"Where nothing else is said: {common}.\n" if common else "")
     for module in modules:
-        path = file_of(folder, module.FIGURE)
-        parts.append(section(module, read_json(path)) if path.exists() else missing(module.FIGURE))
-    return "\n".join(wrapped(part) for part in parts)
+        path = paths[module.FIGURE.name]
+        parts.append(section(module, read_json(path), common) if path.exists() else missing(module.FIGURE))
+    return "\n".join(wrapped(part) for part in parts if part)
 
 
 def file_of(folder: pathlib.Path, figure: Figure) -> pathlib.Path:

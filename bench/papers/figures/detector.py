@@ -156,7 +156,7 @@ def words(data: Data) -> str:
             f"in one step of {data['every']}, in FP32.\n\n"
             + table(["gradients of activations", "unscaled", "scaled by 8"], rows)
             + f"\n\nThe trainings, Adam at {data['rate']:g}, batch {data['batch']}, scored by the anchors with "
-            f"the right digit (F1). Products in fp16 are {data['half']}.\n\n"
+            f"the right digit (F1).\n\n"
             + table(["trained in", "F1", "last loss", "steps"], trained)
             + "\n\nIn the paper a cast makes 31 % more zero, and the unscaled training diverges. Here it makes "
             f"{100 * one['lost']['1'] / numbers:.1f} % more zero, {100 * eight['lost']['1'] / numbers:.1f} % at a "

@@ -141,8 +141,8 @@ def words(data: Data) -> str:
     return (f"Generator and discriminator as in DCGAN, for 8 x 8 pixels, {data['steps']:,} steps of batch "
             f"{data['batch']} with a dynamic loss scale for each of the three losses, the same noise in each grid. A "
             f"network that tells {data['judge']:.1f} % of the test digits judges 1,000 images of each level: it is "
-            "sure above 90 %. The real images are those of the training. Products in fp16 are "
-            f"{data['half']}.\n\n{table(head, rows)}")
+            "sure above 90 %. The real images are those of the training.\n\n"
+            + table(head, rows))
 
 
 def draw(data: Data) -> dict[str, str]:

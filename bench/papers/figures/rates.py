@@ -88,8 +88,8 @@ def words(data: Data) -> str:
             "NaN: batch at rate"]
     return (f"A small ResNet on the digits (1,198 images for training, 599 for the test), SGD with momentum "
             f"{data['momentum']}, {data['epochs']} epochs, one seed. FP16 alone is `.half()` without a loss scale, "
-            "with loss and optimizer in fp16. autocast is torch's, with its GradScaler. Products in fp16 are "
-            f"{data['half']}.\n\n{table(head, rows)}")
+            "with loss and optimizer in fp16. autocast is torch's, with its GradScaler.\n\n"
+            + table(head, rows))
 
 
 def draw(data: Data) -> dict[str, str]:

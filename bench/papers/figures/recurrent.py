@@ -75,8 +75,7 @@ def words(data: Data) -> str:
     text = data["text"]
     return (f"{data['layers']} LSTMs of {data['width']} over the text of Python's own help ({text['letters']:,} "
             f"letters of {text['kinds']} kinds), Adam at {data['rate']:g}, {data['rows']} x {data['length']} letters a "
-            "step, each op in fp16 at O2. A loss scale of 1 is the unscaled training. Losses are in nats a letter. "
-            f"Products in fp16 are {data['half']}.\n\n"
+            "step, each op in fp16 at O2. A loss scale of 1 is the unscaled training. Losses are in nats a letter.\n\n"
             + table(["trained in", "test loss", "last training loss", "steps"], rows))
 
 

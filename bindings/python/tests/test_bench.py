@@ -107,7 +107,8 @@ def test_a_figure_of_papers_is_measured_written_and_drawn(papers, name, tmp_path
     for part, smaller in (("EVERY", 2), ("BATCHES", (512, 1024))):
         monkeypatch.setattr(module, part, smaller, raising=False)
     measured = module.measure(figure.Budget(0.5, quick=True, part=0.01))  # a few steps
-    record = {**dict.fromkeys(figure.PROVENANCE, "-"), "quick": True, "seconds": 0.0, "versions": {}, **measured}
+    known = {"quick": True, "seconds": 0.0, "versions": {"torch": "2"}}
+    record = {**dict.fromkeys(figure.PROVENANCE, "-"), **known, **measured}
     page.write_json(tmp_path / f"{name}.json", record)
     made = page.files([module], tmp_path)
     assert set(made) == {"README.md", f"{name}.svg"}
