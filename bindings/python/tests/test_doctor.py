@@ -14,7 +14,10 @@ from libamp.torch.doctor import ops, samples, seen, taps
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-pytestmark = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # of steps that are skipped
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step"),  # of steps that are skipped
+    pytest.mark.plain_half,  # a mode of the tests would keep the doctor's out
+]
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 SCALES = pytest.mark.skipif(TORCH < (2, 6), reason="this torch has no GradScaler and no fp16 under autocast on CPUs")
 FOLDER = os.path.dirname(os.path.abspath(taps.__file__))
@@ -113,7 +116,9 @@ def half_weights(model, optimizer):
 
 COMPILED = compiled, compiled_step, compiled_whole
 SCALED = pytest.param(scaled, marks=SCALES)
-TRAININGS = [plain, SCALED, *COMPILED, closures, half_weights]
+OLD = TORCH < (2, 1)
+LOW = pytest.param(half_weights, marks=pytest.mark.skipif(OLD, reason="this torch has no mse_loss in bf16 on CPUs"))
+TRAININGS = [plain, SCALED, *COMPILED, closures, LOW]
 
 
 def trained(training, kind=torch.optim.AdamW, **options):
@@ -133,13 +138,14 @@ def test_no_bit_of_a_training_changes(training):
     with amp.doctor(quiet=True) as doctor:
         watched = trained(training)
     assert len(bare) == len(watched) > 5 and all(map(torch.equal, bare, watched))
-    assert dict(torch._dynamo.utils.counters["graph_break"]) == breaks
+    assert OLD or dict(torch._dynamo.utils.counters["graph_break"]) == breaks  # torch 2.0 traces through taps
     run = doctor.result.run
     (optimizer,) = run.optimizers
     assert not run.unseen or run.unseen == ["compiled: ops not seen"], run.unseen
     steps = len([loss for loss in bare if loss.dim() == 0]) - 1  # num_batches_tracked is no loss
     assert optimizer.tried == steps and optimizer.looks >= 4
-    assert len(run.params) == 6 and all(param.looks for param in run.params) == (training is not compiled_whole)
+    assert len(run.params) == 6
+    assert OLD or all(param.looks for param in run.params) == (training is not compiled_whole)
     assert training is half_weights or all(param.moved for param in run.params)
     assert run.compiled == (training in COMPILED) != bool(run.watched)
 
@@ -161,7 +167,7 @@ def test_all_taps_are_gone_behind_it():
             amp.doctor().__enter__()
         trained(plain)
         assert all(one is not other for one, other in zip(before[:-4], attributes())) and len(before) > 20
-        assert sum(attributes()[-4:]) == sum(before[-4:]) + 2
+        assert sum(attributes()[-4:]) == sum(before[-4:]) + (0 if OLD else 2)
     assert attributes() == before
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
@@ -208,7 +214,7 @@ def test_a_look_costs_a_few_ops_a_parameter_and_a_step_between_none(monkeypatch,
             optimizer.step()
             costs.append((count.ops, count.elements))
     (ops, elements), *rest = costs
-    each = 8 if TORCH >= (2, 1) else 10
+    each = 10 if OLD else 8
     assert 0 < ops <= each * 2 * depth + 100, ops
     assert 0 < elements <= 45 * 2 * depth * min(width * width, samples.SAMPLE), elements
     assert rest == [(0, 0), (0, 0)]
@@ -374,7 +380,7 @@ def test_steps_of_compiled_functions_that_show_nothing():
         compiled = torch.compile(step, backend="eager")
         for _ in range(12):
             compiled()
-    assert doctor.result.run.optimizers[0].steps == 11  # the first is not told from loaded weights
+    assert [(each.kind, each.steps) for each in doctor.result.run.optimizers] == [("SGD", 12)]
     assert "not judged: AMP-D01, updates of 16-bit weights: the compiled function" in doctor.result.text()
     with amp.doctor(quiet=True) as doctor:
         for _ in range(3):

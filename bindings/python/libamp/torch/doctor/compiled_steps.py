@@ -70,7 +70,8 @@ class CompiledSteps:
             if self.recorder.has_hooks(optimizer):
                 continue
             version = _version(optimizer)
-            before = self.versions.get(id(optimizer), -1 if optimizer.state else version)
+            first = self.first.get(id(optimizer), -1 if optimizer.state else version)
+            before = self.versions.get(id(optimizer), first)
             self.versions[id(optimizer)] = version
             if version != before:
                 found.append(optimizer)

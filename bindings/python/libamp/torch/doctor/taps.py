@@ -61,19 +61,19 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 class Steps:
-    """torch's hooks on the steps of all optimizers. Where torch has none, the step of each optimizer is wrapped, of old
-    and of new ones."""
+    """torch's hooks on the steps of all optimizers. torch 2.0 drops them when its compiler is imported, older ones have
+    none: there the step of each optimizer is wrapped, of old and of new ones."""
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
-        self._wrapped: list[weakref.ref[Any]] = []
+        self._wrapped: list[tuple[weakref.ref[Any], Any]] = []  # with the step of its own, None for that of the class
         self._made: Guard | None = None
 
     def put(self) -> None:
         module = sys.modules[torch.optim.Optimizer.__module__]
         names = ("register_optimizer_step_pre_hook", "register_optimizer_step_post_hook")
         registers: list[Any] = [getattr(module, name, None) for name in names]
-        if all(registers):
+        if all(registers) and hasattr(torch, "compiler"):  # from torch 2.1 on
             self._handles = [register(hook) for register, hook in zip(registers, (_before_step, _after_step))]
             return
         self._made = Guard(torch.optim.Optimizer, "__init__", self._wrapping)
@@ -90,19 +90,28 @@ class Steps:
         return init
 
     def _wrap(self, optimizer: Any) -> None:
-        if "step" not in vars(optimizer):
-            own = optimizer.step
-            optimizer.step = _around_step(own, optimizer)
-            self._wrapped.append(weakref.ref(optimizer))
+        own = optimizer.step
+        around = _around_step(own, optimizer)
+
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            return around(*args, **kwargs)
+
+        functools.update_wrapper(step, own)
+        step._libamp_doctor = True  # type: ignore[attr-defined]
+        self._wrapped.append((weakref.ref(optimizer), vars(optimizer).get("step")))
+        optimizer.step = types.MethodType(step, optimizer)  # schedulers wrap a method again
 
     def put_back(self) -> None:
         for handle in self._handles:
             handle.remove()
         if self._made is not None:
             self._made.put_back()
-        for optimizer in (ref() for ref in self._wrapped):
+        for ref, own in self._wrapped:
+            optimizer = ref()
             if optimizer is not None and hasattr(vars(optimizer).get("step"), "_libamp_doctor"):
                 del optimizer.step
+                if own is not None:
+                    optimizer.step = own
 
 
 def _around_step(original: Any, optimizer: Any) -> Any:
