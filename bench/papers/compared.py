@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .bars import Bar, draw, height_of
 from .figure import Data
@@ -32,7 +32,7 @@ def ratio_of(line: Data) -> str:
     return f"{line['ratio']:.2f}x" if line["ratio"] < 10 else f"{line['ratio']:.0f}x"
 
 
-def rows_of(lines: Sequence[Data]) -> list[list[object]]:
+def rows_of(lines: Iterable[Data]) -> list[list[object]]:
     return [[name_of(line), peer_of(line), ratio_of(line)] for line in lines]
 
 

@@ -29,7 +29,7 @@ def whole(row: Data) -> float:
 
 def words(data: Data) -> str:
     rows: list[list[object]] = []
-    for row in data["rows"]:
+    for row in (row for row in data["rows"] if row["bits"] == 4 or row["network"] == "ResNet-50"):
         rows.append([row["network"], row["level"], row["bits"], f"{row['before_mb']:.2f}", f"{row['now_mb']:.2f}",
                      f"{whole(row):.1f}x"])
     of = {(row["level"], row["bits"]): row for row in data["rows"] if row["network"] == "ResNet-50"}

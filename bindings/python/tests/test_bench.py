@@ -128,3 +128,26 @@ def test_the_resnet_of_gpus_trains(papers, monkeypatch):
 
 def test_an_unknown_group_is_refused():
     assert run("--group", "nonesuch").returncode == 2
+
+
+@pytest.mark.parametrize("mode", ["FP32", "autocast", "O2", "O5"])
+def test_a_long_training_continues(mode, tmp_path, monkeypatch):
+    """Of tools/results --slow: the losses are those of a training without a pause, bit for bit."""
+    monkeypatch.syspath_prepend(str(FOLDER.parent))
+    from papers.work import long
+
+    task, [mode] = long.Images("cpu", 6, 4), [each for each in long.MODES if each.name == mode]
+
+    def losses(*parts):
+        for number, end in enumerate(parts):
+            run = long.Run(task, mode, 1, "cpu")
+            if number:
+                run.load(tmp_path / "training.pt")
+            while len(run.losses) < end:
+                run.step()
+            run.save(tmp_path / "training.pt")
+            run.training.close()
+        return run.losses
+
+    whole = losses(6)
+    assert losses(3, 6) == whole and len(set(whole)) == 6
