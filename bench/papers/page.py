@@ -10,16 +10,14 @@ from .figure import PROVENANCE, Data, Figure, Module
 
 HEAD = """# Results
 
-The pictures and numbers of the papers and posts that libamp comes from, measured with libamp, each beside the published
-figure. They are small copies of large experiments: the effect is the claim, and its size is ours where it differs.
+Pictures and numbers of papers and posts, measured with libamp in small copies of large experiments, each beside the
+published figure.
 
 `tools/results` measures all of them in at most {minutes} minutes on two cores, `tools/results --quick` in {quick}, with
 fewer steps, into build/results. `--device cuda` takes those that use a GPU, `--slow` the long trainings and the soak as
 long as the papers' (hours), `--only NAME` one. This page is made from the JSON files beside it.
 """
-UNTRIED = """
-No file of this folder was measured on a GPU. The figures that only a GPU has ({names}) are written and were never run
-on one: they are experimental."""
+UNTRIED = "Not measured so far: {names}. --device cuda is experimental: nothing of it ran on a GPU.\n"
 
 
 def write_json(path: pathlib.Path, record: Data) -> None:
@@ -56,7 +54,7 @@ def listed(values: object) -> str:
 
 
 def where(data: Data) -> str:
-    return f"{data['machine']}, torch {data['versions']['torch']}"
+    return f"{data['date']}, {data['machine']}, torch {data['versions']['torch']}"
 
 
 def section(module: Module, data: Data, common: str) -> str:
@@ -64,34 +62,27 @@ def section(module: Module, data: Data, common: str) -> str:
     pictures = "\n".join(f"![{figure.title}]({name})" for name in module.draw(data))
     quick = "a quick run; " if data["quick"] else ""
     place = "" if where(data) == common else f"{where(data)}, "
-    told = (f"{quick}{place}{data['date']}, commit {data['commit']}, {data['seconds']:.0f} s, "
+    told = (f"{quick}{place}commit {data['commit']}, {data['seconds']:.0f} s, "
             f"seeds {listed(data['seeds'])}, steps {listed(data['steps'])}")
     stopped = f"\n\nThe run stopped early: {data['stopped']}" if data.get("stopped") else ""
     return (f"## {figure.title}\n\n{pictures}\n\nPublished: {source.words} ({source.reference})\n\n"
-            f"Here: {module.words(data).strip()}{stopped}\n\n[{figure.name}.json]({figure.name}.json): {told}.\n")
-
-
-def missing(figure: Figure) -> str:
-    return (f"## {figure.title}\n\nPublished: {figure.source.words} ({figure.source.reference})\n\n"
-            "Not measured so far.\n")
+            f"Here: {module.words(data).strip()}{stopped}\n\n[JSON]({figure.name}.json): {told}.\n")
 
 
 def page(modules: list[Module], folder: pathlib.Path) -> str:
-    """Returns the page of the figures whose JSON files are in the folder. Figures that only a GPU has are named
-    if they have none."""
+    """Returns the page of the figures whose JSON files are in the folder, and the names of the others."""
     figures = [module.FIGURE for module in modules]
     minutes = [-(-sum(figure.share("cpu", quick) for figure in figures) // 60) for quick in (False, True)]
     parts = [HEAD.format(minutes=minutes[0], quick=minutes[1])]
-    alone = [figure.name for figure in figures if not figure.seconds and not file_of(folder, figure).exists()]
-    if alone:
-        parts.append(UNTRIED.lstrip("\n").format(names=", ".join(f"`{name}`" for name in alone)) + "\n")
     paths = {figure.name: file_of(folder, figure) for figure in figures}
     places = [where(read_json(path)) for path in paths.values() if path.exists()]
     common = max(sorted(set(places)), key=places.count, default="")
     parts.append(f"Where nothing else is said: {common}.\n" if common else "")
+    absent = [name for name, path in paths.items() if not path.exists()]
+    parts.append(UNTRIED.format(names=", ".join(f"`{name}`" for name in absent)) if absent else "")
     for module in modules:
-        path = paths[module.FIGURE.name]
-        parts.append(section(module, read_json(path), common) if path.exists() else missing(module.FIGURE))
+        if module.FIGURE.name not in absent:
+            parts.append(section(module, read_json(paths[module.FIGURE.name]), common))
     return "\n".join(wrapped(part) for part in parts if part)
 
 

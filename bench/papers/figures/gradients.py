@@ -75,7 +75,7 @@ def words(data: Data) -> str:
             *(f"zero in fp16 at a scale of {scale}" for scale in SCALES)]
     return (f"`amp.observe` counts the gradients of all weights in one step of {data['every']}, in FP32 (O0). The last "
             "four columns are shares of the gradients that are not zero. A cast to fp16 keeps half of the binade below "
-            f"2^-24, as 2^-24.\n\n{table(head, rows)}\n\nThe paper's model has 5 % below 2^-24.")
+            f"2^-24, as 2^-24.\n\n{table(head, rows)}")
 
 
 def draw(data: Data) -> dict[str, str]:

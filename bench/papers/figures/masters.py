@@ -71,8 +71,8 @@ def words(data: Data) -> str:
     lost = 100 * (of[NAMES[0]] - of[NAMES[2]]) / of[NAMES[0]]
     head = ["trained in", "test accuracy", "last loss", "mean change of norm weights", "norm weights that never moved"]
     return (f"A small ResNet on 8 x 8 digits, SGD at {data['rate']:g} with momentum {data['momentum']}, batch "
-            f"{data['batch']}. Both trainings at O2 have batch norm in fp16 and a dynamic loss scale, and differ in "
-            "their masters alone. A weight of 1 in fp16 moves by 0.00049 or not at all, and here most updates are "
+            f"{data['batch']}. Both trainings at O2 have batch norm in fp16 and differ in their masters "
+            "alone. A weight of 1 in fp16 moves by 0.00049 or not at all, and here most updates are "
             f"below half of that. Products in fp16 are {data['half']}.\n\n{table(head, rows)}\n\n"
             f"Without masters {lost:.0f} % of FP32's accuracy are lost here, 80 % in the paper.")
 
