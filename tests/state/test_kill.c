@@ -145,8 +145,12 @@ TEST(opens_what_the_docs_list) {
         ck_assert_msg(WIFSTOPPED(status) && WSTOPSIG(status) == (SIGTRAP | 0x80), "the child got signal %d",
                       WSTOPSIG(status));
         const long got = ptrace(PTRACE_GET_SYSCALL_INFO, child, (void *)sizeof call, &call);
-        if (got <= 0 || call.op != PTRACE_SYSCALL_INFO_ENTRY || call.entry.nr != SYS_openat) continue;
-        read_path(child, call.entry.args[1], path);
+        if (got <= 0 || call.op != PTRACE_SYSCALL_INFO_ENTRY) continue;
+        if (call.entry.nr == SYS_openat) read_path(child, call.entry.args[1], path);
+#ifdef SYS_open /* of musl's open */
+        else if (call.entry.nr == SYS_open) read_path(child, call.entry.args[0], path);
+#endif
+        else continue;
         ck_assert_msg(is_listed(path), "a save or a load opens %s", path);
         opened++;
     }
