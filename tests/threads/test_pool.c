@@ -23,6 +23,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#ifndef __GLIBC__ /* there are no traps to be set */
+#define feenableexcept(which) ((void)0)
+#define fedisableexcept(which) ((void)0)
+#define fegetexcept() 0
+#endif
+
 enum { SECONDS = 60, N = 1 << 20 };
 
 /* ---- help ---- */
