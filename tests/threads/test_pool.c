@@ -27,6 +27,9 @@
 #define feenableexcept(which) ((void)0)
 #define fedisableexcept(which) ((void)0)
 #define fegetexcept() 0
+enum { TRAPS = 0 };
+#else
+enum { TRAPS = FE_INVALID | FE_OVERFLOW | FE_UNDERFLOW | FE_INEXACT };
 #endif
 
 enum { SECONDS = 60, N = 1 << 20 };
@@ -324,7 +327,7 @@ TEST(environments_do_not_leak) {
     ck_assert_int_eq(summed, AMP_OK);
     ck_assert_int_eq(seen_environments, 4);
     ck_assert_int_eq(rounding, FE_UPWARD);
-    ck_assert_int_eq(traps, FE_INVALID | FE_OVERFLOW | FE_UNDERFLOW | FE_INEXACT);
+    ck_assert_int_eq(traps, TRAPS);
     ck_assert_int_eq(raised, 0);
     ck_assert(!memcmp(one, three, sizeof one) && norms[0] == norms[1]);
 }
