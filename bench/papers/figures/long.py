@@ -33,13 +33,14 @@ def distance(runs: Data, reference: Data) -> float | None:
 
 
 def gap(runs: Data, reference: Data) -> float | None:
-    """Returns the largest difference of the mean curves after their first fifth, relative to FP32's."""
-    ours, exact = middle(runs), middle(reference)
+    """Returns the largest difference of the mean curves of the same seeds after their first fifth, of FP32's first
+    loss."""
+    ours, exact = middle(runs), middle({seed: reference[seed] for seed in runs})
     first = len(exact) // 5
     pairs = list(zip(ours[first:], exact[first:]))
     if not pairs or any(not math.isfinite(one) for pair in pairs for one in pair):
         return None
-    return max(abs(one / other - 1) for one, other in pairs)
+    return max(abs(one - other) for one, other in pairs) / exact[0]
 
 
 def middle(runs: Data) -> list[float]:
@@ -73,8 +74,8 @@ def words(data: Data) -> str:
 a transformer over the characters of Python's `help()`, and a ResNet-18 on the digits: the same weights, batches and
 rates in each mode of a seed.{size} Autocast is torch's, in fp16 with its `GradScaler`. Test data, {units}: mean ±
 deviation of {len(data['seeds'])} seeds, and the distance of a mode's mean to FP32's in units of FP32's deviation (with
-three seeds less than 2 is no difference that can be seen). The last column is the largest relative difference of the
-mean loss curves after their first fifth.
+three seeds less than 2 is no difference that can be seen). The last column is the largest difference of the mean loss
+curves after their first fifth, in percent of the first loss.
 
 {table(['network', 'mode', 'test', 'deviations from FP32', 'largest gap of the curves'], rows)}
 """
@@ -94,13 +95,14 @@ def losses(picture: Picture, left: float, name: str, task: Data, steps: int) -> 
 def gaps(picture: Picture, left: float, task: Data, steps: int) -> None:
     """The difference of each mean curve to FP32's, and the range of FP32's seeds."""
     exact = middle(task["runs"]["FP32"])
-    curves = {mode: [100 * (one / other - 1) for one, other in zip(middle(runs), exact)]
+    curves = {mode: [100 * (one - other) / exact[0] for one, other in zip(
+        middle(runs), middle({seed: task["runs"]["FP32"][seed] for seed in runs}))]
               for mode, runs in task["runs"].items() if runs}
-    each = [[100 * (one / other - 1) for one, other in zip(run["curve"], exact)]
+    each = [[100 * (one - other) / exact[0] for one, other in zip(run["curve"], exact)]
             for run in task["runs"]["FP32"].values()]
     most = 1.1 * max(abs(value) for points in [*curves.values(), *each] for value in points if math.isfinite(value))
     most = max(most, 0.1)
-    plot = Plot(picture, left, 400, 340, 180, Axis(0, steps, "step"), Axis(-most, most, "% from FP32's mean"),
+    plot = Plot(picture, left, 400, 340, 180, Axis(0, steps, "step"), Axis(-most, most, "% of the first loss"),
                 title="difference of the loss; the band: FP32's seeds")
     low, high = ([(x, bound(points)) for x, points in zip(places(exact, steps), zip(*each))] for bound in (min, max))
     plot.band(low, high, colour(0))

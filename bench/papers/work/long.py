@@ -80,7 +80,7 @@ def tasks(budget: Budget) -> list[Any]:
     device = budget.device
     if budget.slow:
         return [Letters(device, 10_000, 128, width=384, layers=6, heads=6), Images(device, 10_000, 64)]
-    part = 1 if budget.quick else 4
+    part = 1 if budget.quick else 2
     return [Letters(device, 75 * part, 64, width=128, layers=4, heads=4), Images(device, 40 * part, 16)]
 
 
