@@ -104,6 +104,10 @@ def papers(monkeypatch):
 def test_a_figure_of_papers_is_measured_written_and_drawn(papers, name, tmp_path, monkeypatch):
     figure, page, run = papers
     [module] = run.modules((name,))
+    from papers import training
+
+    whole = training.digits
+    monkeypatch.setattr(training, "digits", lambda device: tuple(each[:128] for each in whole(device)))
     for part, smaller in (("EVERY", 2), ("BATCHES", (512, 1024))):
         monkeypatch.setattr(module, part, smaller, raising=False)
     measured = module.measure(figure.Budget(0.5, quick=True, part=0.01))  # a few steps
