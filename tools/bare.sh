@@ -34,6 +34,8 @@ bare_refusal() {
         why="it clones what is committed, and this is no git checkout"
     elif ! unshare --mount --pid --mount-proc --fork true >/dev/null 2>&1; then
         why="mounts are not allowed here"
+    elif ! mkdir -p "$python_cache" 2>/dev/null; then
+        why="$python_cache cannot be written"
     elif [ "$(free_gigabytes "$dir")" -lt "$bare_disk" ]; then
         why="it needs $bare_disk GB in build/bare"
     elif ! (bare_network wget -q -T 20 -t 2 -O /dev/null "$mirror/dists/$debian/Release"); then

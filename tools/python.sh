@@ -164,8 +164,11 @@ spdx_tools=0.8.5
 python_spdx() {
     spdx=$python_cache/spdx-tools-$spdx_tools-$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     if [ -e "$spdx/.made" ]; then return; fi
-    rm -rf "$spdx"
-    mkdir -p "$spdx"
+    if ! { rm -rf "$spdx" && mkdir -p "$spdx"; } 2>/dev/null; then
+        say "spdx-tools could not be installed: $python_cache cannot be written"
+        spdx=''
+        return
+    fi
     if "$1" -m pip install --disable-pip-version-check --no-input --no-compile --target "$spdx" \
         "spdx-tools==$spdx_tools" >"$python_cache/spdx.log" 2>&1; then
         : >"$spdx/.made"

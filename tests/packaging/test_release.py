@@ -5,6 +5,7 @@
 Without --full the source tarball alone, of a few files, on a machine without root and without a network. With it the
 whole, twice."""
 import contextlib
+import fcntl
 import hashlib
 import os
 import pathlib
@@ -43,9 +44,10 @@ def commit_all(repository):
         "commit.gpgsign=false", "commit", "-q", "-a", "-m", "change")
 
 
-def test_requests(tap, release, env):
+def test_requests(tap, repository, folder, env):
+    release = repository / "tools" / "release"
     for words, wanted in ((["--bogus"], "unknown option"), (["--only", "music"], "--only needs"), (["--out"], "--out"),
-                          (["a", "b"], "one commit at a time")):
+                          (["a", "b"], "one commit at a time"), ([""], "this one is empty")):
         with tap.test(f"tools/release {' '.join(words)} is refused with the list"):
             said = run(release, *words, status=2, env=env)
             expect(wanted in said and "--unchecked" in said, said)
@@ -53,6 +55,34 @@ def test_requests(tap, release, env):
         expect("CONTENTS.txt" in run(release, "--help", env=env), "no list")
     with tap.test("a commit that is not there is named"):
         expect("no commit 'nonesuch'" in run(release, "nonesuch", status=2, env=env), "it is not")
+    with tap.test("in a shallow clone it is said that it is one"):
+        run("git", "clone", "-q", "--depth=1", f"file://{repository}", folder / "shallow")
+        said = run(folder / "shallow" / "tools" / "release", "nonesuch", status=2, env=env)
+        expect("shallow clone" in said, said)
+
+
+def test_folders(tap, repository, folder, env):
+    release, here = repository / "tools" / "release", repository / "build" / "release"
+    (folder / "file").write_text("", encoding="utf-8")
+    (folder / "link").symlink_to(folder / "nowhere")
+    (folder / "old.part").mkdir()
+    for out, wanted in ((folder / "file" / "out", "cannot be made: "), (folder / "link", "is a link"),
+                        (folder / "old", "old.part is there already"), (here / "made", "works in"),
+                        (here / "libamp" / "out", "works in"), (here, "works in")):
+        with tap.test(f"--out {out.relative_to(folder)} is refused before anything is made"):
+            said = run(release, "--out", out, status=2, env=env)
+            expect(wanted in said and "made: libamp" not in said, said)
+    with tap.test("two runs in one clone: the second is refused and changes nothing"):
+        with (here / "lock").open("w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            before = sorted(here.iterdir())
+            said = run(release, "--only", "source", "--out", folder / "never", status=2, env=env)
+        expect("another tools/release works in" in said and sorted(here.iterdir()) == before, said)
+    with tap.test("a clone in which nothing can be written is named"):
+        shutil.rmtree(folder / "shallow" / "build")
+        (folder / "shallow" / "build").write_text("", encoding="utf-8")  # root could write into a read-only folder
+        said = run(folder / "shallow" / "tools" / "release", status=2, env=env)
+        expect("/build/release cannot be written" in said and len(said.splitlines()) == 1, said)
 
 
 def test_source(tap, folder, repository, env):
@@ -60,17 +90,23 @@ def test_source(tap, folder, repository, env):
     only = ["--only", "source"]
     with tap.test("without root and a network the status is 1, and what is missing is said"):
         said = run(release, *only, "--out", out, status=1, env=env)
-        for words in ("not made: the bill of materials", "not tried: the tarball and the wheel: it needs root"):
+        for words in ("not made: the bill of materials", "not tried: the tarball: it needs root"):
             expect(words in said and words in (out / "CONTENTS.txt").read_text(encoding="utf-8"), said)
+    with tap.test("CONTENTS.txt names what --only left out"):
+        words = (out / "CONTENTS.txt").read_text(encoding="utf-8").partition("Left out by --only:\n")[2]
+        expect(re.findall(r"^    (.*)", words, re.MULTILINE) == ["the wheels and the sdist", "the Debian packages"],
+               words)
     with tap.test("a release that is there is not touched"):
         before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
         expect("is there already" in run(release, *only, "--out", out, status=2, env=env), "it was made")
         expect(before == {path.name: path.stat().st_mtime_ns for path in out.iterdir()}, "it was")
-    with tap.test("a second run gives the same bytes, also beside changes, umask and git settings of another user"):
+    with tap.test("a second run gives the same bytes, beside changes, umask, git settings and no home of another user"):
         (repository / "NEWS").write_text("libamp 9\n", encoding="utf-8")
         (folder / "gitconfig").write_text("[tar]\n\tumask = 0077\n[core]\n\tautocrlf = true\n", encoding="utf-8")
-        run("sh", "-c", 'umask 077; exec "$@"', "sh", release, *only, "--unchecked", "--out", folder / "second", "HEAD",
-            env={**env, "GIT_CONFIG_GLOBAL": str(folder / "gitconfig"), "TZ": "Asia/Tokyo"})
+        other = {"GIT_CONFIG_GLOBAL": str(folder / "gitconfig"), "TZ": "Asia/Tokyo", "AMP_PYTHON_CACHE": "/dev/null/cache"}
+        said = run("sh", "-c", 'umask 077; exec "$@"', "sh", release, *only, "--unchecked", "--out", folder / "second",
+                   "HEAD", env={**env, **other})
+        expect("/dev/null/cache cannot be written" in said and "changes that are not committed" in said, said)
         sums = [(place / "SHA256SUMS").read_text(encoding="utf-8") for place in (out, folder / "second")]
         expect(sums[0] == sums[1] and len(sums[0].splitlines()) == 2, sums)
     with tap.test("SHA256SUMS has every file"):
@@ -86,6 +122,15 @@ def test_source(tap, folder, repository, env):
         expect(sorted(member.name.partition("/")[2] for member in members) == sorted(names), "other names")
         expect({(m.uid, m.uname, m.mtime) for m in members} == {(0, "root", date)}, {(m.uid, m.mtime) for m in members})
         expect({m.mode for m in members if m.isfile()} == {0o644, 0o755}, {oct(m.mode) for m in members})
+    with tap.test("where the disk becomes full while the folder is written, there is no folder"):
+        (folder / "full").mkdir()
+        (folder / "full" / "cp").write_text('#!/bin/sh\nfor to; do :; done\n: >"$to/SHA256SUMS"\necho full >&2\n'
+                                            'exit 1\n', encoding="utf-8")
+        (folder / "full" / "cp").chmod(0o755)
+        said = run(release, *only, "--unchecked", "--out", folder / "third", status=1,
+                   env={**env, "PATH": f"{folder / 'full'}:{env['PATH']}", "AMP_PYTHON_CACHE": "/dev/null/cache"})
+        expect("third cannot be written: full; the files are in " in said, said)
+        expect(not [path for path in folder.iterdir() if path.name.startswith("third")], "there is")
     run("git", "-C", repository, "checkout", "-q", ".")
 
 
@@ -136,7 +181,8 @@ def main():
         else:
             snapshot(source, repository, "tools", "debian", "meson.build", "NEWS", "CITATION.cff")
             env = machine(folder / "bin")
-            test_requests(tap, repository / "tools" / "release", env)
+            test_requests(tap, repository, folder, env)
+            test_folders(tap, repository, folder, env)
             test_source(tap, folder, repository, env)
             test_versions(tap, folder, repository, env)
     tap.done()
