@@ -103,7 +103,8 @@ def test_source(tap, folder, repository, env):
     with tap.test("a second run gives the same bytes, beside changes, umask, git settings and no home of another user"):
         (repository / "NEWS").write_text("libamp 9\n", encoding="utf-8")
         (folder / "gitconfig").write_text("[tar]\n\tumask = 0077\n[core]\n\tautocrlf = true\n", encoding="utf-8")
-        other = {"GIT_CONFIG_GLOBAL": str(folder / "gitconfig"), "TZ": "Asia/Tokyo", "AMP_PYTHON_CACHE": "/dev/null/cache"}
+        other = {"GIT_CONFIG_GLOBAL": str(folder / "gitconfig"), "TZ": "Asia/Tokyo",
+                 "AMP_PYTHON_CACHE": "/dev/null/cache"}
         said = run("sh", "-c", 'umask 077; exec "$@"', "sh", release, *only, "--unchecked", "--out", folder / "second",
                    "HEAD", env={**env, **other})
         expect("/dev/null/cache cannot be written" in said and "changes that are not committed" in said, said)
