@@ -4,7 +4,8 @@
 
 Builds COMMIT (HEAD) apart and lets its program.c write tests/golden/VERSION, beside the program's assembler. Each
 release does it once, adds its folder to meson.build and never changes it again. Before the release is tagged it may be
-made anew.
+made anew: so a change of trained bits renews the numbers of the release in which it will be. Those of earlier minor
+versions stay, and test_golden.py compares what was loaded with them, no longer what was trained.
 
     program.s, calls.s   compiled against the release's headers, x86-64. Assembler and not an executable: it has the
                          sizes, offsets and constants that a compiler took from the headers, and each symbol's version

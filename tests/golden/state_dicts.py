@@ -9,6 +9,7 @@ import copy
 import hashlib
 import json
 import pathlib
+import pickle
 import sys
 
 import torch
@@ -89,7 +90,11 @@ def numbers(name, model, optimizer):
 
 
 def saved(folder, name):
-    return torch.load(pathlib.Path(folder) / "states.pt", weights_only=True)[name]
+    path = pathlib.Path(folder) / "states.pt"
+    try:
+        return torch.load(path, weights_only=True)[name]
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        raise RuntimeError(f"{path} cannot be read: {error}") from error
 
 
 def resume(folder, name):

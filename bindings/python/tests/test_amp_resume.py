@@ -197,7 +197,7 @@ def test_a_damaged_state_dict_of_a_release_is_refused(release, tmp_path):
     raw = (release / "states.pt").read_bytes()
     for size in (0, 100, len(raw) // 2, len(raw) - 1):
         (tmp_path / "states.pt").write_bytes(raw[:size])
-        with pytest.raises((RuntimeError, EOFError, OSError)):
+        with pytest.raises(RuntimeError, match=r"states\.pt cannot be read: "):
             state_dicts.saved(tmp_path, "O2")
     model, _ = state_dicts.start("O2")
     values, scales = state_dicts.saved(release, "O2")["model"], amp.state_dict()
