@@ -121,6 +121,19 @@ def compile_example(source, folder, staged, libraries):
     run(folder / source.stem, env={"LD_LIBRARY_PATH": str(libraries)})
 
 
+def test_debian_symbols(tap, source, library):
+    """A program built against this library needs the first release that has the symbols that the program uses."""
+    what = "debian/libamp0.symbols knows each symbol by the release of its node"
+    if not shutil.which("dpkg-gensymbols"):
+        tap.skip(what, "there is no dpkg-gensymbols")
+        return
+    with tap.test(what):
+        said = run("dpkg-gensymbols", "-plibamp0", "-Idebian/libamp0.symbols", f"-e{library}", "-O", "-c4", cwd=source)
+        expect(f"{library.name} libamp0 #MINVER#\n" in said, said)
+        nodes = re.findall(r"^ amp_\w+@AMP_([\d.]+) ([\d.]+)$", said, re.MULTILINE)
+        expect(len(nodes) > 100 and all(since == f"{node}.0" for node, since in nodes), said)
+
+
 def main():
     source, build, tap = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), Tap()
     version, soversion = versions_of(source)
@@ -180,6 +193,8 @@ def main():
             dynamic = build_consumer(folder / "static", staged, static=True)
             expect("libamp.so" not in dynamic, f"it needs libamp.so:\n{dynamic}")
             expect(run(folder / "static").strip() == version, "amp_version")
+
+        test_debian_symbols(tap, source, libraries / f"libamp.so.{soversion}")
 
         if cxx_compiler():
             with tap.test("a program in C++ outside builds and runs"):

@@ -138,8 +138,9 @@ def test_source(tap, folder, repository, env):
 def test_versions(tap, folder, repository, env):
     release = repository / "tools" / "release"
     for name, old, new in (("NEWS", "libamp 0", "libamp 7"), ("CITATION.cff", "\nversion: 0", "\nversion: 7"),
-                           ("debian/changelog", "libamp (0", "libamp (7")):
-        with tap.test(f"{name} with another version is refused"):
+                           ("debian/changelog", "libamp (0", "libamp (7"),
+                           ("CITATION.cff", "\ndate-released: 2", "\ndate-released: 7")):
+        with tap.test(f"{name} with '{new.strip()}' is refused"):
             with edited(repository / name, old, new):
                 commit_all(repository)
                 said = run(release, "--out", folder / "never", status=2, env=env)
