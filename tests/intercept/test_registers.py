@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls in registers, without libffi: test_registers.py ROOT CC... Prints TAP.
 
-noffi/registers.c with src/intercept/ and src/schema/, on this machine and, where a cross compiler and qemu are
-installed, on arm64; and whether the stubs are what branch protection and linkers want.
+noffi/registers.c with src/intercept/, src/schema/ and what they call, on this machine and, where a cross compiler and
+qemu are installed, on arm64; and whether the stubs are what branch protection and linkers want.
 """
 import os
 import pathlib
@@ -22,7 +22,7 @@ PROMISE = {"x86_64": "x86 feature: IBT, SHSTK", "aarch64": "AArch64 feature: BTI
 def check(folder, root, compiler, arguments, runner=()):
     source, program = folder / "signatures.c", folder / "registers"
     run(sys.executable, HERE / "gen_signatures.py", source, COUNT, SEED)
-    rooms = ("src/intercept", "src/schema", "src/common")
+    rooms = ("src/intercept", "src/schema", "src/common", "src/system")
     parts = [file for room in rooms for file in (root / room).glob("*.[cS]")] + [root / "src/raw/extents.c"]
     run(*compiler, "-std=c11", "-D_GNU_SOURCE", "-w", "-fexceptions", *arguments, f"-I{HERE}/noffi", f"-I{HERE}",
         f"-I{root}/src", f"-I{root}/include", source, HERE / "noffi/registers.c", *parts, "-o", program, "-pthread")

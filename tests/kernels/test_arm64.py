@@ -20,7 +20,7 @@ from test_sets import Tap, run
 COMPILER, EMULATOR, PROCESSOR = "aarch64-linux-gnu-gcc", "qemu-aarch64", "cortex-a57"
 FLAGS = ("-std=c11 -O2 -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off -fno-math-errno -fexceptions "
          "-D_GNU_SOURCE -DAMP__ARM_KERNELS -DAMP__ISA_H=\"kernels/arm/neon.h\"").split()
-ROOMS = ["src/common", "src/kernels", "src/kernels/ref", "src/kernels/vector", "src/kernels/arm", "tests/kernels"]
+ROOMS = ["src/common", "src/system", "src/kernels", "src/kernels/ref", "src/kernels/vector", "src/kernels/arm", "tests/kernels"]
 ALONE = {"exhaustive.c": ["oracle.c"]}  # programs of their own, and what they need from their room
 # Lists, which go through the process's table, with each set alone; the suites before them see all sets by themselves.
 # An emulator is slow: a third of the patterns, of which another machine's tests see all, and the slow tier here too.
@@ -50,7 +50,8 @@ def compile_all(root, folder, flags, workers):
         return source, made
 
     def link(name, objects):
-        # without a loader, so that no arm64 library is needed; of dlopen, which no test here uses, the linker warns
+        # Without a loader, so that no arm64 library is needed. --no-warnings: of dlopen, and of names that are nowhere,
+        # which suites that do not run here call.
         command = [COMPILER, "-static", "-Wl,--no-warnings", *objects, "-o", folder / name, "-lm", "-pthread"]
         subprocess.run(command, check=True)
         return folder / name
