@@ -20,7 +20,8 @@ from test_sets import Tap, run
 COMPILER, EMULATOR, PROCESSOR = "aarch64-linux-gnu-gcc", "qemu-aarch64", "cortex-a57"
 FLAGS = ("-std=c11 -O2 -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off -fno-math-errno -fexceptions "
          "-D_GNU_SOURCE -DAMP__ARM_KERNELS -DAMP__ISA_H=\"kernels/arm/neon.h\"").split()
-ROOMS = ["src/common", "src/system", "src/kernels", "src/kernels/ref", "src/kernels/vector", "src/kernels/arm", "tests/kernels"]
+ROOMS = ["src/common", "src/system", "src/kernels", "src/kernels/ref", "src/kernels/vector", "src/kernels/arm",
+         "tests/kernels"]
 ALONE = {"exhaustive.c": ["oracle.c"]}  # programs of their own, and what they need from their room
 # Lists, which go through the process's table, with each set alone; the suites before them see all sets by themselves.
 # An emulator is slow: a third of the patterns, of which another machine's tests see all, and the slow tier here too.
