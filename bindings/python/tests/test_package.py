@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package as it is installed: its version, its files, and what importing it does not do."""
 import ast
+import base64
+import hashlib
 import importlib.metadata
 import inspect
 import json
@@ -10,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 import zipfile
 
 import extras
@@ -118,7 +121,7 @@ def test_every_component_has_its_notice_and_license_text(installed, bundled):
              if ".so" in file.name or "/licenses/" in str(file)}
     found, unknown = bundled.inside(files)
     assert {"libffi", "jansson"} <= {part.name for part in found} and not unknown
-    # NVIDIA's terms come with wheels of tools/wheels, which knows where the runtime is from.
+    # A toolkit may lack NVIDIA's terms.
     assert set(bundled.complaints(files)) <= {"the license text of cudart is missing: LICENSE.cuda-runtime"}
 
 
@@ -142,6 +145,53 @@ def test_a_component_without_a_notice_is_named(bundled):
         for words in (part.notice, part.terms[1]):
             files = {name: data.replace(words.encode(), b"") for name, data in published(bundled).items()}
             assert any(part.name in wrong for wrong in bundled.complaints(files)), words
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    """build_backend.py over a meson-python that makes the wheel in its `made`."""
+    names = ("build_editable", "build_sdist", "get_requires_for_build_editable", "get_requires_for_build_sdist",
+             "get_requires_for_build_wheel")
+    fake = types.SimpleNamespace(**dict.fromkeys(names))
+    monkeypatch.setitem(sys.modules, "mesonpy", fake)
+    monkeypatch.syspath_prepend(str(TOOLS.parent / "bindings" / "python"))
+    backend = importlib.import_module("build_backend")
+    yield backend
+    del sys.modules["build_backend"]
+
+
+@pytest.mark.parametrize("python", ("cp310", "cp313"))
+@pytest.mark.parametrize("place", ("EULA.txt", "dist-info/nvidia_cuda_runtime-7.dist-info/licenses/License.txt", None))
+def test_a_wheel_with_the_cuda_plugin_has_nvidias_terms(backend, bundled, tmp_path, monkeypatch, capsys, python, place):
+    """From the toolkit that built the plugin; without them the builder is told."""
+    info, notices = "libamp-1.dist-info", "bindings/python/LICENSE.third-party"
+    files = {name: data for name, data in published(bundled).items() if not name.endswith("LICENSE.cuda-runtime")}
+    files |= {f"{info}/WHEEL": f"Tag: {python}-abi3-any\n".encode(),
+              f"{info}/METADATA": f"Name: libamp\nLicense-File: {notices}\n".encode()}
+    record = "".join(f"{name},sha256=x,{len(data)}\n" for name, data in files.items()) + f"{info}/RECORD,,\n"
+    name = f"libamp-1-{python}-abi3-any.whl"
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        for path, data in {**files, f"{info}/RECORD": record.encode()}.items():
+            archive.writestr(path, data)
+    nvcc = tmp_path / "cuda" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("")
+    nvcc.chmod(0o755)
+    if place:
+        (tmp_path / "cuda" / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cuda" / place).write_text("NVIDIA's End User License Agreement\n")
+    monkeypatch.setenv("PATH", str(nvcc.parent))
+    monkeypatch.setattr(sys.modules["mesonpy"], "build_wheel", lambda *_: name, raising=False)
+    assert backend.build_wheel(tmp_path) == "libamp-1-cp310-abi3-any.whl" and not list(tmp_path.glob("*.new"))
+    made = bundled.read_wheel(tmp_path / "libamp-1-cp310-abi3-any.whl")
+    assert bool(bundled.complaints(made)) == (not place) == ("LICENSE.cuda-runtime" in capsys.readouterr().err)
+    assert made[f"{info}/WHEEL"] == b"Tag: cp310-abi3-any\n"
+    assert (b"LICENSE.cuda-runtime" in made[f"{info}/METADATA"]) == bool(place)
+    listed = dict(line.split(",", 1) for line in made[f"{info}/RECORD"].decode().splitlines())
+    assert listed.keys() == made.keys() and listed.pop(f"{info}/RECORD") == ","
+    for path in (path for path in made if made[path] != files.get(path) and path in listed):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(made[path]).digest()).rstrip(b"=").decode()
+        assert listed[path] == f"sha256={digest},{len(made[path])}"
 
 
 @pytest.mark.skipif(not os.environ.get("AMP_SPDX"), reason="spdx-tools is not installed")
