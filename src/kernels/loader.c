@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { PATH_SIZE = 1024, TEXT_SIZE = 800, VERSION_SIZE = 64 };
@@ -116,7 +117,10 @@ static bool find_file(struct backend *b) {
         if (find_beside(b, own)) return true;
         say(b, "There is no libamp_%s.so beside %.300s. ", b->name, own);
     }
-    say(b, "Install it there, or name its folder in AMP_BACKEND_PATH.");
+    if (getenv("AMP_BACKEND_PATH") && !amp__trusted_getenv("AMP_BACKEND_PATH"))
+        say(b, "Install it there. AMP_BACKEND_PATH is ignored: this program has more rights than its caller.");
+    else
+        say(b, "Install it there, or name its folder in AMP_BACKEND_PATH.");
     return false;
 }
 

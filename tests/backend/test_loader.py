@@ -213,8 +213,9 @@ class Skip(Exception):
     pass
 
 
-def run_static(path, trace, **rights):
-    done = subprocess.run([path], env={"AMP_TRACE": str(trace)}, cwd="/", stdout=subprocess.PIPE, check=True, text=True,
+def run_static(path, trace, folder=None, **rights):
+    env = {"AMP_TRACE": str(trace), **({"AMP_BACKEND_PATH": str(folder)} if folder else {})}
+    done = subprocess.run([path], env=env, cwd="/", stdout=subprocess.PIPE, check=True, text=True,
                           **rights)
     return dict(line.split("=", 1) for line in done.stdout.splitlines())
 
@@ -238,6 +239,9 @@ def not_beside_a_privileged_program(rig):
     expect(said, load=BACKEND, initialize=OK)
     expect_words(said, "load.error", "more rights than its caller", "not searched")
     assert not trace.exists(), "the caller named a file, and root wrote it"
+    said = run_static(link, trace, rig.root / "other", user=65534, group=65534, extra_groups=[])
+    expect(said, load=BACKEND)
+    expect_words(said, "load.error", "AMP_BACKEND_PATH is ignored")
 
 
 def without_matmul(rig):
