@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
+import io
 import os
+import pkgutil
 import runpy
 import sys
+import types
 from typing import Any
 
 STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_startup")
@@ -51,7 +55,25 @@ def run_script(args: list[str]) -> dict[str, Any]:
     sys.argv = args
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.realpath(args[0]))
-    return runpy.run_path(args[0], run_name="__main__")
+    path = os.path.join(os.getcwd(), args[0].removeprefix("./"))
+    if path.endswith(".pyc") or pkgutil.get_importer(path) is not None:  # a folder or archive with __main__.py
+        return runpy.run_path(args[0], run_name="__main__")
+    return run_file(path)
+
+
+def run_file(path: str) -> dict[str, Any]:
+    """Runs a file of source and returns its globals. runpy would put the absolute path into sys.argv, too."""
+    main = types.ModuleType("__main__")
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    vars(main).update(__file__=path, __loader__=loader, __builtins__=__builtins__, __cached__=None)
+    before, sys.modules["__main__"] = sys.modules["__main__"], main
+    try:
+        with io.open_code(path) as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+        exec(code, vars(main))
+    finally:
+        sys.modules["__main__"] = before
+    return vars(main)
 
 
 def run_text(args: list[str]) -> dict[str, Any]:
@@ -59,9 +81,9 @@ def run_text(args: list[str]) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
     if args[0] == "-":
         sys.argv = args
-        exec(compile(sys.stdin.read(), "<stdin>", "exec"), names)
+        exec(compile(sys.stdin.read(), "<stdin>", "exec", dont_inherit=True), names)
     else:
         code = args[0][2:] or args.pop(1)
         sys.argv = ["-c", *args[1:]]
-        exec(compile(code, "<string>", "exec"), names)
+        exec(compile(code, "<string>", "exec", dont_inherit=True), names)
     return names

@@ -190,7 +190,9 @@ def _tell(ranks: _Ranks, strict: bool, json: str) -> int:
         text, status = _without_torch(strict)
     else:
         return 0
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        with contextlib.suppress(OSError, ValueError):  # Python itself tells at its end of what is not written
+            sys.stdout.flush()
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # standard error is closed: the status is the result
             sys.stderr.write(text)

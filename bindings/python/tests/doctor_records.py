@@ -210,6 +210,10 @@ CASES = {
             "factors without a limit": scaled(changes=[FIRST, change(factor=0.01, norm=2.0)]),
             "one factor": scaled(changes=[FIRST, FIRST]),
             "a limit times the scale, in the script": scaled(changes=[change("clamp", limit=65536.0)]),
+            "unscaled by the script before torch's": scaled(
+                clips=[Clip("clip_grad_norm_", HERE, 40, 40, 65536.0, 1.0)],
+                changes=[change(factor=1 / 65536, clip=HERE)],
+            ),
             "unscaled by the script before": scaled(changes=[change(factor=1 / 65536), change("clamp", limit=1.0)]),
             "torch's own": scaled(
                 clips=[Clip("clip_grad_norm_", HERE, 40, 0, 0.0, 1.0)], changes=[FIRST, change(factor=0.01, norm=1.0)]

@@ -3,6 +3,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import textwrap
 
 import forks
@@ -73,6 +75,26 @@ def test_a_script_without_torch_and_wrong_options(tmp_path):
     for args, words in ((["--other"], "unknown option"), (["--json"], "needs a name"), (["--wait", "x"], "seconds")):
         done = forks.run("-m", "libamp.doctor", *args, cwd=tmp_path)
         assert done.returncode == 2 and words in done.stderr
+
+
+IN_A_FOLDER = """
+    import os, sys
+    argv = list(sys.argv)
+    os.chdir(sys.argv[1])
+    print(argv[0], __package__, __spec__, os.path.exists(__file__), vars(sys.modules["__main__"]) is globals())
+    sys.stdout.close()
+"""
+
+
+def test_a_script_has_its_own_file_and_may_close_its_output(tmp_path):
+    (tmp_path / "folder").mkdir()
+    done = command(tmp_path, "folder", script=IN_A_FOLDER)
+    assert done.stdout == "script.py None None True True\n" and "looked at nothing" in done.stderr
+    assert done.returncode == 2 and "Error" not in done.stderr
+    shell = ["sh", "-c", f"'{sys.executable}' -m libamp.doctor script.py >&-"]
+    (tmp_path / "script.py").write_text("raise SystemExit(7)")
+    done = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 7 and "looked at nothing" in done.stderr and "Error" not in done.stderr
 
 
 def test_json_comes_back(tmp_path):

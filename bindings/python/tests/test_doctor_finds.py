@@ -197,6 +197,43 @@ def a_clip_after_unscale():
     scaled(model, optimizer, scaler, clip=clip)
 
 
+@right
+def a_clip_after_a_division_by_hand():
+    model = net()
+    optimizer, scaler = adam(model), grad_scaler()
+
+    def divide(param):
+        param.grad = param.grad * (1 / scaler.get_scale())
+
+    def step():
+        for param in model.parameters():
+            divide(param)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with half():
+            value = loss_of(model, *batch())
+        scaler.scale(value).backward()
+        step()
+
+
+@mistake("AMP-D07", subject="clip_grad_norm_")
+def a_clip_before_a_division_by_hand():
+    model = net()
+    optimizer, scaler = adam(model), grad_scaler()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with half():
+            value = loss_of(model, *batch())
+        scaler.scale(value).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for param in model.parameters():
+            param.grad.div_(scaler.get_scale())
+        optimizer.step()
+
+
 @mistake("AMP-D08", subject="CosineAnnealingLR")
 def a_scheduler_that_counts_skips():
     model, scaler = net(), grad_scaler()
@@ -428,6 +465,42 @@ def attention_with_an_infinite_mask():
         return F.softmax(masked, -1).float().square().mean()
 
     scaled(model, adam(model), grad_scaler(), loss=loss)
+
+
+def masked(scores, mask):
+    return F.softmax(scores.float() + mask, -1)
+
+
+def with_masks(model, loss, scaler):
+    """Trains on batches that have a mask of -inf."""
+    mask = torch.zeros(STEPS * 8, 4)
+    mask[:, 2:] = -float("inf")
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(STEPS * 8, 32), mask), batch_size=8)
+    optimizer = adam(model)
+    for x, bias in loader:
+        optimizer.zero_grad()
+        with half():
+            value = loss(model(x), bias)
+        scaler.scale(value).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@right
+def masks_in_batches_in_a_search_for_the_scale():
+    with_masks(nn.Linear(32, 4), lambda scores, mask: masked(scores, mask)[:, 0].log().mean(), grad_scaler(
+        init_scale=2.0**30))
+
+
+@mistake("AMP-D16", subject="mul")
+def an_overflow_behind_a_mask():
+    with_masks(nn.Linear(32, 4), lambda scores, mask: (masked(scores, mask).half() * 6e4 * 8).float().mean(),
+               grad_scaler())
+
+
+@mistake("AMP-D14", subject="the batch[1]")
+def a_mask_that_reaches_the_loss():
+    with_masks(nn.Linear(32, 4), lambda scores, mask: (scores + mask).float().mean(), grad_scaler())
 
 
 @pytest.mark.parametrize("name", MISTAKES)

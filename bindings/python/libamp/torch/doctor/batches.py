@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from .places import script_place
@@ -21,7 +22,7 @@ class Batches:
 
     def __init__(self) -> None:
         self.suspect: Cause | None = None  # the batch of the first loss that was not finite
-        self.usual = False  # a batch with NaN had a finite loss: the model expects missing values
+        self.usual: set[str] = set()  # "NaN", "inf", "-inf" of batches with a finite loss: missing values, masks
         self._latest: deque[list[tuple[str, Any]]] = deque(maxlen=2)
         self._place = NOWHERE
         self._asked = 0
@@ -33,21 +34,25 @@ class Batches:
 
     def on_loss(self, iteration: int, is_finite: bool) -> None:
         """Runs when the value of a loss is known."""
-        if self.usual or self.suspect is not None:
+        if self.suspect is not None:
             return
         if not is_finite:
-            self.suspect = self._bad(iteration)
+            self.suspect = next((bad for bad in self._bad(iteration) if self._is_strange(bad.value)), None)
         elif self._asked < FIRST:
             self._asked += 1
-            self.usual = self._bad(iteration) is not None
+            self.usual |= {bad.value for bad in self._bad(iteration)}
 
-    def _bad(self, iteration: int) -> Cause | None:
+    def _is_strange(self, value: str) -> bool:
+        """Returns True for a value that no batch with a finite loss had. Masks are made of -inf: without such a batch
+        to compare with it is none."""
+        return value not in self.usual and (value != "-inf" or self._asked > 0)
+
+    def _bad(self, iteration: int) -> Iterator[Cause]:
         for key, ref in (each for batch in self._latest for each in batch):
             tensor = ref()
             if tensor is None or tensor.device.type != "cpu" or not is_readable(tensor) or tensor.isfinite().all():
                 continue
             count = int((~tensor.isfinite()).sum())
-            value = "NaN" if bool(tensor.isnan().any()) else "inf"
+            value = "NaN" if bool(tensor.isnan().any()) else "inf" if bool(tensor.isposinf().any()) else "-inf"
             share = count / tensor.numel()
-            return Cause(iteration, "batch", key, value, place=self._place, after="loss", share=share, count=count)
-        return None
+            yield Cause(iteration, "batch", key, value, place=self._place, after="loss", share=share, count=count)

@@ -30,17 +30,36 @@ class Node:
 
 
 class _Flow:
+    """The values of an iteration. meant: nodes and outside tensors whose -inf are no fault."""
+
     def __init__(self, nodes: list[Node], outside: list[Outside], values: list[float]) -> None:
         self.nodes, self.outside, self.values = nodes, outside, values
+        self.meant: set[int] = set()
+
+    def pardon(self) -> None:
+        """The loss is finite: what gave -inf in forward, a mask or the logarithm of one, became finite behind it. A
+        backward that hands such -inf on is no overflow either."""
+        self.meant.update(source for source in range(-len(self.outside), 0) if self.value(source) == -math.inf)
+        for index, node in enumerate(self.nodes):
+            if self.value(index) == -math.inf and (
+                not node.op.backward or any(source in self.meant for source in node.sources if source < index)
+            ):
+                self.meant.add(index)
 
     def value(self, source: int) -> float:
         size = self.nodes[source].size if source >= 0 else self.outside[-1 - source].size
         return self.values[size] if size >= 0 else 0.0
 
     def bad(self, sources: list[int]) -> list[int]:
-        """Returns the sources that are not finite, NaN first."""
-        found = [source for source in sources if not math.isfinite(self.value(source))]
-        return sorted(found, key=lambda source: not math.isnan(self.value(source)))
+        """Returns the sources that are not finite: NaN first, -inf last, and of these a mask last."""
+        found = [source for source in sources if source not in self.meant and not math.isfinite(self.value(source))]
+        return sorted(found, key=self._rank)
+
+    def _rank(self, source: int) -> int:
+        value = self.value(source)
+        if value != -math.inf:
+            return 0 if math.isnan(value) else 1
+        return 3 if source < 0 or self.nodes[source].says_inf else 2
 
     def origin(self, index: int) -> int:
         """Returns the node or outside tensor where the value of a node began."""
@@ -63,14 +82,15 @@ def find(nodes: list[Node], outside: list[Outside], values: list[float], loss: i
     flow = _Flow(nodes, outside, values)
     if loss >= 0 and not math.isfinite(flow.value(loss)):
         return _cause(flow, flow.origin(loss), loss)
+    flow.pardon()
     for index, node in enumerate(nodes):
-        if node.op.backward and not math.isfinite(flow.value(index)) and not node.says_inf:
+        if node.op.backward and flow.bad([index]) and not node.says_inf:
             return _cause(flow, flow.origin(index), index)
     return None
 
 
 def _cause(flow: _Flow, origin: int, reached: int) -> Cause:
-    value = "NaN" if math.isnan(flow.value(origin)) else "inf"
+    value = "NaN" if math.isnan(flow.value(origin)) else str(flow.value(origin))
     if origin < 0:
         made = flow.outside[-1 - origin]
         op = flow.nodes[reached].op

@@ -89,6 +89,11 @@ class Hands:
         elif isinstance(value, torch.Tensor) and value.numel() == 1:
             self.later.put(value.detach(), then)
 
+    def on_clip(self, place: Place) -> None:
+        """Runs before one of torch's clips."""
+        for change, _, _ in self.noted.values():
+            change.clip = place
+
     def end(self, optimizer: Any, divided: bool) -> None:
         """Runs before the scaler divides the gradients of an optimizer (divided), or before its step."""
         params = [param for group in optimizer.param_groups for param in group["params"] if param.grad is not None]

@@ -5,6 +5,7 @@ iteration has ended. It is off while torch.compile, a graph capture or another m
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -363,6 +364,14 @@ def _readable(tensor: Any) -> Any:
 
 
 def _largest(tensors: list[Any]) -> Any:
-    """Returns the largest |value|, on the device: NaN if there is one, else inf if there is one."""
-    sizes = [tensor.abs().amax().double() for tensor in tensors]
-    return sizes[0] if len(sizes) == 1 else torch.stack([size.to(sizes[0].device) for size in sizes]).amax()
+    """Returns the largest |value|, on the device: NaN if there is one, else inf if there is one, else -inf if there is
+    one."""
+    sizes = []
+    for tensor in tensors:
+        low, high = tensor.amin().double(), tensor.amax().double()
+        size = torch.where(low == -math.inf, low, torch.maximum(high, -low))
+        sizes.append(torch.where(high == math.inf, high, size))
+    if len(sizes) == 1:
+        return sizes[0]
+    together = torch.stack([size.to(sizes[0].device) for size in sizes])
+    return _largest([together])

@@ -330,6 +330,7 @@ class Watch:
         record.calls += 1
         record.limit = float(limit) if isinstance(limit, (int, float)) else 0.0
         record.after_step += self.stepped_since
+        self.ops.hands.on_clip(place)
         for scaled in self.scaled.values():
             if scaled.open and scaled.record.enabled and not self._is_unscaled(scaled, grads):
                 record.scaled += 1

@@ -100,7 +100,7 @@ class Result:
         run = self.run
         lines = [f"libamp.doctor: {self.verdict()}"]
         for each in self.found:
-            at = f"{each.place.filename}:{each.place.lineno}: " if each.place.filename else ""
+            at = f"{_short(each.place.filename)}:{each.place.lineno}: " if each.place.filename else ""
             of = f" ({each.subject})" if each.subject else ""
             where = f" [ranks {', '.join(map(str, each.ranks))}]" if each.ranks and len(self.ranks) > 1 else ""
             mend = _doctor_findings.remedy(each.code, self.framework())
@@ -116,6 +116,11 @@ class Result:
             looks, steps = (sum(getattr(each, name) for each in run.optimizers) for name in ("looks", "tried"))
             lines.append(f"looked at {looks} of {steps} steps{watched}, in {run.spent:.2f} s of {run.seconds:.2f} s")
         return "\n".join(lines) + "\n"
+
+
+def _short(path: str) -> str:
+    """Returns a path below the working folder without it."""
+    return path.removeprefix(os.path.join(os.getcwd(), ""))
 
 
 def why_nothing(run: Run) -> str:

@@ -143,6 +143,7 @@ class Change:
     norm: float = 0.0  # of all gradients of the optimizer, behind all changes
     own: float = 0.0  # of the subject's
     divided: bool = False  # the scaler divided it behind that
+    clip: Place = NOWHERE  # of torch's clip that followed it
 
 
 @dataclass
@@ -276,7 +277,7 @@ class Cause:
     iteration: int
     kind: str  # "batch", "weight", "op", "gradient" (an op in backward), "unknown"
     subject: str  # key of the batch, name of the weight, name of the op
-    value: str = "inf"  # "inf" or "NaN", the first that appeared
+    value: str = "inf"  # "NaN", "inf" or "-inf", the worst of its first appearance
     module: str = ""  # where the op ran
     module_kind: str = ""
     place: Place = NOWHERE

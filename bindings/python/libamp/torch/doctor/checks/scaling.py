@@ -95,9 +95,10 @@ def check_unchanging(run: Run) -> Iterable[Found]:
 
 def check_early_clips(run: Run) -> Iterable[Found]:
     """AMP-D07. A limit of infinity only measures, at a scale of 1 nothing is wrong, and a limit that is a thousand
-    times too large is one that the script multiplied by the scale itself."""
+    times too large is one that the script multiplied by the scale itself. The script may have taken the scale away."""
+    divided = {change.clip for change in run.changes if _divides(change)}
     for clip in run.clips:
-        by_hand = clip.scale >= 1024 and clip.limit >= clip.scale / 100
+        by_hand = clip.place in divided or (clip.scale >= 1024 and clip.limit >= clip.scale / 100)
         if clip.scaled and clip.scale != 1 and not math.isinf(clip.limit) and not by_hand:
             saw = f"{clip.scaled} of {times(clip.calls, 'call')} clipped scaled gradients to {size(clip.limit)}"
             saw += f", at a scale of {size(clip.scale)}" if clip.scale else ""

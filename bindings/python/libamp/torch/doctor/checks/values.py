@@ -57,7 +57,7 @@ def _where(cause: Cause, count: int) -> str:
 def _amount(cause: Cause) -> str:
     if not cause.count:
         return f"it has {cause.value}"
-    return f"{times(cause.count, 'number')} of it ({share(cause.share)}), the first is {cause.value},"
+    return f"{times(cause.count, 'number')} of it ({share(cause.share)}), {cause.value} among them,"
 
 
 def check_batches(run: Run) -> Iterable[Found]:
