@@ -116,3 +116,40 @@ def a_scaler_whose_division_the_script_does():
         for param in model.parameters():
             param.grad /= scaler.get_scale()
         optimizer.step()
+
+
+@right
+def a_clip_after_a_division_by_hand():
+    model = net()
+    optimizer, scaler = adam(model), grad_scaler()
+
+    def divide(param):
+        param.grad = param.grad * (1 / scaler.get_scale())
+
+    def step():
+        for param in model.parameters():
+            divide(param)
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with half():
+            value = loss_of(model, *batch())
+        scaler.scale(value).backward()
+        step()
+
+
+@mistake("AMP-D07", subject="clip_grad_norm_")
+def a_clip_before_a_division_by_hand():
+    model = net()
+    optimizer, scaler = adam(model), grad_scaler()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with half():
+            value = loss_of(model, *batch())
+        scaler.scale(value).backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        for param in model.parameters():
+            param.grad.div_(scaler.get_scale())
+        optimizer.step()
