@@ -3,11 +3,12 @@
  * used; which set that is changes no result but matmul's. */
 #include "support.h"
 
+#include "../support/traps.h"
+
 #include "amp_kernels.h"
 #include "common/common.h"
 #include "kernels/cpu.h"
 
-#include <fenv.h>
 #include <math.h>
 #include <string.h>
 #if defined(__x86_64__)

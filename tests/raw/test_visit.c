@@ -44,7 +44,7 @@ static amp_status emit_one(amp_emit emit, void *self, const char *name, amp_role
 
 /* What a faulty hook does at the end of a visit. */
 static enum fault {
-    SOUND, EMITS_NULL, FAILS, POSITIVE, SWALLOWS, NEGATIVE, HUGE, WRAPS, NOWHERE, TWO_ROLES, KEPT_TOO, TWICE
+    SOUND, EMITS_NULL, FAILS, POSITIVE, SWALLOWS, NEGATIVE, OVERLONG, WRAPS, NOWHERE, TWO_ROLES, KEPT_TOO, TWICE
 } fault;
 
 static amp_status misbehave(struct layer *layer, amp_emit emit, void *emit_self) {
@@ -56,7 +56,7 @@ static amp_status misbehave(struct layer *layer, amp_emit emit, void *emit_self)
     case POSITIVE: status = 5; break;
     case SWALLOWS: (void)emit_one(emit, emit_self, "extra", 77, &layer->weights, N); break;
     case NEGATIVE: status = emit_one(emit, emit_self, "extra", AMP_ROLE_READ, &layer->shared, -3); break;
-    case HUGE: status = emit_one(emit, emit_self, "extra", AMP_ROLE_WRITE, &layer->shared, INT64_MAX / 4); break;
+    case OVERLONG: status = emit_one(emit, emit_self, "extra", AMP_ROLE_WRITE, &layer->shared, INT64_MAX / 4); break;
     case WRAPS: status = emit_one(emit, emit_self, "extra", AMP_ROLE_WRITE, &layer->shared, PTRDIFF_MAX / 4); break;
     case NOWHERE: status = emit_one(emit, emit_self, "extra", AMP_ROLE_READ, NULL, N); break;
     case TWO_ROLES: status = emit_one(emit, emit_self, "weights again", AMP_ROLE_WRITE, &layer->weights, N); break;
@@ -215,7 +215,7 @@ static const struct {
     { POSITIVE, AMP_ERR_HOST_FAILED, "op scale_layer: the host's hook visit failed (status 5)" },
     { SWALLOWS, AMP_ERR_INVALID_ARGUMENT, "op scale_layer: visit: extra: its role is 77" },
     { NEGATIVE, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is -3 elements" },
-    { HUGE, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is 2305843009213693951 elements" },
+    { OVERLONG, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is 2305843009213693951 elements" },
     { WRAPS, AMP_ERR_INVALID_ARGUMENT, "visit: extra: its size is " },
     { NOWHERE, AMP_ERR_INVALID_ARGUMENT, "visit: extra: it has neither an address nor a tensor" },
     { TWO_ROLES, AMP_ERR_CONFLICT, "visit: weights again: it is a buffer of the call already, in another role" },

@@ -4,13 +4,13 @@
  * denied, taken by another call, gone in a child. Each test is a process of its own, so that each begins without any.
  */
 #include "../support/leave.h"
+#include "../support/traps.h"
 #include "kernels/threads.h"
 
 #include <amp_kernels.h>
 
 #include "test.h"
 #include <dirent.h>
-#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -23,13 +23,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#ifndef __GLIBC__ /* there are no traps to be set */
-#define feenableexcept(which) ((void)0)
-#define fedisableexcept(which) ((void)0)
-#define fegetexcept() 0
-enum { TRAPS = 0 };
-#else
+#ifdef __GLIBC__
 enum { TRAPS = FE_INVALID | FE_OVERFLOW | FE_UNDERFLOW | FE_INEXACT };
+#else
+enum { TRAPS = 0 };
 #endif
 
 enum { SECONDS = 60, N = 1 << 20 };

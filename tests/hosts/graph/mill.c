@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Graphs of mill: making nodes, planning, running, updating. */
 #include "mill.h"
+
+#include "../../support/traps.h"
 #include "plan.h"
 
-#include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What happens to duet besides training: shutdown, copied layers, overflows, checkpoints, jumps, traps, threads. */
 #include "../../support/levels.h"
+#include "../../support/traps.h"
 #include "trainer.h"
 
-#include <fenv.h> /* feenableexcept: the project defines _GNU_SOURCE */
 #include <math.h>
 #include <setjmp.h>
 #include <unistd.h>
