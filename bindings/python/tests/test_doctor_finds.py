@@ -348,6 +348,18 @@ def an_epsilon_of_0():
         (h := model(x)) / (h.abs().amax(1, keepdim=True) + 1e-8), y))
 
 
+@mistake("AMP-D18", "AMP-D03", "AMP-D22", subject="Adam")
+def adam_with_an_epsilon_of_0():
+    """The first step divides by 0, on a finite loss: its epsilon is the origin, not the weights that it ruined."""
+    model = nn.Linear(4, 4).half()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    inputs = torch.eye(4)[:1].half()
+    for _ in range(8):
+        optimizer.zero_grad()
+        (model(inputs).float() - 1).pow(2).mean().backward()
+        optimizer.step()
+
+
 @mistake("AMP-D19", subject="exp")
 def an_exponential_near_the_end_of_fp16():
     model = net()

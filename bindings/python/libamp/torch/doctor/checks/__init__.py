@@ -13,6 +13,7 @@ from .unjudged import early_steps, unjudged
 CHECKS: list[Callable[[Run], Iterable[Found]]] = [
     scaling.check_all_skipped,
     values.check_batches,
+    values.check_epsilons_of_optimizers,
     values.check_weights,
     values.check_ops,
     values.check_losses,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ..watch import Cause, Found, Op, Run
+from ..watch import Cause, Found, Op, Param, Run
 from .scaling import SEARCH, cause_in_words
 from .words import HALF_LEAST, HALF_MAX, LOW, others, scaled_by, share, size, times, where
 
@@ -69,14 +69,17 @@ def check_batches(run: Run) -> Iterable[Found]:
 
 def check_weights(run: Run) -> Iterable[Found]:
     """AMP-D15. The first weight is the origin: after one step they all have it. Where nothing was watched, the last
-    samples tell."""
+    samples tell. Where the optimizer's epsilon is 0 it divided by 0, and AMP-D18 says so."""
+    divided = {param.name for index in _without_epsilon(run) for param in _in_half(run, index)}
     for cause, count in list(_origins(run, ("weight",)))[:1]:
+        if cause.subject in divided:
+            return
         saw = f"{_amount(cause)} {_where(cause, count)}"
         if 0 < run.first_nonfinite_loss < cause.iteration:
             saw += f", after a step on the loss of iteration {run.first_nonfinite_loss}, which was not finite"
         yield Found("AMP-D15", cause.subject, saw, where(run, cause.place), float(count))
         return
-    bad = [param for param in run.params if param.weight_nonfinite and param.trained]
+    bad = [param for param in run.params if param.weight_nonfinite and param.trained and param.name not in divided]
     if bad and not any(_counts(run, cause) for cause in run.causes):
         saw = f"it is not finite at the end, after {times(run.iterations, 'iteration')}"
         yield Found("AMP-D15", bad[0].name, saw + others([param.name for param in bad]), where(run), float(len(bad)))
@@ -117,22 +120,41 @@ def check_large_constants(run: Run) -> Iterable[Found]:
 
 
 def check_epsilons(run: Run) -> Iterable[Found]:
-    """AMP-D18. Normalizations compute in FP32 inside, so only ops that add or bound are asked. A fused optimizer
-    computes in FP32 too."""
+    """AMP-D18. Normalizations compute in FP32 inside, so only ops that add or bound are asked."""
     for op in run.ops:
         small = [each for each in op.scalars if 0 < abs(each) < HALF_LEAST]
         if _is_half(op) and small and op.name in _ADDS:
             saw = f"{op.name} of float16 with {size(small[0])}, in {times(op.calls, 'call')}"
             yield Found("AMP-D18", op.module or op.name, saw, op.place, 1 / abs(small[0]))
+
+
+def _in_half(run: Run, index: int) -> list[Param]:
+    return [param for param in run.params if param.optimizer == index and param.dtype == "float16"]
+
+
+def _without_epsilon(run: Run) -> list[int]:
+    """Returns the optimizers whose epsilon is 0 in the type of their state, by index."""
+    return [
+        index
+        for index, optimizer in enumerate(run.optimizers)
+        if 0 < optimizer.eps < HALF_LEAST
+        and not optimizer.masters
+        and not optimizer.fused
+        and any("float16" in param.state_dtypes.values() for param in _in_half(run, index))
+    ]
+
+
+def check_epsilons_of_optimizers(run: Run) -> Iterable[Found]:
+    """AMP-D18: a division by 0 where a gradient is 0."""
     places = set()
-    for index, optimizer in enumerate(run.optimizers):
-        half = [param for param in run.params if param.optimizer == index and param.dtype == "float16"]
-        states = any("float16" in param.state_dtypes.values() for param in half)
-        if 0 < optimizer.eps < HALF_LEAST and states and not optimizer.masters and not optimizer.fused:
-            if (optimizer.kind, optimizer.place) in places:
-                continue
+    for index in _without_epsilon(run):
+        optimizer, half = run.optimizers[index], _in_half(run, index)
+        if (optimizer.kind, optimizer.place) not in places:
             places.add((optimizer.kind, optimizer.place))
             saw = f"eps={size(optimizer.eps)} of {optimizer.kind}, with {times(len(half), 'parameter')} in float16"
+            bad = [param.name for param in half if param.weight_nonfinite]
+            if bad:
+                saw += f". {bad[0]} became infinite or NaN{others(bad)}"
             yield Found("AMP-D18", optimizer.kind, saw, optimizer.place, 1 / optimizer.eps)
 
 
