@@ -72,7 +72,7 @@ def check_weights(run: Run) -> Iterable[Found]:
     samples tell. Where the optimizer's epsilon is 0 it divided by 0, and AMP-D18 says so."""
     divided = {param.name for index in _without_epsilon(run) for param in _in_half(run, index)}
     for cause, count in list(_origins(run, ("weight",)))[:1]:
-        if cause.subject in divided:
+        if cause.subject in divided and cause.iteration > 1:  # before that no step divided
             return
         saw = f"{_amount(cause)} {_where(cause, count)}"
         if 0 < run.first_nonfinite_loss < cause.iteration:
