@@ -57,9 +57,14 @@ def with_rests(param, update, state):
     param.copy_(moved)
 
 
-def trained(rate, update, write, steps=40):
+def stepped(make, steps=40):
+    """Trains in bfloat16 with make(parameters)."""
     model = net(torch.bfloat16)
-    plain(model, Rule(model.parameters(), rate, update, write), steps, dtype=torch.bfloat16)
+    plain(model, make(model.parameters()), steps, dtype=torch.bfloat16)
+
+
+def trained(rate, update, write, steps=40):
+    stepped(lambda params: Rule(params, rate, update, write), steps)
 
 
 @mistake("AMP-D01", subject="1.weight")
@@ -74,8 +79,7 @@ def lion_to_nearest():
 
 @mistake("AMP-D01", subject="1.weight")
 def rmsprop_in_bf16():
-    model = net(torch.bfloat16)
-    plain(model, torch.optim.RMSprop(model.parameters(), 1e-4), dtype=torch.bfloat16)
+    stepped(lambda params: torch.optim.RMSprop(params, 1e-4))
 
 
 @mistake("AMP-D01", subject="1.weight")
@@ -85,14 +89,12 @@ def signs_of_gradients_in_bf16():
 
 @mistake("AMP-D01", subject="1.weight")
 def descent_in_bf16():
-    model = net(torch.bfloat16)
-    plain(model, torch.optim.SGD(model.parameters(), 2e-2), dtype=torch.bfloat16)
+    stepped(lambda params: torch.optim.SGD(params, 2e-2))
 
 
 @mistake("AMP-D01", subject="1.weight")
 def momentum_in_bf16():
-    model = net(torch.bfloat16)
-    plain(model, torch.optim.SGD(model.parameters(), 2e-3, momentum=0.9), dtype=torch.bfloat16)
+    stepped(lambda params: torch.optim.SGD(params, 2e-3, momentum=0.9))
 
 
 @right
