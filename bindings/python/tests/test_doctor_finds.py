@@ -348,7 +348,7 @@ def an_epsilon_of_0():
         (h := model(x)) / (h.abs().amax(1, keepdim=True) + 1e-8), y))
 
 
-@mistake("AMP-D18", "AMP-D03", "AMP-D22", subject="Adam")
+@mistake("AMP-D18", "AMP-D15", "AMP-D03", "AMP-D22", subject="Adam")
 def adam_with_an_epsilon_of_0():
     """The first step divides by 0, on a finite loss: its epsilon is the origin, not the weights that it ruined."""
     model = nn.Linear(4, 4).half()

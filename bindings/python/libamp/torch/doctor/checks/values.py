@@ -69,17 +69,16 @@ def check_batches(run: Run) -> Iterable[Found]:
 
 def check_weights(run: Run) -> Iterable[Found]:
     """AMP-D15. The first weight is the origin: after one step they all have it. Where nothing was watched, the last
-    samples tell. Where the optimizer's epsilon is 0 it divided by 0, and AMP-D18 says so."""
+    samples tell. Where the optimizer's epsilon is 0 a step on a finite loss may have divided by
+    0: AMP-D18 stands before."""
     divided = {param.name for index in _without_epsilon(run) for param in _in_half(run, index)}
     for cause, count in list(_origins(run, ("weight",)))[:1]:
-        if cause.subject in divided and cause.iteration > 1:  # before that no step divided
-            return
         saw = f"{_amount(cause)} {_where(cause, count)}"
-        if 0 < run.first_nonfinite_loss < cause.iteration:
+        if 0 < run.first_nonfinite_loss < cause.iteration and cause.subject not in divided:
             saw += f", after a step on the loss of iteration {run.first_nonfinite_loss}, which was not finite"
         yield Found("AMP-D15", cause.subject, saw, where(run, cause.place), float(count))
         return
-    bad = [param for param in run.params if param.weight_nonfinite and param.trained and param.name not in divided]
+    bad = [param for param in run.params if param.weight_nonfinite and param.trained]
     if bad and not any(_counts(run, cause) for cause in run.causes):
         saw = f"it is not finite at the end, after {times(run.iterations, 'iteration')}"
         yield Found("AMP-D15", bad[0].name, saw + others([param.name for param in bad]), where(run), float(len(bad)))
