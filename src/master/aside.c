@@ -211,9 +211,7 @@ static amp_status write_copy(struct amp__param *param, void *grad, const amp_sto
     if (!copy.data || kept->dtype != shown.dtype) AMP_TRY(amp__param_zero(param, &shown));
     else if (param->on_device) AMP_TRY(amp__param_add(param, AMP__WORK_TAKE_BACK, &shown, &copy));
     else memcpy(shown.data, copy.data, amp__span_bytes(&shown));
-    AMP_TRY(amp__grad_store(param, grad, &shown));
-    param->gradient.version = amp__grad_version(param, grad);
-    return AMP_OK;
+    return amp__grad_store(param, grad, &shown);
 }
 
 static amp_status take_back(struct amp__param *param, enum amp__aside_at at) {
@@ -222,8 +220,13 @@ static amp_status take_back(struct amp__param *param, enum amp__aside_at at) {
     void *grad;
     if (aside == AMP__ASIDE_NOT_MOVED) return AMP_OK;
     AMP_TRY(amp__host_grad(param->host, param->tensor, param->name, &grad));
-    if (!param->host->set_grad || aside == AMP__ASIDE_COPIED)
-        return grad ? write_copy(param, grad, &kept->copy) : AMP_OK;
+    if (!param->host->set_grad || aside == AMP__ASIDE_COPIED) {
+        if (!grad) return AMP_OK;
+        AMP_TRY(write_copy(param, grad, &kept->copy));
+        /* the master gradient is that of the first begin: it knows no elements of a reopening */
+        if (at == AMP__AT_BEGIN) param->gradient.version = amp__grad_version(param, grad);
+        return AMP_OK;
+    }
     if (grad || kept->handle) AMP_TRY(amp__host_set_grad(param->host, param->tensor, param->name, kept->handle));
     amp__host_release(param->host, grad);
     return AMP_OK;

@@ -231,6 +231,7 @@ void amp__state_set_scaler(struct amp__bracket *bracket, const struct amp__polic
     record->scale_before = record->scale_after = scale;
     record->skips_in_row = bracket->scaler.skips_in_row;
     record->unskipped = bracket->scaler.unskipped;
+    bracket->told.skips = false; /* a loaded run that skips on is told of it anew */
     record->brackets = scaler->brackets;
     record->skipped = scaler->skipped;
     if (scale == before) return;

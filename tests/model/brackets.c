@@ -57,14 +57,13 @@ static void set_grad_aside(const struct model *model, struct param_model *p, dou
 }
 
 /* Its elements are what they were when the bracket that is cancelled began. What the host has dropped meanwhile is
- * gone. */
+ * gone. The master gradient is that of the stash meanwhile: this gradient's version says nothing about it. */
 static void restore_delayed(const struct model *model, struct param_model *p) {
     if (!p->delayed_is || model->fixed) {
         take_back(model, p, &p->delayed, &p->delayed_is);
         return;
     }
     memcpy(p->grad.v, p->delayed.v, sizeof p->grad.v);
-    p->exact_version = p->grad.version;
 }
 
 void model_cancel_grad(const struct model *model, struct param_model *p, bool all) {
@@ -245,7 +244,9 @@ amp_status model_end(struct model *model, uint32_t number, amp_action *action) {
     if (first) record->first_nonfinite = first;
     EACH_OPTIMIZER(loss->optimizers, k) model->optimizers[k].skip |= *action == AMP_SKIP;
     end_delayed_check(model, loss, *action == AMP_SKIP);
-    return record->skips_in_row && record->skips_in_row == model->config.max_skips ? AMP_ERR_TOO_MANY_SKIPS : AMP_OK;
+    const bool told = loss->told;
+    loss->told = record->skips_in_row && record->skips_in_row >= model->config.max_skips;
+    return loss->told && !told ? AMP_ERR_TOO_MANY_SKIPS : AMP_OK;
 }
 
 amp_status model_cancel(struct model *model, uint32_t number) {

@@ -317,6 +317,7 @@ amp_status model_load(struct model *model) {
         record->action = was.action;
         record->first_nonfinite = was.first_nonfinite;
         record->scale_before = record->scale_after = model->losses[k].scale;
+        model->losses[k].told = false;
     }
     return AMP_OK;
 }

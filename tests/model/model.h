@@ -48,7 +48,7 @@ struct optimizer_model {
 };
 
 struct loss_model {
-    bool open, delay, delay_check;
+    bool open, delay, delay_check, told; /* told: that max_skips steps in a row were skipped */
     unsigned optimizers; /* bits */
     unsigned unchecked;  /* those for which it is not decided yet, */
     const char *unchecked_first; /* and what was found for them */

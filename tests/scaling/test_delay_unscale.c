@@ -44,6 +44,24 @@ TEST_TIMES(a_cancelled_bracket_leaves_what_was_delayed, N_HOSTS) {
     ck_assert_float_eq(seen_grad(&rig, 0), 0.75f);
 }
 
+/* A cancelled reopening has written into the gradient of the bracket; the one that stood there before, which comes back
+ * when an end fails, has its own versions, and one of them is the same number. */
+TEST_TIMES(a_gradient_that_comes_back_is_read_anew, N_HOSTS) {
+    START_AT_SCALE(rig, hosts[_i].level, hosts[_i].options, 256.0f);
+    amp_scaled_loss scaled = AMP_SCALED_LOSS_INIT;
+    add_grad(rig.net.weight, 0.5);
+    (void)bracket_with(&rig, AMP_DELAY_UNSCALE, 0.25);
+    ck_ok(fake_begin_many(NULL, &(amp_optimizer *){ &rig.net.optimizer }, 1, 0, 0, NULL, &scaled));
+    add_grad(rig.net.weight, 256.0);
+    ck_ok(amp_scale_loss_cancel(&scaled));
+    ck_ok(fake_begin(&rig.net.optimizer, NULL, &scaled));
+    ck_assert_int_eq(net_step(&rig.net), 0); /* in an open bracket: its end fails */
+    ck_fails(AMP_ERR_WRONG_STATE, amp_scale_loss_end(&scaled));
+    ck_assert_double_eq(fake_get(rig.net.weight->grad, 0), 0.5);
+    add_grad(rig.net.weight, 0.125);
+    ck_assert_float_eq(seen_grad(&rig, 0), 0.625f);
+}
+
 /* Another optimizer's bracket of the same loss moves the scale in between. */
 DIFFERENCE_TIMES(a_scale_that_moved_is_not_mixed_with_the_old_one, 2) {
     amp_scaled_loss scaled;

@@ -15,6 +15,25 @@ TEST(one_name_twice_is_refused_naming_both) {
     ck_assert_uint_eq(size, 77);
 }
 
+/* A bracket whose gradient overflows. */
+static amp_status skip(struct rig *rig) {
+    amp_scaled_loss scaled = rig_begin(rig);
+    fake_put_grad(rig->net.weight, fake_new(&rig->host, AMP_FLOAT32, NET_SIZE, (double)INFINITY));
+    return amp_scale_loss_end(&scaled);
+}
+
+/* What was told before the load was told of another run. */
+TEST(skips_after_a_load_are_told_again) {
+    RIG_WITH(rig, FAKE_RETAINS, AMP_O1, .max_skips = 2);
+    ck_ok(skip(&rig));
+    OWN_BYTES state = state_of(&rig, AMP_STATE_SAFETENSORS);
+    ck_fails(AMP_ERR_TOO_MANY_SKIPS, skip(&rig));
+    ck_ok(skip(&rig));
+    ck_ok(load(&rig, &state));
+    ck_fails(AMP_ERR_TOO_MANY_SKIPS, skip(&rig));
+    ck_ok(skip(&rig));
+}
+
 /* A libamp whose factors were floats has written 0.3's nearest one. */
 TEST(a_state_whose_factors_were_floats) {
     static const char now[] = "\"0x13333333333333p-54\"", then[] = "\"0x4ccccdp-24\""; /* 8 less: no other padding */
