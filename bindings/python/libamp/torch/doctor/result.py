@@ -15,6 +15,7 @@ from ... import _doctor_findings
 from ..._findings import Place
 from . import watch
 from .checks import CHECKS, early_steps, unjudged
+from .checks.words import times
 from .watch import Found, Run
 
 NOTHING = 2  # status of a run in which nothing could be looked at
@@ -51,12 +52,11 @@ class Result:
             return "looked at nothing: " + why_nothing(run)
         advice = sum(_doctor_findings.is_advice(each.code) for each in self.found)
         number = len(self.found) - advice + self.libamp
-        count = "no finding" if not number else "1 finding" if number == 1 else f"{number} findings"
+        count = times(number, "finding") if number else "no finding"
         count += f" (and advice about speed: {advice})" if advice else ""
         trained = sum(param.trained for param in run.params)
-        seen = f"{trained} parameters" if trained != 1 else "1 parameter"
         steps = sum(optimizer.tried for optimizer in run.optimizers)
-        return f"{count} in {steps} steps of {seen}" if steps else count
+        return f"{count} in {times(steps, 'step')} of {times(trained, 'parameter')}" if steps else count
 
     def __repr__(self) -> str:
         """Returns the verdict and a short line for each finding, for a notebook."""
@@ -114,7 +114,8 @@ class Result:
         if run.seconds and run.looked:
             watched = f", {len(run.watched)} watched op by op" if run.watched else ""
             looks, steps = (sum(getattr(each, name) for each in run.optimizers) for name in ("looks", "tried"))
-            lines.append(f"looked at {looks} of {steps} steps{watched}, in {run.spent:.2f} s of {run.seconds:.2f} s")
+            seconds = f"in {run.spent:.2f} s of {run.seconds:.2f} s"
+            lines.append(f"looked at {looks} of {times(steps, 'step')}{watched}, {seconds}")
         return "\n".join(lines) + "\n"
 
 
