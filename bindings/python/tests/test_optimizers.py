@@ -447,3 +447,16 @@ def test_what_torchs_optimizer_saved_and_cannot_go_on_is_refused():
         with pytest.raises(RuntimeError, match=words):
             own.load_state_dict(plain.state_dict())
         assert own.state_dict() == before
+
+
+def test_a_state_that_is_not_whole_is_named_by_the_step():
+    param = torch.nn.Parameter(torch.ones(3))
+    own = fused.FusedAdam([param])
+    param.grad = torch.ones(3)
+    own.step()
+    state = own.state_dict()
+    del state["state"][0]["exp_avg"]
+    own.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="has no 'exp_avg', but has exp_avg_sq: it was loaded"):
+        own.step()
+    assert torch.equal(param.detach(), torch.full((3,), 1 - 1e-3))

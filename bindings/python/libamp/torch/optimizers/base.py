@@ -406,4 +406,11 @@ def masters_of(params: list[torch.Tensor], states: list[dict[str, Any]]) -> tupl
 
 def of_each(states: Iterable[dict[str, Any]], *names: str) -> dict[str, list[torch.Tensor]]:
     states = list(states)
-    return {name: [state[name] for state in states] for name in names}
+    try:
+        return {name: [state[name] for state in states] for name in names}
+    except KeyError as error:
+        has = next(sorted(state) for state in states if not state.keys() >= set(names))
+        raise RuntimeError(
+            f"the state of a parameter has no {error}, but has {', '.join(has)}: it was loaded "
+            "from a state_dict that is not whole, or of another optimizer"
+        ) from None
