@@ -148,7 +148,7 @@ def arguments():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--built", action="append", default=[])
     parser.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     options.built = {name: pathlib.Path(folder) for name, _, folder in (text.partition("=") for text in options.built)}
     options.files.sort(key=lambda path: path.name)
     return options

@@ -73,8 +73,7 @@ def lists(root, folder, run):
     return named + [f"{name}: {why}" for names, why in (
         (modules - listed, "a module, but not in FIGURES of run.py"),
         (listed - modules, "in FIGURES of run.py, but no module"),
-        (anywhere - written - set(run.NOT_YET), "no file in docs/results"),
-        (set(run.NOT_YET) & written, "a file in docs/results, but in NOT_YET of run.py"),
+        (anywhere - written, "no file in docs/results"),
         (written - listed, "a file in docs/results, but no figure")) for name in sorted(names)]
 
 
