@@ -185,7 +185,8 @@ static void write_json(const char *path) {
         write_text(file, "unit", r->c.unit);
         fprintf(file, "\"ours\": %.4g, \"reference\": %.4g, ", r->ours, r->reference);
         write_text(file, "reference_name", r->reference_name);
-        fprintf(file, "\"ratio\": %.4g, \"goal\": %.4g}", r->ratio, r->c.goal);
+        fprintf(file, "\"ratio\": %.4g, \"quartiles\": [%.4g, %.4g], \"goal\": %.4g}", r->ratio, r->low, r->high,
+                r->c.goal);
     }
     fputs("\n]\n", file);
     if (fclose(file)) bench_must(1, path);

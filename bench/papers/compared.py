@@ -9,7 +9,8 @@ from .bars import Bar, draw, height_of
 from .figure import Data
 from .svg import Axis, Picture, colour
 
-FASTER = "Above 1 libamp is faster. Figures are medians of ratios of processor time, of rounds in turns."
+FASTER = ("Above 1 libamp is faster. Figures are medians of ratios of processor time, of rounds in turns, with their "
+          "quartiles.")
 
 
 def of_peers(data: Data) -> list[Data]:
@@ -28,12 +29,17 @@ def peer_of(line: Data) -> str:
     return name if name == line["reference_name"] or name.startswith(others) else f"torch, {name}"
 
 
+def short(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+
+
 def ratio_of(line: Data) -> str:
-    return f"{line['ratio']:.2f}x" if line["ratio"] < 10 else f"{line['ratio']:.0f}x"
+    return f"{short(line['ratio'])}x"
 
 
 def rows_of(lines: Iterable[Data]) -> list[list[object]]:
-    return [[name_of(line), peer_of(line), ratio_of(line)] for line in lines]
+    return [[name_of(line), peer_of(line), f"{ratio_of(line)} ({' to '.join(map(short, line['quartiles']))})"]
+            for line in lines]
 
 
 def measured_with(data: Data) -> str:

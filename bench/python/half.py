@@ -3,6 +3,8 @@
 fp16 on the CPU: a product, and whole training steps at O1 and O2, beside torch in fp16 and in FP32. Without fp16
 instructions torch computes fp16 element by element: --cpu shows other processors.
 """
+from functools import partial
+
 import torch
 from libamp import kernels
 from libamp.torch import amp
@@ -17,9 +19,8 @@ PEERS = {"torch.autocast, fp16": torch.float16, "torch, FP32": torch.float32}
 def product(bench, edge):
     low = [torch.ones(edge, edge, dtype=torch.float16) for _ in range(3)]
     wide = [torch.ones(edge, edge) for _ in range(3)]
-    references = {"torch.mm, fp16": (lambda: torch.mm(low[1], low[2], out=low[0]), 0.0),
-                  "torch.mm, FP32": (lambda: torch.mm(wide[1], wide[2], out=wide[0]), 0.0)}
-    bench.turns("product, fp16", edge, lambda: kernels.matmul(*low), references)
+    for peer, (to, one, other) in {"torch.mm, fp16": low, "torch.mm, FP32": wide}.items():
+        bench.pair("product, fp16", edge, lambda: kernels.matmul(*low), partial(torch.mm, one, other, out=to), peer)
 
 
 def measure(bench):
@@ -28,6 +29,6 @@ def measure(bench):
     for name, (make, size) in list(MODELS.items())[: 0 if trial else None]:
         for level in ("O1", "O2"):
             mine = ours(*made(make, "cpu"), level)
-            references = {peer: (torchs(*made(make, "cpu"), dtype), 0.0) for peer, dtype in PEERS.items()}
-            bench.turns(f"step, {name}, {level}", size, mine, references)
+            for peer, dtype in PEERS.items():  # each beside ours: one that is slow would leave the others few rounds
+                bench.pair(f"step, {name}, {level}", size, mine, torchs(*made(make, "cpu"), dtype), peer)
             amp.shutdown()

@@ -124,7 +124,7 @@ class Bench:
         name = f"{self.cpu}: {name}" if self.cpu else name
         line = {"group": self.group, "name": name, "size": size, "unit": unit, "ours": statistics.median(ours),
                 "reference": statistics.median(reference), "reference_name": against,
-                "ratio": statistics.median(ratios), "goal": goal}
+                "ratio": statistics.median(ratios), "quartiles": [quartiles[0], quartiles[2]], "goal": goal}
         self.lines.append(line)
         spread = f"({quartiles[0]:.3f}-{quartiles[2]:.3f})"
         wanted = f"{goal:.2f}" + (" !" if line["ratio"] < goal else "") if goal else ""
