@@ -14,6 +14,8 @@
 #   python_old_trainers      those that have an Apex backend of their own, into its folder old-trainers
 #   python_build DIR ARG...  builds the wheel in DIR with these options of Meson's
 #   python_wheel DIR ARG...  the same, and installs it into that environment
+#   python_site DIR ARG...   the same, but unpacks it into DIR/site, for PYTHONPATH: another clone may install its own
+#                            package into the environment while this one measures
 #
 # Environments lie outside the repository, in AMP_PYTHON_CACHE (default: the user's cache folder), which may be deleted
 # at any time. AMP_PYTHON is the Python they are made from; if it has PyTorch, that is used and none is installed.
@@ -232,4 +234,10 @@ python_wheel() {
     python_build "$@" &&
         logged "$wheel_dir/install.log" "$venv/bin/python" -m pip install \
             --disable-pip-version-check --no-deps --no-index --force-reinstall "$wheel_dir"/libamp-*.whl
+}
+
+python_site() {
+    python_build "$@" || return
+    rm -rf "$wheel_dir/site"
+    "$venv/bin/python" -m zipfile -e "$wheel_dir"/libamp-*.whl "$wheel_dir/site"
 }

@@ -29,7 +29,10 @@ def write_json(path: pathlib.Path, record: Data) -> None:
 
 
 def read_json(path: pathlib.Path) -> Data:
-    record: Data = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        record: Data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SystemExit(f"{path}: no JSON: {error}") from None
     missing = [name for name in (*PROVENANCE, "seeds", "steps") if name not in record]
     if missing:
         raise ValueError(f"{path.name} has no {', '.join(missing)}")

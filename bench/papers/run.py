@@ -134,6 +134,9 @@ def main(arguments: list[str] | None = None) -> int:
             how = "--slow" if args.slow else f"--device {args.device}"
             print(f"tools/results: {figure.name} does not run with {how}", file=sys.stderr)
             failed.append(figure.name)
+    if not any(page.file_of(folder, module.FIGURE).exists() for module in modules()):
+        print(f"tools/results: {folder} has no figure's JSON file: no page is written", file=sys.stderr)
+        return 1
     write(folder)
     print(f"{folder}: README.md, pictures and JSON" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0

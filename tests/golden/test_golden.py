@@ -98,6 +98,9 @@ def same_states(release, out, exact=True):
 
 def same_traces(release, out, exact):
     seen = set()
+    if exact:
+        lost = {path.name for path in files(out, "jsonl")} ^ {path.name for path in files(release, "jsonl")}
+        expect(not lost, f"{sorted(lost)} are in one folder alone")
     for path in files(release, "jsonl"):
         old, new = lines_of(path), lines_of(out / path.name)
         kinds = {line["kind"] for line in old}
