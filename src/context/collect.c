@@ -283,8 +283,10 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
         context->params.has_norm |= given.module_kind == AMP_MODULE_BATCH_NORM;
         param->in_model = true;
         AMP_TRY(inspect(context, param, true));
-    } else if (amp__is_low(param->dtype) && !param->has_master && context->policy.properties.master_weights) {
-        AMP_TRY(make_master(param, context->policy.properties.split_masters, optimizer->optim));
+    } else if (!param->has_master && context->policy.properties.master_weights) {
+        if (param->emulated) AMP_TRY(amp__param_make_master(param, false)); /* its block is FP32 */
+        else if (amp__is_low(param->dtype))
+            AMP_TRY(make_master(param, context->policy.properties.split_masters, optimizer->optim));
     }
     AMP_TRY(check_trained(&optimizer->host, param));
     param->listed_by = number;

@@ -309,3 +309,24 @@ TEST(a_parameter_that_is_added_has_its_gradient_known) {
     ck_ok(amp_scale_loss_end(&scaled));
     ck_assert(dw[1][0] == 4.0f);
 }
+
+/* Frozen at first, and of the model: rounded without a master. The optimizer's updates are smaller than its last bit. */
+TEST_TIMES(a_parameter_that_thaws_gets_a_master, 2) {
+    amp_master masters[] = { AMP_MASTER_INIT, AMP_MASTER_INIT };
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    size_t n;
+    make(backward_schema, EARLY);
+    w[1][0] = 0.30078125f; /* of both types */
+    raw.optimizer.n_params = 1;
+    raw_start(&raw, emulated(_i ? AMP_O5 : AMP_O2, AMP_OFF));
+    ck_ok(amp_add_params(&raw.optimizer, &raw.params[1], 1));
+    for (int i = 0; i < 3; i++) {
+        ck_ok(amp_step_begin(&raw.optimizer, &info));
+        w[1][0] -= 1e-5f;
+        ck_ok(amp_step_end(&raw.optimizer));
+        ck_assert_float_eq(w[1][0], 0.30078125f);
+    }
+    ck_ok(amp_master_params(&raw.optimizer, masters, 2, &n));
+    ck_assert_int_eq(masters[1].is_master, 1);
+    ck_assert_float_eq(*(float *)masters[1].data, ((0.30078125f - 1e-5f) - 1e-5f) - 1e-5f);
+}
