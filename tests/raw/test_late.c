@@ -310,7 +310,7 @@ TEST(a_parameter_that_is_added_has_its_gradient_known) {
     ck_assert(dw[1][0] == 4.0f);
 }
 
-/* Frozen at first, and of the model: rounded without a master. The optimizer's updates are smaller than its last bit. */
+/* Frozen at first, and of the model: rounded without a master. The optimizer's updates are smaller than a last bit. */
 TEST_TIMES(a_parameter_that_thaws_gets_a_master, 2) {
     amp_master masters[] = { AMP_MASTER_INIT, AMP_MASTER_INIT };
     amp_step_info info = AMP_STEP_INFO_INIT;
