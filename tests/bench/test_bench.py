@@ -75,7 +75,9 @@ def missed(said):
 def check_results(results):
     expect(isinstance(results, list) and results, "it is no list, or an empty one")
     for line in results:
-        expect(set(line) == set(KEYS), f"other members: {line}")
+        expect(set(line) == {*KEYS, "quartiles"}, f"other members: {line}")
+        low, high = line["quartiles"]
+        expect(0 <= low <= line["ratio"] * 1.001 and line["ratio"] <= high * 1.001, line)  # of 4 digits
         for key, kind in KEYS.items():
             is_number = isinstance(line[key], (int, float)) and not isinstance(line[key], bool)
             expect(is_number if kind is float else isinstance(line[key], str) and line[key], f"{key} of {line}")
