@@ -38,11 +38,10 @@ def words(data: Data) -> str:
              " This run is shorter: `tools/results --slow` makes a million steps, in Python 100,000.")
     return f"""
 with `AMP_TRACE`, `AMP_TRACE_BYTES` of 8 MiB (64 MiB without it) and `AMP_OBSERVE=1`: one iteration of 200 is observed.
-Whenever half of the remaining room is used, fewer brackets get a line, so that a trace stays below its limit. Those of
-Python have not come near it. The C host is the demo at O2 with two images a step. The Python network is small (1,136
-parameters): a step is libamp's and torch's own processor time, and varies with the work of others on the
-machine.{least} Early: the second and third tenth of the run. Late: the last fifth. Memory: the largest up to a fifth of
-the run, and of all of it.
+Whenever half of the remaining room is used, fewer brackets get a line, so that a trace stays below its limit. The C
+host is the demo at O2 with two images a step. The Python network is small (1,136 parameters): a step is libamp's and
+torch's own processor time, and varies with the work of others on the machine.{least} Early: the second and third tenth
+of the run. Late: the last fifth. Memory: the largest up to a fifth of the run, and of all of it.
 
 {table(['program', 'steps', 'us a step, early', 'late', 'MiB, early', 'at most', 'trace, MiB', 'skipped steps'], rows)}
 """
