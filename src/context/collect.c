@@ -262,7 +262,7 @@ amp_status amp__collect_ties(amp_context *context) {
 /* ---- parameters that come later ---- */
 
 static amp_status retype_if_low(const amp_context *context, struct amp__param *param, bool in_optimizer);
-static amp_status make_master(struct amp__param *param, bool split, bool fused);
+static amp_status make_master(struct amp__param *param, bool split, bool alone);
 static amp_status split_all(const amp_context *context, size_t first);
 
 static amp_status add_late(amp_context *context, struct amp__optimizer *optimizer, const amp_param *params, size_t i) {
@@ -283,10 +283,9 @@ static amp_status add_late(amp_context *context, struct amp__optimizer *optimize
         context->params.has_norm |= given.module_kind == AMP_MODULE_BATCH_NORM;
         param->in_model = true;
         AMP_TRY(inspect(context, param, true));
-    } else if (!param->has_master && context->policy.properties.master_weights) {
-        if (param->emulated) AMP_TRY(amp__param_make_master(param, false)); /* its block is FP32 */
-        else if (amp__is_low(param->dtype))
-            AMP_TRY(make_master(param, context->policy.properties.split_masters, optimizer->optim));
+    } else if ((amp__is_low(param->dtype) || param->emulated) && !param->has_master &&
+               context->policy.properties.master_weights) {
+        AMP_TRY(make_master(param, context->policy.properties.split_masters, optimizer->optim || param->emulated));
     }
     AMP_TRY(check_trained(&optimizer->host, param));
     param->listed_by = number;
@@ -343,9 +342,10 @@ static bool must_retype(const amp_context *context, const struct amp__param *par
            !(context->policy.properties.keep_batchnorm_fp32 && param->module_kind == AMP_MODULE_BATCH_NORM);
 }
 
-/* For a parameter that came in 16 bits. The host's own step gets the master in its place. */
-static amp_status make_master(struct amp__param *param, bool split, bool fused) {
-    AMP_RETURN_IF(!param->host->swap_data && !param->master.held_by_host && !fused, AMP_ERR_MISSING_HOOK,
+/* For a parameter that came in 16 bits, or that is frozen so far. The host's own step gets the master in its place.
+ * alone: nothing is swapped, as in libamp's own steps and for an emulated block. */
+static amp_status make_master(struct amp__param *param, bool split, bool alone) {
+    AMP_RETURN_IF(!param->host->swap_data && !param->master.held_by_host && !alone, AMP_ERR_MISSING_HOOK,
                   "%s is %s already (AMP_MODEL_LOW_PARAMS), and its host has no hook swap_data, which puts the FP32 "
                   "master in its place for the step: give the hook, or FP32 parameters, or set "
                   "amp_config.master_weights to AMP_OFF", param->name, amp__dtype_name(param->dtype));

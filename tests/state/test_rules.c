@@ -15,14 +15,14 @@ TEST(one_name_twice_is_refused_naming_both) {
     ck_assert_uint_eq(size, 77);
 }
 
-/* A bracket whose gradient overflows. */
+/* A bracket with a gradient that overflows. */
 static amp_status skip(struct rig *rig) {
     amp_scaled_loss scaled = rig_begin(rig);
     fake_put_grad(rig->net.weight, fake_new(&rig->host, AMP_FLOAT32, NET_SIZE, (double)INFINITY));
     return amp_scale_loss_end(&scaled);
 }
 
-/* What was told before the load was told of another run. */
+/* The error before the load was of another run. */
 TEST(skips_after_a_load_are_told_again) {
     RIG_WITH(rig, FAKE_RETAINS, AMP_O1, .max_skips = 2);
     ck_ok(skip(&rig));
