@@ -4,6 +4,8 @@
 
 Nothing is measured, and torch is not imported: this Python refuses to.
 """
+import contextlib
+import io
 import json
 import pathlib
 import re
@@ -95,6 +97,23 @@ def pictures(folder, run, page):
     return complaints if seen else ["no picture: the check itself is wrong"]
 
 
+def refusals(folder, run):
+    """No JSON file, and one that is cut, make no page, and are named."""
+    complaints, said = [], io.StringIO()
+    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stderr(said):
+        out = pathlib.Path(name)
+        if run.main(["--page", "--out", name]) != 1 or name not in said.getvalue() or list(out.iterdir()):
+            complaints.append(f"an empty folder: {said.getvalue()}, {list(out.iterdir())}")
+        (out / "adam.json").write_text((folder / "adam.json").read_text(encoding="utf-8")[:300], encoding="utf-8")
+        try:
+            run.main(["--page", "--out", name])
+            complaints.append("a cut file makes a page")
+        except SystemExit as end:
+            complaints += [] if f"{out / 'adam.json'}: no JSON" in str(end) else [f"a cut file: {end}"]
+        complaints += [f"{path.name} is made of a cut file" for path in out.iterdir() if path.name != "adam.json"]
+    return complaints
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     folder = root / "docs" / "results"
@@ -109,6 +128,7 @@ def main():
         "each file names seeds, steps, machine, date, commit, the published figure": records(folder, run, page),
         "the list of figures, their modules and docs/results agree": lists(root, folder, run),
         "the figures' shares fit in 40, 8 and 8 minutes": budgets(run),
+        "no file, or a cut one, makes no page": refusals(folder, run),
         "pictures are well-formed, with words, light and dark": pictures(folder, run, page),
     }
     print(f"1..{len(checks)}")
