@@ -218,14 +218,23 @@ static inline vi vi_load_u8(const uint8_t *src) {
     const uint16x8_t halves = vmovl_u8(vld1_u8(src));
     return (vi){ vmovl_u16(vget_low_u16(halves)), vmovl_u16(vget_high_u16(halves)) };
 }
-static inline void vi_store_u8(uint8_t *dst, vi x) {
-    vst1_u8(dst, vmovn_u16(vcombine_u16(vmovn_u32(x.low), vmovn_u32(x.high))));
+static inline vi vi_load_s8(const uint8_t *src) {
+    const int16x8_t halves = vmovl_s8(vreinterpret_s8_u8(vld1_u8(src)));
+    return (vi){ vreinterpretq_u32_s32(vmovl_s16(vget_low_s16(halves))),
+                 vreinterpretq_u32_s32(vmovl_s16(vget_high_s16(halves))) };
+}
+static inline uint8x8_t third_bytes(vi x) {
+    return vmovn_u16(vuzp2q_u16(vreinterpretq_u16_u32(x.low), vreinterpretq_u16_u32(x.high)));
+}
+static inline void vi_store_third_u8(uint8_t *dst, uint8_t *dst2, vi x, vi y) {
+    vst1_u8(dst, third_bytes(x)), vst1_u8(dst2, third_bytes(y));
 }
 static inline vi vi_bits(vf x) { return (vi){ as_words(x.low), as_words(x.high) }; }
 static inline vf vf_of_bits(vi x) { return (vf){ as_floats(x.low), as_floats(x.high) }; }
 static inline vi vi_set1(uint32_t x) { return (vi){ vdupq_n_u32(x), vdupq_n_u32(x) }; }
 OF_WORDS(add, vaddq_u32)
 OF_WORDS(mul, vmulq_u32)
+OF_WORDS(larger, vmaxq_u32)
 OF_WORDS(and, vandq_u32)
 OF_WORDS(or, vorrq_u32)
 OF_WORDS(xor, veorq_u32)

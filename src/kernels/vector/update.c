@@ -96,7 +96,10 @@ INLINE void sweep(rule_fn *rule, part_fn *part, const struct amp__update *given,
         if (head) part(given, at, head);
         at += head;
     }
-    for (; end - at >= LANES; at += LANES) update(rule, &u, &c, s, at, LANES);
+    for (; end - at >= LANES; at += LANES) {
+        fetch_ahead(&u, s, at);
+        update(rule, &u, &c, s, at, LANES);
+    }
     if (at < end) part(given, at, end - at);
     if (streams) fence();
 }

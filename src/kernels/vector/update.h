@@ -68,6 +68,19 @@ TYPED(f32)
 TYPED(f16)
 TYPED(bf16)
 
+/* The streams' lines that are read SOON elements after these. */
+INLINE void fetch_line(const void *stream, size_t at, size_t width) {
+    enum { SOON = 256 };
+    __builtin_prefetch((const void *)((uintptr_t)stream + (at + SOON) * width));
+}
+INLINE void fetch_ahead(const struct amp__update *u, struct streams s, size_t at) {
+    if (!s.applies) fetch_line(u->grad, at, s.grad == AMP_FLOAT32 ? 4 : 2);
+    if (s.param) fetch_line(u->param, at, 4);
+    else fetch_line(u->low, at, 2);
+    if (s.rest) fetch_line(u->rest, at, 2);
+    for (int k = 0; k < s.moments; k++) fetch_line(u->moments[k], at, 4);
+}
+
 INLINE vf read_low(amp_dtype type, const void *src, size_t at, size_t n) {
     return type == AMP_FLOAT16 ? read_f16(src, at, n) : read_bf16(src, at, n);
 }

@@ -23,7 +23,9 @@
  *
  * pack.c and unpack.c want besides, of vectors of 32-bit integers and bits, one a lane:
  *     vi                      vi_load, _store, _set1, _add, _mul (the lower word), _and, _or, _xor, _shl, _shr;
- *                             vi_load_u8, _store_u8: of LANES bytes, as integers below 256
+ *                             vi_load_u8, _s8: of LANES bytes, as integers; vi_store_third_u8(dst, dst2, x, y): bits
+ *                             16 to 23 of x's, and of y's
+ *     vi_larger(x, y)         without signs
  *     vi_bits(vf), vf_of_bits(vi)     the same bits
  *     vi_nearest(vf), vf_of_vi(vi)    to the nearest integer, ties to even; of signed ones below 2^24
  *     vi_halves(x, y)         y << 16 | x, where x is below 65536

@@ -244,10 +244,18 @@ static inline void vi_store(uint32_t *dst, vi x) { _mm256_storeu_si256((__m256i 
 static inline vi vi_load_u8(const uint8_t *src) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)src));
 }
-static inline void vi_store_u8(uint8_t *dst, vi x) {
-    const __m128i halves = _mm_packus_epi32(low_half(x), high_half(x));
-    _mm_storel_epi64((__m128i *)(void *)dst, _mm_packus_epi16(halves, halves));
+static inline vi vi_load_s8(const uint8_t *src) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)src));
 }
+static inline void vi_store_third_u8(uint8_t *dst, uint8_t *dst2, vi x, vi y) {
+    const __m128i of_both = _mm_setr_epi8(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m256i both = _mm256_blend_epi16(_mm256_srli_epi32(x, 16), y, 0xaa);
+    const __m256i bytes = _mm256_shuffle_epi8(both, _mm256_broadcastsi128_si256(of_both));
+    const __m128i codes = _mm_unpacklo_epi32(low_half(bytes), high_half(bytes));
+    _mm_storel_epi64((__m128i *)(void *)dst, codes);
+    _mm_storeh_pd((double *)(void *)dst2, _mm_castsi128_pd(codes));
+}
+static inline vi vi_larger(vi x, vi y) { return _mm256_max_epu32(x, y); }
 static inline vi vi_bits(vf x) { return _mm256_castps_si256(x); }
 static inline vf vf_of_bits(vi x) { return _mm256_castsi256_ps(x); }
 static inline vi vi_set1(uint32_t x) { return _mm256_set1_epi32((int32_t)x); }

@@ -240,9 +240,20 @@ static inline void vi_store(uint32_t *dst, vi x) { _mm512_storeu_si512(dst, x); 
 static inline vi vi_load_u8(const uint8_t *src) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)src));
 }
-static inline void vi_store_u8(uint8_t *dst, vi x) {
-    _mm_storeu_si128((__m128i *)(void *)dst, _mm512_cvtepi32_epi8(x));
+static inline vi vi_load_s8(const uint8_t *src) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)src));
 }
+static inline void vi_store_third_u8(uint8_t *dst, uint8_t *dst2, vi x, vi y) {
+    const __m128i of_both = _mm_setr_epi8(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000u), fours = _mm512_setr_epi32(
+        0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m512i both = _mm512_ternarylogic_epi32(upper, y, _mm512_srli_epi32(x, 16), 0xca);
+    const __m512i bytes = _mm512_shuffle_epi8(both, _mm512_broadcast_i32x4(of_both));
+    const __m256i codes = _mm512_castsi512_si256(_mm512_permutexvar_epi32(fours, bytes));
+    _mm_storeu_si128((__m128i *)(void *)dst, _mm256_castsi256_si128(codes));
+    _mm_storeu_si128((__m128i *)(void *)dst2, _mm256_extracti128_si256(codes, 1));
+}
+static inline vi vi_larger(vi x, vi y) { return _mm512_max_epu32(x, y); }
 static inline vi vi_bits(vf x) { return _mm512_castps_si512(x); }
 static inline vf vf_of_bits(vi x) { return _mm512_castsi512_ps(x); }
 static inline vi vi_set1(uint32_t x) { return _mm512_set1_epi32((int32_t)x); }

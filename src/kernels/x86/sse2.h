@@ -279,15 +279,31 @@ static inline vi vi_load_u8(const uint8_t *src) {
     const __m128i halves = _mm_unpacklo_epi8(_mm_loadl_epi64((const __m128i *)(const void *)src), zero);
     return (vi){ _mm_unpacklo_epi16(halves, zero), _mm_unpackhi_epi16(halves, zero) };
 }
-static inline void vi_store_u8(uint8_t *dst, vi x) {
-    const __m128i halves = _mm_packs_epi32(x.low, x.high); /* below 256: no sign */
-    _mm_storel_epi64((__m128i *)(void *)dst, _mm_packus_epi16(halves, halves));
+static inline vi vi_load_s8(const uint8_t *src) {
+    const __m128i zero = _mm_setzero_si128();
+    const __m128i halves = _mm_unpacklo_epi8(zero, _mm_loadl_epi64((const __m128i *)(const void *)src));
+    return (vi){ _mm_srai_epi32(_mm_unpacklo_epi16(zero, halves), 24),
+                 _mm_srai_epi32(_mm_unpackhi_epi16(zero, halves), 24) };
+}
+static inline __m128i third_bytes(vi x) {
+    const __m128i low = _mm_slli_epi32(x.low, 8), high = _mm_slli_epi32(x.high, 8);
+    return _mm_packs_epi32(_mm_srli_epi32(low, 24), _mm_srli_epi32(high, 24));
+}
+static inline void vi_store_third_u8(uint8_t *dst, uint8_t *dst2, vi x, vi y) {
+    const __m128i codes = _mm_packus_epi16(third_bytes(x), third_bytes(y));
+    _mm_storel_epi64((__m128i *)(void *)dst, codes);
+    _mm_storel_epi64((__m128i *)(void *)dst2, _mm_unpackhi_epi64(codes, codes));
+}
+static inline __m128i larger_words(__m128i x, __m128i y) {
+    const __m128i sign = _mm_set1_epi32(INT32_MIN);
+    return choose(_mm_cmpgt_epi32(_mm_xor_si128(x, sign), _mm_xor_si128(y, sign)), x, y);
 }
 static inline vi vi_bits(vf x) { return (vi){ _mm_castps_si128(x.low), _mm_castps_si128(x.high) }; }
 static inline vf vf_of_bits(vi x) { return (vf){ _mm_castsi128_ps(x.low), _mm_castsi128_ps(x.high) }; }
 static inline vi vi_set1(uint32_t x) { return (vi){ _mm_set1_epi32((int32_t)x), _mm_set1_epi32((int32_t)x) }; }
 OF_WORDS(add, _mm_add_epi32)
 OF_WORDS(mul, times)
+OF_WORDS(larger, larger_words)
 OF_WORDS(and, _mm_and_si128)
 OF_WORDS(or, _mm_or_si128)
 OF_WORDS(xor, _mm_xor_si128)
