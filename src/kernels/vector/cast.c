@@ -34,6 +34,7 @@
         const amp__fpenv saved = env_enter(RAISES_##from || RAISES_##to);                                              \
         sweep_##from##_to_##to(dst, src, head);                                                                        \
         for (n -= head; n >= PAIR; n -= PAIR, d += PAIR, s += PAIR) {                                                  \
+            read_ahead(s, PAIR * sizeof *s);                                                                           \
             const v x0 = v##_load_##from(s), x1 = v##_load_##from(s + LANES);                                          \
             v##_stream_##to(d, made(x0)), v##_stream_##to(d + LANES, made(x1));                                        \
         }                                                                                                              \
@@ -64,6 +65,7 @@ static void stream_copy(char *dst, const char *src, size_t bytes) {
     memcpy(dst, src, head);
     dst += head, src += head, bytes -= head;
     for (; bytes >= 2 * VECTOR_BYTES; bytes -= 2 * VECTOR_BYTES, dst += 2 * VECTOR_BYTES, src += 2 * VECTOR_BYTES) {
+        read_ahead(src, 2 * VECTOR_BYTES);
         const vf x0 = vf_load_f32((const void *)src), x1 = vf_load_f32((const void *)(src + VECTOR_BYTES));
         vf_stream_f32((void *)dst, x0), vf_stream_f32((void *)(dst + VECTOR_BYTES), x1);
     }

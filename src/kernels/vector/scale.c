@@ -36,6 +36,7 @@
         amp__##to *d = (amp__##to *)dst + head;                                                                        \
         const amp__##from *s = (const amp__##from *)src + head;                                                        \
         for (n -= head; n >= PAIR; n -= PAIR, d += PAIR, s += PAIR) {                                                  \
+            read_ahead(s, PAIR * sizeof *s);                                                                           \
             const v x0 = v##_mul(v##_load_##from(s), factor), x1 = v##_mul(v##_load_##from(s + LANES), factor);        \
             v##_stream_##to(d, x0), v##_stream_##to(d + LANES, x1);                                                    \
             seen = v##_see(v##_see(seen, x0, LIMIT_##v##_##to), x1, LIMIT_##v##_##to);                                 \
