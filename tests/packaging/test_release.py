@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """tools/release on a repository of the working tree: test_release.py SOURCE [--full]
 
-Without --full the source tarball alone, of a few files, on a machine without root and without a network. With it the
-whole, twice."""
+Without --full the source tarball alone, of a few files, on a machine without root and without a network, and the call
+of tools/sbom.py. With it the whole, twice."""
 import contextlib
 import fcntl
 import hashlib
+import importlib.util
 import os
 import pathlib
 import re
@@ -14,7 +15,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 
+import sbom_stand_ins
 from support import Tap, expect, run, scratch, snapshot
 
 UNROOTED = {"AMP_PYTHON_CACHE": "/nonexistent", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0",
@@ -148,6 +151,56 @@ def test_versions(tap, folder, repository, env):
             expect(f"and {name} '7" in said and not (folder / "never").exists(), said)
 
 
+SBOM = """set -eu
+say() { echo "$@"; }
+lack() { say "$@"; }
+stop() { say "$@"; exit 1; }
+logged() { shift; "$@"; }
+setup_want() { :; }
+python_spdx() { spdx=$stand_ins; }
+"""
+
+
+def test_sbom(tap, folder, repository):
+    """tools/release's own call of tools/sbom.py: every wheel comes after an option that names its build folder."""
+    made, stand_ins = folder / "of-sbom", folder / "stand-ins"
+    made.mkdir()
+    sbom_stand_ins.write(stand_ins)
+    (part,) = (part for part in load_bundled(repository).COMPONENTS if part.name == "libffi")
+    wheels = {"manylinux_2_28_x86_64": ("x86_64", "3.1"), "manylinux_2_28_aarch64": ("aarch64", "3.2"),
+              "musllinux_1_2_x86_64": ("musl", "3.3")}
+    for name in ("libamp-9.tar.xz", "libamp0_9_amd64.deb"):
+        (made / name).write_text(name, encoding="utf-8")
+    for tag, (build, version) in wheels.items():
+        linked = repository / "build" / "wheels" / f"build-{build}"
+        (linked / "pkgconfig").mkdir(parents=True)
+        (linked / "build.ninja").write_text(f" LINK_ARGS = -shared {linked}/libffi.a\n", encoding="utf-8")
+        (linked / "pkgconfig" / "libffi.pc").write_text(f"Version: {version}\n", encoding="utf-8")
+        with zipfile.ZipFile(made / f"libamp-9-cp310-abi3-{tag}.whl", "w") as archive:
+            archive.writestr("libamp/libamp.so.0", b"\x7fELF" + part.mark)
+    text = (repository / "tools" / "release").read_text(encoding="utf-8")
+    call = re.search(r"^make_sbom\(\) \{\n.*?^\}\n", text, re.MULTILINE | re.DOTALL)
+    (folder / "make_sbom").write_text(f"{SBOM}{call.group(0)}make_sbom\n", encoding="utf-8")
+    with tap.test("tools/sbom.py takes the files of a release as tools/release gives them"):
+        run("sh", folder / "make_sbom", env={
+            "root": str(repository), "made": str(made), "dir": str(folder), "commit": "abc", "tree": "libamp-9",
+            "SOURCE_DATE_EPOCH": "1000000000", "stand_ins": str(stand_ins)})
+        lines = (made / "libamp-9.spdx.json").read_text(encoding="utf-8").splitlines()
+        whole = {line.partition(" DESCRIBES SPDXRef-")[2] for line in lines if " DESCRIBES " in line}
+        names = {path.name for path in made.iterdir() if path.suffix != ".json"}
+        expect(whole == {re.sub(r"[^A-Za-z0-9.]", "-", name) for name in names}, lines)
+        for tag, (_, version) in wheels.items():
+            wheel = f"SPDXRef-libamp-9-cp310-abi3-{tag.replace('_', '-')}.whl"
+            expect(f"{wheel} CONTAINS SPDXRef-libffi-{version}" in lines, f"{tag}: {lines}")
+
+
+def load_bundled(repository):
+    spec = importlib.util.spec_from_file_location("bundled", repository / "tools" / "bundled.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_whole(tap, folder, repository):
     """Where this machine can."""
     release, out = repository / "tools" / "release", folder / "whole"
@@ -186,6 +239,7 @@ def main():
             test_requests(tap, repository, folder, env)
             test_folders(tap, repository, folder, env)
             test_source(tap, folder, repository, env)
+            test_sbom(tap, folder, repository)
             test_versions(tap, folder, repository, env)
     tap.done()
 
