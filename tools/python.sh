@@ -13,14 +13,15 @@
 #   python_peers             libraries that tools/results measures beside libamp, likewise
 #   python_old_trainers      those that have an Apex backend of their own, into its folder old-trainers
 #   python_build DIR ARG...  builds the wheel in DIR with these options of Meson's
-#   python_wheel DIR ARG...  the same, and installs it into that environment
-#   python_site DIR ARG...   the same, but unpacks it into DIR/site, for PYTHONPATH: another clone may install its own
-#                            package into the environment while this one measures
+#   python_wheel DIR ARG...  the same, and installs it into DIR/venv, an environment of this clone alone, which has the
+#                            packages of the other one, too; leaves its folder in `own`
+#   python_site DIR ARG...   the same, but unpacks it into DIR/site, for PYTHONPATH
 #
 # Environments lie outside the repository, in AMP_PYTHON_CACHE (default: the user's cache folder), which may be deleted
-# at any time. AMP_PYTHON is the Python they are made from; if it has PyTorch, that is used and none is installed.
-# AMP_TORCH is the PyTorch that the newest shall have instead, as "2.4"; "pre": its newest pre-release, installed anew
-# each day, also from the index that AMP_TORCH_INDEX names.
+# at any time. All clones share them, so that libamp itself is never installed there. AMP_PYTHON is the Python they are
+# made from; if it has PyTorch, that is used and none is installed. AMP_TORCH is the PyTorch that the newest shall have
+# instead, as "2.4"; "pre": its newest pre-release, installed anew each day, also from the index that AMP_TORCH_INDEX
+# names.
 #
 #   python_torch             that environment's Python and PyTorch, in words
 
@@ -231,9 +232,23 @@ python_build() {
 }
 
 python_wheel() {
-    python_build "$@" &&
-        logged "$wheel_dir/install.log" "$venv/bin/python" -m pip install \
-            --disable-pip-version-check --no-deps --no-index --force-reinstall "$wheel_dir"/libamp-*.whl
+    python_build "$@" || return
+    own=$wheel_dir/venv
+    logged "$wheel_dir/venv.log" "$venv/bin/python" -m venv --clear --without-pip "$own" || return
+    "$venv/bin/python" - "$own" <<'PYTHON' || return
+import pathlib, subprocess, sys, sysconfig
+
+own = pathlib.Path(sys.argv[1])
+ask = [own / "bin" / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+packages = pathlib.Path(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip())
+# addsitedir: also the folders that .pth files there name
+line = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+(packages / "shared.pth").write_text(line, encoding="utf-8")
+PYTHON
+    # what is installed in the shared environment stays as it is
+    logged "$wheel_dir/install.log" "$venv/bin/python" -m pip --python "$own/bin/python" install \
+        --disable-pip-version-check --no-deps --no-index --ignore-installed "$wheel_dir"/libamp-*.whl || return
+    if [ -d "$venv/old-trainers" ]; then ln -s "$venv/old-trainers" "$own/old-trainers"; fi
 }
 
 python_site() {

@@ -11,6 +11,7 @@ import os
 import pathlib
 import shutil
 import sys
+import zipfile
 
 from support import Tap, expect, run, scratch
 from test_bare import bare_path
@@ -336,6 +337,60 @@ def test_python(tap, folder, root, test):
         expect("FAILED  test_a::bad: assert 1 == 2" in said and "line of the test" in said, said)
 
 
+INSTALL = """set -eu
+say() { echo "$@"; }
+logged() { shift; "$@"; }
+. "$tools/python.sh"
+python_build() { wheel_dir=$1; } # it is there
+venv=$shared
+for clone in first second; do
+    python_wheel "$work/$clone"
+    echo "$own" >"$work/$clone/own"
+done
+"""
+
+
+def tiny_wheel(folder, name, value):
+    """A wheel of one module."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = f"{name}-1.dist-info"
+    files = {f"{name}.py": f"value = {value!r}\n",
+             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
+    with zipfile.ZipFile(folder / f"{name}-1-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+        archive.writestr(f"{info}/RECORD", "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"]))
+
+
+def test_clones(tap, folder, source):
+    """Two clones with one folder of environments: each tests its own package, beside the packages of others there."""
+    shared, work = folder / "cache" / "shared", folder / "clones"
+    run(sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", shared)
+    python = shared / "bin" / "python"
+    if run(python, "-c", "import importlib.util; print(importlib.util.find_spec('pip') is not None)").strip() != "True":
+        tap.skip("the package of each clone", "there is no pip")
+        return
+    packages = pathlib.Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    (folder / "elsewhere-torch").mkdir()
+    (folder / "elsewhere-torch" / "torch.py").write_text("value = 'theirs'\n", encoding="utf-8")
+    (packages / "torch.pth").write_text(f"{folder}/elsewhere-torch\n", encoding="utf-8")  # as tools/python.sh leaves it
+    (packages / "libamp.py").write_text("value = 'of an older tools/test'\n", encoding="utf-8")
+    for clone in ("first", "second"):
+        tiny_wheel(work / clone, "libamp", clone)
+    before = sorted(packages.rglob("*"))
+    (work / "install").write_text(INSTALL, encoding="utf-8")
+    with tap.test("tools/test --python in two clones: each has its own package and PyTorch"):
+        run("sh", work / "install", env={"tools": str(source / "tools"), "root": str(source), "work": str(work),
+                                         "shared": str(shared)})
+        for clone in ("first", "second"):
+            own = (work / clone / "own").read_text(encoding="utf-8").strip()
+            said = run(f"{own}/bin/python", "-c", "import libamp, torch; print(libamp.value, torch.value)", cwd=folder)
+            expect(said == f"{clone} theirs\n", said)
+    with tap.test("nothing is installed into the environment of both"):
+        expect([path for path in sorted(packages.rglob("*")) if "__pycache__" not in path.parts] == before, "it is")
+
+
 @contextlib.contextmanager
 def edited(file, text):
     before = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -391,6 +446,7 @@ def main():
         test_cmake(tap, folder, test)
         test_bare_root(tap, folder, root, test)
         test_python(tap, folder, root, test)
+        test_clones(tap, folder, source)
         test_options(tap, machine, test)
         test_counts(tap, machine, test, elsewhere)
         test_skips(tap, machine, root, test)
