@@ -24,6 +24,13 @@ text.small { font-size: 11px; }
 .axis { stroke: var(--soft); }
 image { image-rendering: pixelated; }
 """
+MARGIN = 16  # no label begins left of it
+SIZES = {"": 13, "soft": 12, "head": 15 * 1.15, "small": 11}  # as in STYLE; 1.15: bold letters are as much wider
+# Advance widths of DejaVu Sans, the widest of the usual fonts, in its size, rounded up. All other letters: 1.
+WIDTHS = {letter: width for width, letters in (
+    (0.37, " ',-./:;IJ\\fijl|"), (0.42, "!()[]rt⁰¹²³⁴⁵⁶⁷⁸⁹"), (0.55, "\"*?_`csz⁻"), (0.62, "FLPTYaekovxy"),
+    (0.64, "$0123456789ESbdghnpqu{}"), (0.7, "ABCKRVXZ"), (0.79, "&DGHNOQU"), (0.84, "#+<=>^w~"), (0.95, "M%"),
+) for letter in letters}
 Point = tuple[float, float]
 
 
@@ -47,6 +54,10 @@ def power(exponent: int, base: int = 2) -> str:
 
 def short(value: float) -> str:
     return f"{value:.4g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.0e}"
+
+
+def width_of(text: str, kind: str) -> float:
+    return SIZES[kind] * sum(WIDTHS.get(letter, 1.0) for letter in text)
 
 
 def png(rows: Sequence[Sequence[int]]) -> str:
@@ -74,6 +85,11 @@ class Picture:
         self.parts.append(f"<{tag}{told}>{html.escape(str(text), quote=False)}</{tag}>" if text else f"<{tag}{told}/>")
 
     def text(self, x: float, y: float, text: str, kind: str = "soft", anchor: str = "start", **more: object) -> None:
+        """Draws a label. One that is too long for the picture is made narrower."""
+        before, behind = x - MARGIN, self.width - x
+        room = {"start": behind, "end": before, "middle": 2 * min(before, behind)}[anchor]
+        if "transform" not in more and width_of(text, kind) > room:
+            more |= {"textLength": room, "lengthAdjust": "spacingAndGlyphs"}
         self.add("text", text, x=x, y=y, class_=kind, text_anchor=anchor, **more)
 
     def rect(self, x: float, y: float, width: float, height: float, fill: str, **more: object) -> None:

@@ -97,6 +97,48 @@ def pictures(folder, run, page):
     return complaints if seen else ["no picture: the check itself is wrong"]
 
 
+def labels(folder, run, page, svg):
+    """Labels begin right of the margin and end inside of their picture, turned ones inside of its height."""
+    complaints, seen = [], 0
+    for name, text in page.files(run.modules(), folder).items():
+        if not name.endswith(".svg"):
+            continue
+        picture = xml.etree.ElementTree.fromstring(text)
+        width, height = float(picture.get("width")), float(picture.get("height"))
+        for label in picture.iter("{http://www.w3.org/2000/svg}text"):
+            seen += 1
+            begin, end = extent(label, svg)
+            least, most = (0, height) if label.get("transform") else (svg.MARGIN, width)
+            if not least <= begin <= end <= most:
+                complaints.append(f"{name}: '{label.text}' is from {begin:.1f} to {end:.1f}, not in {least} to {most}")
+    return complaints if seen else ["no label: the check itself is wrong"]
+
+
+def extent(label, svg):
+    """The first and the last place of a label, along the side that it is parallel to."""
+    at = float(label.get("x"))
+    if label.get("transform"):
+        at = float(re.fullmatch(r"translate\(\S+ (\S+)\) rotate\(-90\)", label.get("transform")).group(1))
+    length = float(label.get("textLength") or svg.width_of(label.text or "", label.get("class")))
+    begin = at - length * {"start": 0.0, "middle": 0.5, "end": 1.0}[label.get("text-anchor")]
+    return begin, begin + length
+
+
+def long_labels(svg):
+    """A label that is too long, at each anchor, fits; one that fits is not touched."""
+    complaints = []
+    for anchor, place in (("start", 300), ("end", 300), ("middle", 300), ("middle", 700)):
+        picture = svg.Picture(760, 100, "", "words")
+        picture.text(place, 50, "short", "", anchor)
+        picture.text(place, 50, "m" * 70, "", anchor)
+        whole = xml.etree.ElementTree.fromstring(picture.svg())
+        short, long = list(whole.iter("{http://www.w3.org/2000/svg}text"))[-2:]
+        begin, end = extent(long, svg)
+        if not svg.MARGIN <= begin < end <= 760 or svg.width_of(long.text, "") < 760 or short.get("textLength"):
+            complaints.append(f"{anchor} at {place}: from {begin} to {end}")
+    return complaints
+
+
 def refusals(folder, run):
     """No JSON file, and one that is cut, make no page, and are named."""
     complaints, said = [], io.StringIO()
@@ -120,7 +162,7 @@ def main():
     sys.dont_write_bytecode = True
     sys.meta_path.insert(0, NoTorch())
     sys.path.insert(0, str(root / "bench"))
-    from papers import page, run
+    from papers import page, run, svg
 
     checks = {
         "docs/results is what its JSON files make": different(folder, run, page),
@@ -130,6 +172,8 @@ def main():
         "the figures' shares fit in 40, 8 and 8 minutes": budgets(run),
         "no file, or a cut one, makes no page": refusals(folder, run),
         "pictures are well-formed, with words, light and dark": pictures(folder, run, page),
+        "labels stay inside of their pictures": labels(folder, run, page, svg),
+        "labels that are too long are made narrower": long_labels(svg),
     }
     print(f"1..{len(checks)}")
     for number, (what, complaints) in enumerate(checks.items(), 1):
