@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Code of others inside a wheel, and its notices: bundled.py WHEEL
 
-Prints a line for each component of the wheel, and fails where one has no notice or no license text. tools/wheels,
-tools/sbom.py and the tests of the package use the list.
+Prints a line for each component of the wheel, and fails where one has no notice or no license text, or where the
+wheel's License-Expression does not name its license. bindings/python/build_backend.py, tools/wheels, tools/sbom.py and
+the tests of the package use the list.
 """
 import pathlib
 import re
@@ -33,6 +34,7 @@ COMPONENTS = (
               "LicenseRef-NVIDIA-CUDA-EULA", "https://developer.nvidia.com/cuda-toolkit",
               "CUDA runtime: Copyright (c) NVIDIA", ("LICENSE.cuda-runtime", "End User License Agreement")),
 )
+LICENSE = "Apache-2.0"  # of libamp's own code
 OWN = re.compile(r"(?:libamp|_core)[\w.]*\.so[.\d]*")
 
 
@@ -58,10 +60,19 @@ def inside(files):
     return found, unknown
 
 
+def expression(files):
+    """The licenses of all that a wheel holds, as its License-Expression has them (PEP 639)."""
+    return " AND ".join(dict.fromkeys([LICENSE, *(part.license for part in COMPONENTS if part in inside(files)[0])]))
+
+
 def complaints(files):
     found, unknown = inside(files)
+    metadata = next((data.decode() for name, data in files.items() if name.endswith(".dist-info/METADATA")), "")
+    told = re.search(r"^License-Expression: *(.*)", metadata, re.MULTILINE)
     texts = {name.rpartition("/")[2]: data.decode() for name, data in files.items() if "/licenses/" in name}
     wrong = [f"{name} has no notice: it is of no component in tools/bundled.py" for name in unknown]
+    if not told or told.group(1) != expression(files):
+        wrong.append(f"License-Expression is {told and told.group(1)}, and inside is {expression(files)}")
     for component in found:
         file, words = component.terms
         if component.notice not in texts.get("LICENSE.third-party", ""):

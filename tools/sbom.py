@@ -16,7 +16,7 @@ import re
 import sys
 import uuid
 
-from bundled import COMPONENTS, inside, read_wheel
+from bundled import COMPONENTS, LICENSE, inside, read_wheel
 from license_expression import get_spdx_licensing
 from spdx_tools.spdx.model import (
     Actor,
@@ -38,7 +38,6 @@ from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 from spdx_tools.spdx.writer.write_anything import write_file
 
-LICENSE = "Apache-2.0"
 DOCUMENT = "SPDXRef-DOCUMENT"
 
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""meson-python, with two changes in a wheel. The tag: its own names the Python that builds, and the limited API is one
-for all of them. With a CUDA plugin also NVIDIA's terms for the runtime inside, from the toolkit that built it."""
+"""meson-python, with three changes in a wheel. The tag: its own names the Python that builds, and the limited API is
+one for all of them. With a CUDA plugin also NVIDIA's terms for the runtime inside, from the toolkit that built it. The
+license: also those of the libraries that are inside (tools/bundled.py)."""
 import base64
 import hashlib
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -21,8 +23,17 @@ from mesonpy import (  # noqa: F401 - the other hooks are meson-python's own
 OLDEST = "cp310"
 
 
-TERMS = "LICENSE.cuda-runtime"
-WORDS = "End User License Agreement"  # that the text has, as in tools/bundled.py
+def load_bundled():
+    """tools/bundled.py."""
+    path = pathlib.Path(__file__).resolve().parents[2] / "tools" / "bundled.py"
+    spec = importlib.util.spec_from_file_location("bundled", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+bundled = load_bundled()
+TERMS, WORDS = next(part.terms for part in bundled.COMPONENTS if part.name == "cudart")
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
@@ -32,9 +43,12 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     with zipfile.ZipFile(built) as wheel:
         if abi == "abi3" and python != OLDEST:
             wanted = built.with_name(f"{name}-{version}-{OLDEST}-{abi}-{platform}.whl")
-            changed |= edited(wheel, "/WHEEL", f"Tag: {python}-", f"Tag: {OLDEST}-")
+            edit(wheel, changed, "/WHEEL", f"Tag: {python}-", f"Tag: {OLDEST}-")
         if any(entry.endswith("/libamp_cuda.so") for entry in wheel.namelist()):
-            changed |= cuda_terms(wheel, find_terms(find_nvcc()))
+            add_cuda_terms(wheel, changed, find_terms(find_nvcc()))
+        license_line = "License-Expression: {}\n".format
+        edit(wheel, changed, "/METADATA", license_line(bundled.LICENSE),
+             license_line(bundled.expression(bundled.read_wheel(built))))
     if changed:
         new = built.with_suffix(".new")
         rewrite(built, new, changed)
@@ -62,22 +76,28 @@ def find_terms(nvcc):
     return next((text for text in texts if WORDS.encode() in text), None)
 
 
-def edited(wheel, ending, old, new):
+def edit(wheel, changed, ending, old, new):
+    """Changes a file of the metadata, which may be changed already."""
     path = next(entry for entry in wheel.namelist() if entry.endswith(f".dist-info{ending}"))
-    return {path: wheel.read(path).decode().replace(old, new).encode()}
+    text = changed.get(path, wheel.read(path)).decode()
+    if old not in text:
+        sys.exit(f"libamp: {path} has no '{old.strip()}'")
+    if old != new:
+        changed[path] = text.replace(old, new).encode()
 
 
-def cuda_terms(wheel, text):
+def add_cuda_terms(wheel, changed, text):
     notices = next(entry for entry in wheel.namelist() if entry.endswith("/LICENSE.third-party"))
     path = notices.replace("LICENSE.third-party", TERMS)
     if path in wheel.namelist():
-        return {}
+        return
     if text is None:
         print(f"libamp: CUDA's toolkit has no license text here: before you pass the wheel on, add {TERMS} to it",
               file=sys.stderr)
-        return {}
+        return
     line = f"License-File: {notices.partition('/licenses/')[2]}\n"
-    return {path: text, **edited(wheel, "/METADATA", line, line + line.replace("LICENSE.third-party", TERMS))}
+    changed[path] = text
+    edit(wheel, changed, "/METADATA", line, line + line.replace("LICENSE.third-party", TERMS))
 
 
 def rewrite(source, target, changed):

@@ -118,7 +118,7 @@ def bundled(monkeypatch):
 
 def test_every_component_has_its_notice_and_license_text(installed, bundled):
     files = {str(file): file.locate().read_bytes() for file in importlib.metadata.files("libamp")
-             if ".so" in file.name or "/licenses/" in str(file)}
+             if ".so" in file.name or "/licenses/" in str(file) or file.name == "METADATA"}
     found, unknown = bundled.inside(files)
     assert {"libffi", "jansson"} <= {part.name for part in found} and not unknown
     # A toolkit may lack NVIDIA's terms.
@@ -133,8 +133,9 @@ def published(bundled, **changed):
     marks = {part.name: part.mark for part in bundled.COMPONENTS}
     files = {"libamp/libamp.so.0": b"\x7fELF" + marks["libffi"], "libamp/libamp_cuda.so": b"\x7fELF" + marks["cudart"],
              "libamp.libs/libjansson-0a1b2c3d.so.4.14.0": b"\x7fELF"}
-    texts = {f"libamp-1.dist-info/licenses/bindings/python/{name}": text.encode() for name, text in texts.items()}
-    return {**files, **texts, **changed}
+    texts = {f"licenses/bindings/python/{name}": text for name, text in texts.items()}
+    texts["METADATA"] = "License-Expression: Apache-2.0 AND MIT AND LicenseRef-NVIDIA-CUDA-EULA\n"
+    return {**files, **{f"libamp-1.dist-info/{name}": text.encode() for name, text in texts.items()}, **changed}
 
 
 def test_a_component_without_a_notice_is_named(bundled):
@@ -145,6 +146,19 @@ def test_a_component_without_a_notice_is_named(bundled):
         for words in (part.notice, part.terms[1]):
             files = {name: data.replace(words.encode(), b"") for name, data in published(bundled).items()}
             assert any(part.name in wrong for wrong in bundled.complaints(files)), words
+
+
+def test_the_license_names_all_that_is_inside(bundled):
+    files = published(bundled)
+    for marks, wanted in (((), "Apache-2.0"), (("libffi", "jansson"), "Apache-2.0 AND MIT"),
+                          (("cudart",), "Apache-2.0 AND LicenseRef-NVIDIA-CUDA-EULA")):
+        own = b"\x7fELF" + b" ".join(part.mark for part in bundled.COMPONENTS if part.name in marks)
+        assert bundled.expression({"libamp/libamp.so.0": own, "libamp/__init__.py": b""}) == wanted
+    for line in (b"License-Expression: Apache-2.0\n", b"Name: libamp\n"):
+        (wrong,) = bundled.complaints({**files, "libamp-1.dist-info/METADATA": line})
+        assert wrong.endswith("and inside is Apache-2.0 AND MIT AND LicenseRef-NVIDIA-CUDA-EULA")
+    licenses = {part.license for part in bundled.COMPONENTS}
+    assert all(re.fullmatch(r"[A-Za-z0-9.-]+", name) for name in licenses)  # one license each, to be joined by AND
 
 
 @pytest.fixture
@@ -167,7 +181,7 @@ def test_a_wheel_with_the_cuda_plugin_has_nvidias_terms(backend, bundled, tmp_pa
     info, notices = "libamp-1.dist-info", "bindings/python/LICENSE.third-party"
     files = {name: data for name, data in published(bundled).items() if not name.endswith("LICENSE.cuda-runtime")}
     files |= {f"{info}/WHEEL": f"Tag: {python}-abi3-any\n".encode(),
-              f"{info}/METADATA": f"Name: libamp\nLicense-File: {notices}\n".encode()}
+              f"{info}/METADATA": f"License-Expression: Apache-2.0\nLicense-File: {notices}\n".encode()}
     record = "".join(f"{name},sha256=x,{len(data)}\n" for name, data in files.items()) + f"{info}/RECORD,,\n"
     name = f"libamp-1-{python}-abi3-any.whl"
     with zipfile.ZipFile(tmp_path / name, "w") as archive:
@@ -187,6 +201,8 @@ def test_a_wheel_with_the_cuda_plugin_has_nvidias_terms(backend, bundled, tmp_pa
     assert bool(bundled.complaints(made)) == (not place) == ("LICENSE.cuda-runtime" in capsys.readouterr().err)
     assert made[f"{info}/WHEEL"] == b"Tag: cp310-abi3-any\n"
     assert (b"LICENSE.cuda-runtime" in made[f"{info}/METADATA"]) == bool(place)
+    assert made[f"{info}/METADATA"].startswith(f"License-Expression: {bundled.expression(made)}\n".encode())
+    assert bundled.expression(made) == "Apache-2.0 AND MIT AND LicenseRef-NVIDIA-CUDA-EULA"
     listed = dict(line.split(",", 1) for line in made[f"{info}/RECORD"].decode().splitlines())
     assert listed.keys() == made.keys() and listed.pop(f"{info}/RECORD") == ","
     for path in (path for path in made if made[path] != files.get(path) and path in listed):
@@ -229,7 +245,7 @@ def test_the_bill_of_materials_has_the_versions_of_the_build(bundled, tmp_path):
 
 def test_metadata_says_what_it_is():
     told = importlib.metadata.metadata("libamp")
-    assert told["License-Expression"] == "Apache-2.0" and told["Requires-Python"] == ">=3.10"
+    assert told["License-Expression"].startswith("Apache-2.0 AND MIT") and told["Requires-Python"] == ">=3.10"
     assert "Typing :: Typed" in told.get_all("Classifier") and told["Summary"]
     assert told["Description-Content-Type"] == "text/markdown" and "# libamp for Python" in told.get_payload()
 
