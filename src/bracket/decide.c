@@ -171,13 +171,15 @@ amp_status amp__bracket_check_skips(struct amp__bracket *bracket, bool overflow_
     const struct amp__param *param = amp__wiring_nonfinite_param(context);
     if (param)
         return amp__find_error(context, AMP__NONFINITE_PARAMETER, AMP_ERR_TOO_MANY_SKIPS, param->name,
-                               "loss %u: %u steps in a row were skipped, because %s itself has NaN or infinity (the "
+                               "loss %u: %u step%s in a row %s skipped, because %s itself has NaN or infinity (the "
                                "first gradient that was not finite is that of %s)", (unsigned)bracket->loss_id,
-                               (unsigned)record->skips_in_row, param->name, first);
+                               (unsigned)record->skips_in_row, AMP__S(record->skips_in_row),
+                               record->skips_in_row == 1 ? "was" : "were", param->name, first);
     char subject[32];
     snprintf(subject, sizeof subject, "loss %u", (unsigned)bracket->loss_id);
     return amp__find_error(context, AMP__SKIPS_WITHOUT_END, AMP_ERR_TOO_MANY_SKIPS, subject,
-                           "%s: %u steps in a row were skipped, and the loss scale is %g; the first gradient "
-                           "that was not finite is that of %s; all described parameters are finite", subject,
-                           (unsigned)record->skips_in_row, (double)record->scale_after, first);
+                           "%s: %u step%s in a row %s skipped, and the loss scale is %g; the first gradient that was "
+                           "not finite is that of %s; all described parameters are finite", subject,
+                           (unsigned)record->skips_in_row, AMP__S(record->skips_in_row),
+                           record->skips_in_row == 1 ? "was" : "were", (double)record->scale_after, first);
 }

@@ -76,6 +76,16 @@ static amp_status gather_spread(const struct amp__elements *now, struct amp__opt
     return AMP_OK;
 }
 
+/* As a step of the host's own, which rounds all of its parameters. */
+amp_status amp__fused_pass_over(struct amp__param *param, void **elements) {
+    struct amp__elements now;
+    if (!param->emulated) return AMP_OK;
+    AMP_TRY(amp__master_reconcile(param, false));
+    AMP_TRY(amp__param_elements(param, &now));
+    *elements = now.data;
+    return AMP_OK;
+}
+
 static amp_status find_param(const struct amp__optimizer *optimizer, struct amp__param *param,
                              struct amp__optim_tensor *tensor) {
     struct amp__elements now;
@@ -109,7 +119,7 @@ static amp_status find_tensor(const struct amp__optimizer *optimizer, size_t i, 
     memcpy(tensor->scales, state->scales, sizeof tensor->scales);
     tensor->key = state->key;
     AMP_TRY(amp__grads_for_step(param, &grad));
-    if (!grad.span.data) return AMP_OK;
+    if (!grad.span.data) return amp__fused_pass_over(param, &tensor->elements);
     tensor->grad = grad.span;
     tensor->inv_scale = grad.inverse;
     tensor->factor = grad.factor;
@@ -192,7 +202,7 @@ static void update_all(const struct amp__optimizer *optimizer, float norm) {
     for (size_t i = 0; i < optim->n; i++) {
         const struct spread *spread = optim->work[i].spread;
         if (spread) amp__strides_scatter(&spread->place, spread->flat);
-        if (optim->work[i].grad.data) amp__master_stepped(optimizer->params[i], optim->work[i].elements);
+        if (optim->work[i].elements) amp__master_stepped(optimizer->params[i], optim->work[i].elements);
     }
     /* the elements changed, and the host's versions did not */
     amp__cache_drop(amp__cache_of(optimizer->context), false);

@@ -13,6 +13,8 @@ amp_status amp__fused_attach(struct amp__optimizer *optimizer, size_t from);
 void amp__fused_mark(amp_context *context);
 /* The same after the optimizer has grown, from its parameter `from` on. */
 void amp__fused_mark_late(const struct amp__optimizer *optimizer, size_t from);
+/* For a parameter without a gradient: its elements, if the step rounds them (an emulated one), else as they were. */
+amp_status amp__fused_pass_over(struct amp__param *param, void **elements);
 
 /* ---- fused_device.c: their parameters on a device ---- */
 

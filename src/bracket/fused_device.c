@@ -128,8 +128,9 @@ static amp_status find_one(const struct amp__optimizer *optimizer, const struct 
     struct amp__elements now;
     for (int k = 0; k < SPANS; k++) spans_of(part, k)[at] = (amp_span){ NULL, 0, AMP_FLOAT32, 0 };
     part->remainders[at] = NULL, part->scales[0][at] = part->scales[1][at] = NULL;
+    part->elements[at] = NULL;
     AMP_TRY(amp__grads_for_step(param, grad));
-    if (!grad->span.data) return AMP_OK;
+    if (!grad->span.data) return amp__fused_pass_over(param, &part->elements[at]);
     AMP_RETURN_IF(grad->span.dtype == AMP_FLOAT64, AMP_ERR_UNSUPPORTED,
                   "%s: its gradient is fp64: libamp's own optimizers take fp32 and 16-bit gradients", param->name);
     AMP_TRY(amp__master_reconcile(param, false));
@@ -257,7 +258,7 @@ static amp_status step_on_device(const struct amp__optimizer *optimizer, const s
     }
     for (size_t k = 0; k < optim->n_groups; k++) AMP_TRY(step_group(optimizer, part, k, stream, norm));
     for (size_t at = 0; at < part->n; at++)
-        if (spans_of(part, GRAD)[at].data)
+        if (part->elements[at])
             amp__master_stepped(optimizer->params[part->which[at]], part->elements[at]);
     return AMP_OK;
 }

@@ -150,7 +150,7 @@ static void consider(struct worst *worst, const struct amp__param *param, const 
 }
 
 static const char *and_others(const struct worst *worst, char *text, size_t size) {
-    if (worst->others) snprintf(text, size, "; the same in %zu others", worst->others);
+    if (worst->others) snprintf(text, size, "; the same in %zu other%s", worst->others, AMP__S(worst->others));
     else *text = '\0';
     return text;
 }
@@ -167,11 +167,10 @@ static void judge_weights(const struct amp__optimizer *optimizer, const struct a
     }
     if (!worst.param) return;
     amp__find(optimizer->context, AMP__UPDATES_LOST_IN_LOW, worst.param->name,
-              "parameter %s: %d of %d sampled elements of its %s weights never moved in %u steps, although their "
-              "gradients are not 0%s", worst.param->name,
-              __builtin_popcount(worst.sample->came & ~worst.sample->moved), __builtin_popcount(worst.sample->came),
-              amp__dtype_name(worst.param->dtype), (unsigned)samples->steps,
-              and_others(&worst, others, sizeof others));
+              "parameter %s: %d of %d sampled elements of its %s weights never moved in %u step%s, although their "
+              "gradients are not 0%s", worst.param->name, __builtin_popcount(worst.sample->came & ~worst.sample->moved),
+              __builtin_popcount(worst.sample->came), amp__dtype_name(worst.param->dtype), (unsigned)samples->steps,
+              AMP__S(samples->steps), and_others(&worst, others, sizeof others));
 }
 
 /* Zeros alone are no underflow: a ReLU or an embedding has many. Where fp16 cuts them off, most of the others are

@@ -306,8 +306,8 @@ static void check_scope(amp_context *context) {
             passed += amp__op_passed(op->shares ? op->shares : op);
         }
     if (!calls && passed)
-        amp__find(context, AMP__OTHER_SCOPE, "", "all %llu calls of the context's ops in its first bracket were "
-                  "outside its scope", (unsigned long long)passed);
+        amp__find(context, AMP__OTHER_SCOPE, "", "no call of the context's ops in its first bracket was inside "
+                  "its scope, and outside it were %llu", (unsigned long long)passed);
 }
 
 static bool was_called(const struct amp__op *op) {
@@ -389,8 +389,8 @@ void amp__wiring_check_ops(amp_context *context) {
     check_scope(context);
     amp__norm_check(context);
     if (found)
-        amp__find(context, AMP__OP_UNCALLED, "", "%zu wrapped ops saw no call in the first bracket: %s%s", found, names,
-                  text.length >= sizeof names ? "..." : "");
+        amp__find(context, AMP__OP_UNCALLED, "", "%zu wrapped op%s saw no call in the first bracket: %s%s", found,
+                  AMP__S(found), names, text.length >= sizeof names ? "..." : "");
 }
 
 /* ---- non-finite gradients ---- */

@@ -196,6 +196,30 @@ TEST_TIMES(plain_steps, N_LEVELS) {
     pair_end(&pair);
 }
 
+/* An FP32 value that the program writes between steps into a parameter without a gradient: the step rounds it. */
+TEST_TIMES(a_write_without_a_gradient, N_LEVELS *N_KINDS) {
+    amp_config config = config_at(_i % N_LEVELS);
+    config.loss_scale = 1.0f, config.init_scale = config.min_scale = 0.0f, config.window = 0;
+    struct pair pair;
+    pair_start(&pair, config, host_kinds[_i / N_LEVELS], 5);
+    for (int step = 0; step < 3; step++) {
+        const double written = 1.0 + step + 0x1p-12; /* without the last bit in 16 bits */
+        for (int k = 1; k < 3; k++)
+            add_grad(pair.ours.net.trained[k], 0.25 * k), add_grad(pair.theirs.net.trained[k], 0.25 * k);
+        fake_set(pair.ours.net.trained[0], 1, written);
+        fake_set(pair.theirs.net.trained[0], 1, written);
+        if (host_kinds[_i / N_LEVELS] & FAKE_NO_VERSION && !levels[_i % N_LEVELS].emulate) { /* else libamp misses it */
+            ck_ok(amp_masters_reconcile(pair.ours.context));
+            ck_ok(amp_masters_reconcile(pair.theirs.context));
+        }
+        do_step(&pair);
+        if (levels[_i % N_LEVELS].emulate)
+            ck_assert_double_eq(fake_get(pair.ours.net.trained[0], 1), 1.0 + step);
+    }
+    compare_masters(&pair);
+    pair_end(&pair);
+}
+
 /* Split masters are the FP32 ones: beside a host that has these, and beside one whose masters are split as well. */
 TEST_TIMES(split_masters, 4 * N_KINDS) {
     const unsigned kind = host_kinds[_i / 4];
