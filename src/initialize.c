@@ -463,7 +463,8 @@ AMP_API amp_status amp_initialize_many(amp_model *const *models, size_t n_models
     AMP_RETURN_IF(!out && !n_models && !n_optimizers, AMP_ERR_INVALID_ARGUMENT,
                   "amp_initialize: without models and optimizers the context pointer is needed, and it is NULL");
     AMP_RETURN_IF(n_models > 65536 || n_optimizers > 65536, AMP_ERR_INVALID_ARGUMENT,
-                  "amp_initialize: %zu models and %zu optimizers cannot be", n_models, n_optimizers);
+                  "amp_initialize: %zu model%s and %zu optimizer%s cannot be", n_models, AMP__S(n_models), n_optimizers,
+                  AMP__S(n_optimizers));
     struct amp__properties properties;
     AMP_TRY(amp__properties_resolve(config, &properties));
     amp_context *context = amp__alloc(1, sizeof *context);

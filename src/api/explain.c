@@ -196,10 +196,11 @@ static void tell_ops(const amp_context *context, amp__text *text) {
     for (size_t i = 0; i < context->models.n; i++)
         for (size_t j = 0; j < context->models.list[i].n_ops; j++)
             count_op(context, &context->models.list[i].ops[j], &seen);
-    amp__text_add(text, "ops: %zu described, %zu wrapped, %zu called, %zu ran in %s at their last call; %llu calls, "
-                  "%llu passed by; %llu casts, %llu from the cache\n", seen.described, seen.wrapped, seen.called,
+    amp__text_add(text, "ops: %zu described, %zu wrapped, %zu called, %zu ran in %s at their last call; %llu call%s, "
+                  "%llu passed by; %llu cast%s, %llu from the cache\n", seen.described, seen.wrapped, seen.called,
                   seen.lowered, amp__dtype_name(context->policy.properties.low), (unsigned long long)seen.calls,
-                  (unsigned long long)seen.passed, (unsigned long long)seen.casts, (unsigned long long)seen.hits);
+                  AMP__S(seen.calls), (unsigned long long)seen.passed, (unsigned long long)seen.casts,
+                  AMP__S(seen.casts), (unsigned long long)seen.hits);
     if (!seen.unused) return;
     amp__text_add(text, "without a call: ");
     for (size_t i = 0; i < context->models.n; i++)
@@ -213,8 +214,8 @@ static void tell_loss(const struct amp__bracket *bracket, amp__text *text) {
         [AMP__CARRIER_HOST] = "the host (amp_seed_factor)",
     };
     const amp_record *record = &bracket->record;
-    amp__text_add(text, "loss %u: %llu brackets, %llu of them skipped, scale %g", (unsigned)bracket->loss_id,
-                  (unsigned long long)record->brackets, (unsigned long long)record->skipped,
+    amp__text_add(text, "loss %u: %llu bracket%s, %llu of them skipped, scale %g", (unsigned)bracket->loss_id,
+                  (unsigned long long)record->brackets, AMP__S(record->brackets), (unsigned long long)record->skipped,
                   (double)record->scale_after);
     if (record->brackets)
         amp__text_add(text, ", in the last one %g, carried by %s", (double)record->scale_before,
@@ -225,9 +226,10 @@ static void tell_loss(const struct amp__bracket *bracket, amp__text *text) {
 static void tell_optimizer(const struct amp__optimizer *optimizer, amp__text *text) {
     size_t masters = 0;
     for (size_t i = 0; i < optimizer->n_params; i++) masters += optimizer->params[i]->has_master;
-    amp__text_add(text, "optimizer %zu: %zu parameters, %zu with FP32 masters; %llu decisions, %llu taken by a step",
-                  amp__optimizer_number(optimizer), optimizer->n_params, masters,
-                  (unsigned long long)optimizer->decision.made, (unsigned long long)optimizer->decision.taken);
+    amp__text_add(text, "optimizer %zu: %zu parameter%s, %zu with FP32 masters; %llu decision%s, %llu taken by a step",
+                  amp__optimizer_number(optimizer), optimizer->n_params, AMP__S(optimizer->n_params), masters,
+                  (unsigned long long)optimizer->decision.made, AMP__S(optimizer->decision.made),
+                  (unsigned long long)optimizer->decision.taken);
     if (optimizer->scans.brackets)
         amp__text_add(text, "; gradients seen in %zu, missing in %zu", optimizer->n_params - optimizer->scans.missing,
                       optimizer->scans.missing);

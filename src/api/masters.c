@@ -40,7 +40,8 @@ static amp_status check_master(struct amp__param *param) {
     if (!param->host->grad || (param->master.held_by_host && param->has_master)) return AMP_OK;
     AMP_TRY(amp__grads_check(param, &grad));
     AMP_RETURN_IF(gaps && grad.data && grad.strides && grad.ndim != ndim, AMP_ERR_INVALID_ARGUMENT,
-                  "%s has %d dimensions but its gradient has %d", param->name, (int)ndim, (int)grad.ndim);
+                  "%s has %d dimension%s but its gradient has %d", param->name, (int)ndim, AMP__S(ndim),
+                  (int)grad.ndim);
     return AMP_OK;
 }
 

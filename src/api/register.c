@@ -183,7 +183,7 @@ static amp_status not_found(const amp_model *model, const struct meant *meant, c
         if (nth(model, i)->name) names[n++] = nth(model, i)->name;
     amp__nearest_names(&text, wanted, names, n);
     amp__free(names);
-    return amp__fail(AMP_ERR_NOT_FOUND, "amp_register: the model's %zu ops have no name or alias \"%s\"%s%s%s",
+    return amp__fail(AMP_ERR_NOT_FOUND, "amp_register: none of the model's %zu ops has the name or alias \"%s\"%s%s%s",
                      model->n_ops, wanted, data[0] ? "; did you mean " : "", data, data[0] ? "?" : "");
 }
 
@@ -236,6 +236,7 @@ AMP_API amp_status amp_register(amp_model *model, const char *op, amp_class op_c
     amp__free(meant.ops);
     if (status != AMP_OK || meant.n) return status;
     AMP_RETURN_IF(wanted >= 0 && meant.named, AMP_ERR_NOT_FOUND,
-                  "amp_register: \"%.140s\": the model has %zu ops named %s, numbered from 0", op, meant.named, name);
+                  "amp_register: \"%.140s\": the model has %zu op%s named %s, numbered from 0", op, meant.named,
+                  AMP__S(meant.named), name);
     return not_found(model, &meant, op);
 }

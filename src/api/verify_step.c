@@ -48,8 +48,8 @@ static amp_status put(const struct amp__param *param, const struct amp__elements
 
 static amp_status fetch_floats(const struct amp__param *param, const struct amp__elements *from, float *to) {
     AMP_RETURN_IF(from->size != param->size || !amp__is_floating(from->dtype), AMP_ERR_WRONG_STATE,
-                  "amp_verify_step: the gradient of %s has %llu elements of type %s, and the parameter has %llu",
-                  param->name, (unsigned long long)from->size, amp__dtype_name(from->dtype),
+                  "amp_verify_step: the gradient of %s has %llu element%s of type %s, and the parameter has %llu",
+                  param->name, (unsigned long long)from->size, AMP__S(from->size), amp__dtype_name(from->dtype),
                   (unsigned long long)param->size);
     if (from->dtype == AMP_FLOAT32) return fetch(param, from, to);
     void *raw = amp__alloc((size_t)from->size, amp__dtype_size(from->dtype));

@@ -50,14 +50,16 @@ AMP_API amp_status amp_wrap_table(amp_context *context, const void *table, size_
     AMP_RETURN_IF(!context || !table || !copy, AMP_ERR_INVALID_ARGUMENT, "amp_wrap_table: %s is NULL",
                   !context ? "context" : !table ? "table" : "copy");
     AMP_RETURN_IF(bytes > UINTPTR_MAX - from || bytes > UINTPTR_MAX - to, AMP_ERR_INVALID_ARGUMENT,
-                  "amp_wrap_table: %zu bytes cannot be", bytes);
+                  "amp_wrap_table: %zu byte%s cannot be", bytes, AMP__S(bytes));
     AMP_RETURN_IF(from < to + bytes && to < from + bytes, AMP_ERR_INVALID_ARGUMENT,
-                  "amp_wrap_table: copy and table overlap: the copy needs %zu bytes of its own", bytes);
+                  "amp_wrap_table: copy and table overlap: the copy needs %zu byte%s of its own", bytes, AMP__S(bytes));
     AMP_RETURN_IF(!has_ops_in(context, table, bytes), AMP_ERR_NOT_FOUND,
-                  "amp_wrap_table: no op of this context with AMP_OP_COPY has its slot in the %zu bytes at %p: "
-                  "describe the ops with slots in the const table itself", bytes, (void *)(uintptr_t)table);
+                  "amp_wrap_table: no op of this context with AMP_OP_COPY has its slot in the %zu byte%s at %p: "
+                  "describe the ops with slots in the const table itself", bytes, AMP__S(bytes),
+                  (void *)(uintptr_t)table);
     AMP_RETURN_IF(!is_writable(copy, bytes), AMP_ERR_READ_ONLY,
-                  "amp_wrap_table: the copy at %p cannot be written: give %zu bytes of writable memory", copy, bytes);
+                  "amp_wrap_table: the copy at %p cannot be written: give %zu byte%s of writable memory", copy, bytes,
+                  AMP__S(bytes));
     amp__table_copy(copy, table, bytes);
     return AMP_OK;
 }

@@ -27,8 +27,8 @@ amp_status amp__copy_struct(void *dst, size_t ours, size_t oldest, const void *s
     AMP_TRY(amp__check_struct(given, oldest, what));
     for (size_t i = ours; i < given; i++)
         AMP_RETURN_IF(((const unsigned char *)src)[i], AMP_ERR_ABI_MISMATCH,
-                      "%s is %u bytes long and asks, at byte %zu, for something this libamp (%zu bytes) does not know: "
-                      "use a newer libamp or leave it zero", what, (unsigned)given, i, ours);
+                      "%s is %u byte%s long and asks, at byte %zu, for something this libamp (%zu bytes) does not "
+                      "know: use a newer libamp or leave it zero", what, (unsigned)given, AMP__S(given), i, ours);
     const size_t n = given < ours ? given : ours;
     memcpy(dst, src, n);
     memset((char *)dst + n, 0, ours - n);

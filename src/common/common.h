@@ -24,6 +24,9 @@
 
 /* ---- errors (error.c) ---- */
 
+/* The end of a noun after its number, for "%zu byte%s": "" for 1, "s" for all others. */
+#define AMP__S(n) (&"s"[(n) == 1])
+
 /* Sets the thread's message and returns `status`. */
 amp_status amp__fail(amp_status status, const char *format, ...) AMP_PRINTF(2, 3);
 /* The system's text for an errno, in `buffer` or static. */

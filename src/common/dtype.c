@@ -42,9 +42,9 @@ amp_dtype amp__view_dtype(const amp_tensor_view *view) {
 
 amp_status amp__view_size(const amp_tensor_view *view, uint64_t *size) {
     AMP_RETURN_IF(view->ndim < 0 || view->ndim > 64, AMP_ERR_INVALID_ARGUMENT,
-                  "a view has %d dimensions; 0..64 are allowed", (int)view->ndim);
-    AMP_RETURN_IF(view->ndim && !view->shape, AMP_ERR_INVALID_ARGUMENT, "a view with %d dimensions has no shape",
-                  (int)view->ndim);
+                  "a view has %d dimension%s; 0..64 are allowed", (int)view->ndim, AMP__S(view->ndim));
+    AMP_RETURN_IF(view->ndim && !view->shape, AMP_ERR_INVALID_ARGUMENT, "a view with %d dimension%s has no shape",
+                  (int)view->ndim, AMP__S(view->ndim));
     uint64_t product = 1;
     bool empty = false;
     for (int32_t i = 0; i < view->ndim; i++) {

@@ -124,7 +124,7 @@ static amp_status add_model_param(amp_context *context, const amp_param *given, 
 
 amp_status amp__collect_model(amp_context *context, const amp_model *model, const amp_host *host, size_t model_index) {
     AMP_RETURN_IF(model->n_params && !model->params, AMP_ERR_INVALID_ARGUMENT,
-                  "model %zu: params is NULL, but it has %zu entries", model_index, model->n_params);
+                  "model %zu: params is NULL, but n_params is %zu", model_index, model->n_params);
     char owner[48] = "";
     const size_t first = context->params.n;
     if (model_index) snprintf(owner, sizeof owner, "model%zu.", model_index);
@@ -146,7 +146,7 @@ amp_status amp__collect_model(amp_context *context, const amp_model *model, cons
 amp_status amp__collect_optimizer(amp_context *context, struct amp__optimizer *optimizer,
                                   const amp_optimizer *given, size_t optimizer_index) {
     AMP_RETURN_IF(given->n_params && !given->params, AMP_ERR_INVALID_ARGUMENT,
-                  "optimizer %zu: params is NULL, but it has %zu entries", optimizer_index, given->n_params);
+                  "optimizer %zu: params is NULL, but n_params is %zu", optimizer_index, given->n_params);
     char owner[48];
     snprintf(owner, sizeof owner, "optimizer%zu.", optimizer_index);
     optimizer->params = amp__alloc(given->n_params, sizeof *optimizer->params);
@@ -433,6 +433,7 @@ void amp__retype_commit(amp_context *context) {
     }
     if (!unfit) return;
     const amp_dtype low = context->policy.properties.cast_model_type;
-    amp__find(context, AMP__WEIGHTS_INFINITE, "", "%llu weights are too large for %s and became infinite, in %s%s",
-              (unsigned long long)unfit, amp__dtype_name(low), names, text.length >= sizeof names ? "..." : "");
+    amp__find(context, AMP__WEIGHTS_INFINITE, "", "%llu weight%s too large for %s became infinite, in %s%s",
+              (unsigned long long)unfit, AMP__S(unfit), amp__dtype_name(low), names,
+              text.length >= sizeof names ? "..." : "");
 }

@@ -117,6 +117,6 @@ void amp__params_check_names(amp_context *context, size_t first, size_t model) {
     amp__names_free(&names);
     snprintf(subject, sizeof subject, "model %zu", model);
     if (twice)
-        amp__find(context, AMP__NAMED_TWICE, subject, "%s: %zu parameters have the name of another one: %s%s", subject,
-                  twice, list, twice > NAMED ? ", ..." : "");
+        amp__find(context, AMP__NAMED_TWICE, subject, "%s: %zu parameter%s with the name of another one: %s%s", subject,
+                  twice, AMP__S(twice), list, twice > NAMED ? ", ..." : "");
 }

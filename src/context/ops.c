@@ -119,7 +119,7 @@ amp_status amp__ops_check_slots(struct amp__op *ops, size_t n, const char *what)
 
 amp_status amp__ops_build(amp_context *context, const amp_op *ops, size_t n, const amp_host *host,
                           struct amp__struct_table structs, const char *what, struct amp__op **out) {
-    AMP_RETURN_IF(n && !ops, AMP_ERR_INVALID_ARGUMENT, "%s is NULL, but it has %zu entries", what, n);
+    AMP_RETURN_IF(n && !ops, AMP_ERR_INVALID_ARGUMENT, "%s is NULL, but its number of entries is %zu", what, n);
     AMP_RETURN_IF(n > 1000000, AMP_ERR_INVALID_ARGUMENT, "%s has %zu entries, which are too many", what, n);
     struct amp__op *built = amp__alloc(n, sizeof *built);
     struct amp__map last = { 0 };

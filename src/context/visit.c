@@ -27,7 +27,7 @@ static amp_status check_field(const amp_field *field) {
     AMP_RETURN_IF(field->address && field->tensor, AMP_ERR_INVALID_ARGUMENT,
                   "it is emitted as a buffer and as a tensor: set address or tensor, not both");
     AMP_RETURN_IF(field->size < 0 || is_too_large(field), AMP_ERR_INVALID_ARGUMENT,
-                  "its size is %lld elements, which no buffer has", (long long)field->size);
+                  "its size is %lld element%s, which no buffer has", (long long)field->size, AMP__S(field->size));
     AMP_RETURN_IF(field->tensor && (field->role == AMP_ROLE_SCRATCH || field->role == AMP_ROLE_SEED),
                   AMP_ERR_UNSUPPORTED, "it is a tensor, which cannot be %s",
                   field->role == AMP_ROLE_SEED ? "a seed: give the hook scale, and the loss to amp_scale_loss_begin"

@@ -61,8 +61,8 @@ static amp_status check_view(const amp_tensor_view *view, const char *name) {
     AMP_RETURN_IF(code >= DL_FIRST_FP8 || (code == 2 && bits == 8), AMP_ERR_UNSUPPORTED,
                   "%s has an 8-bit floating type or smaller, which no level handles", name);
     AMP_RETURN_IF(code == DL_OPAQUE || bits == 0, AMP_ERR_UNSUPPORTED,
-                  "%s has no element type that libamp knows (DLPack code %u, %u bits): the view hook must fill dtype",
-                  name, code, bits);
+                  "%s has no element type that libamp knows (DLPack code %u, %u bit%s): the view hook must fill dtype",
+                  name, code, bits, AMP__S(bits));
     const int32_t device = view->device.type; /* 0: a host that left it out means its only memory, the CPU's */
     AMP_RETURN_IF(device != 0 && device != DL_CPU && device != DL_CUDA_HOST && device != DL_CUDA &&
                       device != AMP_DEVICE_SERVED, AMP_ERR_BACKEND,

@@ -66,8 +66,8 @@ static amp_status check_bias_grad(const amp_matmul_args *g, amp_device_epilogue 
                   AMP_ERR_INVALID_ARGUMENT, "matmul: bias_grad is a sum of a matrix that is NULL");
     if (e->stride_bias_grad == 0) e->stride_bias_grad = length;
     AMP_RETURN_IF(g->batch > 1 && (e->stride_bias_grad < length || e->stride_bias_grad > PTRDIFF_MAX / 8 / g->batch),
-                  AMP_ERR_INVALID_ARGUMENT, "matmul: stride_bias_grad is %lld, less than the %lld elements of one",
-                  (long long)e->stride_bias_grad, (long long)length);
+                  AMP_ERR_INVALID_ARGUMENT, "matmul: stride_bias_grad is %lld, less than the %lld element%s of one",
+                  (long long)e->stride_bias_grad, (long long)length, AMP__S(length));
     return check_aligned("bias_grad", e->bias_grad, amp__dtype_size(e->bias_grad_dtype));
 }
 

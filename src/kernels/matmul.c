@@ -44,11 +44,11 @@ static amp_status check_matrix(struct matrix *x, bool required) {
     AMP_RETURN_IF(!is_matmul_type(x->dtype), AMP_ERR_INVALID_ARGUMENT,
                   "matmul: %s is %s: use fp32, fp16 or bf16", x->name, amp__dtype_name(x->dtype));
     AMP_RETURN_IF(x->ld < x->cols, AMP_ERR_INVALID_ARGUMENT,
-                  "matmul: ld_%s is %lld, less than the %lld elements of a row", x->name, (long long)x->ld,
-                  (long long)x->cols);
+                  "matmul: ld_%s is %lld, less than the %lld element%s of a row", x->name, (long long)x->ld,
+                  (long long)x->cols, AMP__S(x->cols));
     AMP_RETURN_IF(x->ld && x->rows > PTRDIFF_MAX / 8 / x->ld, AMP_ERR_INVALID_ARGUMENT,
-                  "matmul: %s, %lld rows of %lld elements, is larger than memory", x->name, (long long)x->rows,
-                  (long long)x->ld);
+                  "matmul: %s, %lld row%s of %lld element%s, is larger than memory", x->name, (long long)x->rows,
+                  AMP__S(x->rows), (long long)x->ld, AMP__S(x->ld));
     AMP_RETURN_IF(required && x->rows && x->cols && !x->data, AMP_ERR_INVALID_ARGUMENT, "matmul: %s is NULL", x->name);
     return AMP_OK;
 }

@@ -25,8 +25,8 @@ static amp_status check_packed(const amp_span *span, const char *name, int32_t b
     AMP_TRY(amp__spans_check(span, 1, name, facts));
     AMP_RETURN_IF(span->dtype == AMP_FLOAT64, AMP_ERR_INVALID_ARGUMENT, "%s[0].dtype is fp64: use fp32, fp16 or bf16",
                   name);
-    AMP_RETURN_IF(span->size && !packed, AMP_ERR_INVALID_ARGUMENT, "packed is NULL and %s has %llu elements", name,
-                  (unsigned long long)span->size);
+    AMP_RETURN_IF(span->size && !packed, AMP_ERR_INVALID_ARGUMENT, "packed is NULL and %s has %llu element%s", name,
+                  (unsigned long long)span->size, AMP__S(span->size));
     AMP_RETURN_IF((uintptr_t)packed % 4, AMP_ERR_INVALID_ARGUMENT, "packed is not aligned to 4 bytes");
     return AMP_OK;
 }

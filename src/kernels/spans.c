@@ -15,10 +15,11 @@ static amp_status explain_span(const amp_span *span, const char *list, size_t i)
                   "%s[%zu].dtype is %s (%d): use fp32, fp16, bf16 or fp64", list, i, amp__dtype_name(span->dtype),
                   (int)span->dtype);
     AMP_RETURN_IF(span->reserved, AMP_ERR_INVALID_ARGUMENT, "%s[%zu].reserved is not 0", list, i);
-    AMP_RETURN_IF(span->size && !span->data, AMP_ERR_INVALID_ARGUMENT, "%s[%zu] has %llu elements and data NULL", list,
-                  i, (unsigned long long)span->size);
+    AMP_RETURN_IF(span->size && !span->data, AMP_ERR_INVALID_ARGUMENT, "%s[%zu] has %llu element%s and data NULL", list,
+                  i, (unsigned long long)span->size, AMP__S(span->size));
     AMP_RETURN_IF(span->size > PTRDIFF_MAX / amp__width(span->dtype), AMP_ERR_INVALID_ARGUMENT,
-                  "%s[%zu].size is %llu elements, more than there can be", list, i, (unsigned long long)span->size);
+                  "%s[%zu].size is %llu element%s, more than there can be", list, i, (unsigned long long)span->size,
+                  AMP__S(span->size));
     return AMP_OK;
 }
 
@@ -34,8 +35,8 @@ static amp_status check_each(const amp_span *spans, size_t n, const char *list) 
 static amp_status explain_sizes(const amp_span *dst, const amp_span *src, size_t n, const char *list) {
     for (size_t i = 0; i < n; i++)
         AMP_RETURN_IF(dst[i].size != src[i].size, AMP_ERR_INVALID_ARGUMENT,
-                      "dst[%zu] has %llu elements and %s[%zu] has %llu: they must be equal", i,
-                      (unsigned long long)dst[i].size, list, i, (unsigned long long)src[i].size);
+                      "dst[%zu] has %llu element%s and %s[%zu] has %llu: they must be equal", i,
+                      (unsigned long long)dst[i].size, AMP__S(dst[i].size), list, i, (unsigned long long)src[i].size);
     return AMP_OK;
 }
 

@@ -244,8 +244,8 @@ AMP_API amp_status amp_statistics_losses(const amp_statistics *statistics, amp_d
                                                    : (struct range){ -126, -134, 127, false };
     AMP_RETURN_IF((statistics->below && AMP_BINADE_LEAST + exponent > range.zero) ||
                       (statistics->above && AMP_BINADE_LEAST + AMP_BINADES + exponent <= range.top),
-                  AMP_ERR_UNSUPPORTED, "%llu elements are below 2^%d and %llu beyond: scaled by 2^%d, how many fit is "
-                  "not known", (unsigned long long)statistics->below, AMP_BINADE_LEAST,
+                  AMP_ERR_UNSUPPORTED, "%llu element%s below 2^%d and %llu beyond: scaled by 2^%d, how many fit is not "
+                  "known", (unsigned long long)statistics->below, AMP__S(statistics->below), AMP_BINADE_LEAST,
                   (unsigned long long)statistics->above, exponent);
     *losses = (amp_losses){ 0, 0, 0 };
     count_losses(statistics, &range, exponent, losses);

@@ -11,8 +11,8 @@ uint64_t amp__grad_version(const struct amp__param *param, void *handle) {
 static amp_status check(const struct amp__param *param, amp_status status, const struct amp__elements *now) {
     if (status != AMP_OK) return amp__fail_prefix(status, "%s", param->name);
     AMP_RETURN_IF(now->size != param->size || !amp__is_floating(now->dtype), AMP_ERR_INVALID_ARGUMENT,
-                  "%s has %llu elements but its gradient has %llu of %s", param->name, (unsigned long long)param->size,
-                  (unsigned long long)now->size, amp__dtype_name(now->dtype));
+                  "%s has %llu element%s but its gradient has %llu of %s", param->name, (unsigned long long)param->size,
+                  AMP__S(param->size), (unsigned long long)now->size, amp__dtype_name(now->dtype));
     AMP_RETURN_IF(now->strides && amp__has_master_grad(param) && amp__strides_negative(now), AMP_ERR_UNSUPPORTED,
                   "%s: gradient runs backwards in memory (a negative stride), and its parameter has a master: the FP32 "
                   "gradient cannot be put under it for the step; make it contiguous", param->name);

@@ -209,9 +209,9 @@ static amp_status exchange(struct amp__param *param, amp_dtype now_beside) {
     const uint64_t bytes = param->master.fp32.bytes, least = param->size * amp__dtype_size(now_beside);
     if (bytes && bytes < least) {
         (void)amp__param_swap(param, &param->master.fp32);
-        return amp__fail(AMP_ERR_WRONG_STATE, "%s: the host's hook swap_data returned a block of %llu bytes instead of "
-                         "the %llu that were there: change a parameter's values, not its storage", param->name,
-                         (unsigned long long)bytes, (unsigned long long)least);
+        return amp__fail(AMP_ERR_WRONG_STATE, "%s: the host's hook swap_data returned a block of %llu byte%s instead "
+                         "of the %llu that were there: change a parameter's values, not its storage", param->name,
+                         (unsigned long long)bytes, AMP__S(bytes), (unsigned long long)least);
     }
     param->master.fp32.dtype = now_beside;
     return AMP_OK;

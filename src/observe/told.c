@@ -80,8 +80,8 @@ static amp_status check(const amp_context *context, const amp_observed_call *cal
                   "amp_observe_call: %s", !call ? "call is NULL" : "there is no such context: was it shut down?");
     AMP_TRY(amp__check_struct(call->struct_size, sizeof *call, "amp_observed_call"));
     AMP_RETURN_IF(!call->op || !call->op[0], AMP_ERR_INVALID_ARGUMENT, "amp_observe_call: the op has no name");
-    AMP_RETURN_IF(call->n_values && !call->values, AMP_ERR_INVALID_ARGUMENT, "amp_observe_call: %s: %llu values, and "
-                  "values is NULL", call->op, (unsigned long long)call->n_values);
+    AMP_RETURN_IF(call->n_values && !call->values, AMP_ERR_INVALID_ARGUMENT, "amp_observe_call: %s: %llu value%s, and "
+                  "values is NULL", call->op, (unsigned long long)call->n_values, AMP__S(call->n_values));
     for (uint64_t i = 0; i < call->n_values; i++)
         AMP_RETURN_IF(!call->values[i].name || !call->values[i].name[0], AMP_ERR_INVALID_ARGUMENT,
                       "amp_observe_call: %s: values[%llu] has no name", call->op, (unsigned long long)i);

@@ -82,7 +82,7 @@ static amp_status check(const void *codes, const void *scales, const void *value
     AMP_RETURN_IF(size && (!codes || !scales || !values), AMP_ERR_INVALID_ARGUMENT, "%s: %s is NULL", who,
                   !codes ? "codes" : !scales ? "scales" : "values");
     AMP_RETURN_IF(size > PTRDIFF_MAX / sizeof(float), AMP_ERR_INVALID_ARGUMENT,
-                  "%s: there are no %llu elements", who, (unsigned long long)size);
+                  "%s: there are no %llu element%s", who, (unsigned long long)size, AMP__S(size));
     return AMP_OK;
 }
 

@@ -15,8 +15,8 @@ static amp_status check_span(const amp_span *span, const char *list, size_t i, u
     AMP_RETURN_IF(!type, AMP_ERR_INVALID_ARGUMENT, "%s[%zu].dtype is %s: use fp32%s", list, i,
                   amp__dtype_name(span->dtype), fp32_only ? "" : ", fp16 or bf16");
     AMP_RETURN_IF(span->reserved, AMP_ERR_INVALID_ARGUMENT, "%s[%zu].reserved is not 0", list, i);
-    AMP_RETURN_IF(span->size != size, AMP_ERR_INVALID_ARGUMENT, "%s[%zu] has %llu elements; it needs %llu",
-                  list, i, (unsigned long long)span->size, (unsigned long long)size);
+    AMP_RETURN_IF(span->size != size, AMP_ERR_INVALID_ARGUMENT, "%s[%zu] has %llu element%s; it needs %llu", list, i,
+                  (unsigned long long)span->size, AMP__S(span->size), (unsigned long long)size);
     AMP_RETURN_IF(size && !span->data, AMP_ERR_INVALID_ARGUMENT, "%s[%zu].data is NULL", list, i);
     AMP_RETURN_IF(size > PTRDIFF_MAX / sizeof(float), AMP_ERR_INVALID_ARGUMENT,
                   "%s[%zu] has more elements than there can be", list, i);
@@ -72,8 +72,8 @@ static amp_status check_codes(const amp_optim *rule, const amp_optim_tensors *t,
                       "%s[%zu].dtype is %s beside scales: codes are AMP_DTYPE_OTHER", moments[k], i,
                       amp__dtype_name(span->dtype));
         AMP_RETURN_IF(span->size != t->param[i].size, AMP_ERR_INVALID_ARGUMENT,
-                      "%s[%zu] has %llu codes; it needs %llu", moments[k], i, (unsigned long long)span->size,
-                      (unsigned long long)t->param[i].size);
+                      "%s[%zu] has %llu code%s; it needs %llu", moments[k], i, (unsigned long long)span->size,
+                      AMP__S(span->size), (unsigned long long)t->param[i].size);
     }
     return AMP_OK;
 }
@@ -105,7 +105,8 @@ static amp_status check_tensors(const amp_optim *rule, const amp_optim_tensors *
     AMP_RETURN_IF(t->n && !t->steps && !t->step, AMP_ERR_INVALID_ARGUMENT,
                   "steps is NULL and step is 0: give each tensor's count, or the number of this step");
     AMP_RETURN_IF(t->n_steps > 1 && t->n_steps != t->n, AMP_ERR_INVALID_ARGUMENT,
-                  "n_steps is %zu: steps has 1 entry, or one for each of the %zu tensors", t->n_steps, t->n);
+                  "n_steps is %zu: steps has 1 entry, or one for each of the %zu tensor%s", t->n_steps, t->n,
+                  AMP__S(t->n));
     AMP_RETURN_IF(!(fabsf(t->grad_factor) <= 3.402823466e38f), AMP_ERR_INVALID_ARGUMENT,
                   "grad_factor is not finite");
     for (size_t i = 0; i < t->n; i++) AMP_TRY(check_tensor(rule, t, i));

@@ -40,7 +40,8 @@ static amp_status fill_optim(struct amp__optim *optim, const amp_fused *given, s
     for (size_t i = 0; i < n_params; i++) {
         const uint32_t group = given->group_of ? given->group_of[i] : 0;
         AMP_RETURN_IF(group >= given->n_groups, AMP_ERR_INVALID_ARGUMENT,
-                      "%s: group_of[%zu] is %u, and there are %zu groups", what, i, (unsigned)group, given->n_groups);
+                      "%s: group_of[%zu] is %u, and there are %zu group%s", what, i, (unsigned)group, given->n_groups,
+                      AMP__S(given->n_groups));
         optim->states[i].group = group;
     }
     return AMP_OK;

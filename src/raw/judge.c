@@ -143,7 +143,7 @@ static void tell_compared(const struct amp__op *op, amp__text *text, bool *any) 
     const struct told told = count(op->comparisons);
     if (!told.calls) return;
     tell_name(op, text, any, "verify, compared with FP32: ");
-    amp__text_add(text, " (%llu calls)", (unsigned long long)told.calls);
+    amp__text_add(text, " (%llu call%s)", (unsigned long long)told.calls, AMP__S(told.calls));
 }
 
 static void tell_not_compared(const struct amp__op *op, amp__text *text, bool *any) {
@@ -159,7 +159,8 @@ static void tell_not_compared(const struct amp__op *op, amp__text *text, bool *a
         amp__text_add(text, " (%zu of %zu kinds of calls: zeros, constants or overflow in all that were tried)",
                       told.kinds - told.compared, told.kinds);
     if (!never && known->further)
-        amp__text_add(text, " (%llu calls of more than %d kinds)", (unsigned long long)known->further, AMP__KINDS);
+        amp__text_add(text, " (%llu call%s of more than %d kinds)", (unsigned long long)known->further,
+                      AMP__S(known->further), AMP__KINDS);
 }
 
 static bool runs_low(const struct amp__op *op) {

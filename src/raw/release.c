@@ -26,8 +26,9 @@ static bool has_copy(const amp_context *context, const struct amp__param *param)
 static amp_status prepare(struct amp__param *param, amp_dtype low) {
     param->unfit = 0;
     AMP_TRY(amp__param_look(param, low));
-    AMP_RETURN_IF(param->unfit, AMP_ERR_CONFLICT, "amp_weights_release: %llu weights of %s are too large for %s, and "
-                  "would be lost", (unsigned long long)param->unfit, param->name, amp__dtype_name(low));
+    AMP_RETURN_IF(param->unfit, AMP_ERR_CONFLICT, "amp_weights_release: %llu weight%s of %s too large for %s would be "
+                  "lost", (unsigned long long)param->unfit, AMP__S(param->unfit), param->name,
+                  amp__dtype_name(low));
     return amp__param_alloc(param, low, AMP_FOR_PARAMETER, &param->released);
 }
 

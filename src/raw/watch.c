@@ -74,9 +74,9 @@ static amp_status check_length(const struct amp__casting *casting, const struct 
     AMP_TRY(amp__range_rest(casting->context, buffer->host, &rest));
     if (!rest || buffer->extents.span <= rest) return AMP_OK;
     return amp__find_error(casting->context, AMP__EXTENT_TOO_LARGE, AMP_ERR_INVALID_ARGUMENT, casting->op->name,
-                           "op %s: %s has %lld elements by its extents, and %lld are left of the registered buffer "
+                           "op %s: %s has %lld element%s by its extents, and %lld are left of the registered buffer "
                            "that it points into", casting->op->name, buffer->name ? buffer->name : "a buffer",
-                           (long long)buffer->extents.span, (long long)rest);
+                           (long long)buffer->extents.span, AMP__S(buffer->extents.span), (long long)rest);
 }
 
 static bool lies_in(const void *address, const struct amp__elements *block) {
@@ -419,16 +419,17 @@ static bool is_fp32(const struct amp__watched *item) {
 static void tell_stray(const struct amp__watched *item, struct amp__op *op, size_t n,
                        const struct amp__reference *reference) {
     const bool twice = item->role == WRITES && item->width == sizeof(uint16_t) && is_fp32(item);
+    const size_t its = item->rows * item->length;
     if (twice)
         amp__find(op->context, AMP__FP32_INTO_LOW, op->name, "op %s: its implementation wrote FP32 into 16 bits: %s "
-                  "is %zu elements of %s, and %s", op->name, item->name, item->rows * item->length,
+                  "is %zu element%s of %s, and %s", op->name, item->name, its, AMP__S(its),
                   amp__dtype_name(amp__policy_of(op->context)->properties.low),
                   amp__reference_is(reference, item->host, item->memory)
                       ? "holds the FP32 function's result in twice the bytes"
                       : "twice their bytes were written (or its extents are half of the real ones)");
     else
-        amp__find(op->context, AMP__OUT_OF_BOUNDS, op->name, "op %s writes %zu elements outside of %s, which has %zu "
-                  "by its extents", op->name, n, item->name, item->rows * item->length);
+        amp__find(op->context, AMP__OUT_OF_BOUNDS, op->name, "op %s writes %zu element%s outside of %s, which has %zu "
+                  "by its extents", op->name, n, AMP__S(n), item->name, its);
 }
 
 bool amp__watch_guards(const struct amp__raw_buffer *buffer, struct amp__op *op) {

@@ -207,8 +207,8 @@ static amp_status check_places(const char *what, const struct amp__struct *type,
                   "%s: with at most %u bytes it may travel in registers: list every member, without @", what,
                   AMP__STRUCT_SMALL);
     AMP_RETURN_IF(type->size && r->end > type->size, AMP_ERR_SCHEMA,
-                  "%s: one ends at byte %llu, but the struct is declared with %llu bytes", what,
-                  (unsigned long long)r->end, (unsigned long long)type->size);
+                  "%s: one ends at byte %llu, but the struct is declared with %llu byte%s", what,
+                  (unsigned long long)r->end, (unsigned long long)type->size, AMP__S(type->size));
     return AMP_OK;
 }
 
@@ -220,10 +220,11 @@ static amp_status check_layout(const struct amp__lexer *lexer, const struct amp_
     AMP_TRY(take_all(&r, what, type->members, &group));
     if (r.placed) return check_places(what, type, &r);
     AMP_RETURN_IF(group.size != type->size || group.alignment != type->alignment, AMP_ERR_SCHEMA,
-                  "%s: they make a struct of %llu bytes aligned to %llu, but it is declared with %llu bytes aligned to "
-                  "%u: give sizeof and _Alignof, and every member in its order (packed structs cannot be described)",
-                  what, (unsigned long long)group.size, (unsigned long long)group.alignment,
-                  (unsigned long long)type->size, (unsigned)type->alignment);
+                  "%s: they make a struct of %llu byte%s aligned to %llu, but it is declared with %llu byte%s aligned "
+                  "to %u: give sizeof and _Alignof, and every member in its order (packed structs cannot be "
+                  "described)", what, (unsigned long long)group.size, AMP__S(group.size),
+                  (unsigned long long)group.alignment, (unsigned long long)type->size, AMP__S(type->size),
+                  (unsigned)type->alignment);
     return AMP_OK;
 }
 
@@ -232,8 +233,8 @@ static amp_status check_descriptor(const struct amp__lexer *lexer, const amp_str
                   "%.64s: struct %.64s: flags and reserved must be 0", lexer->op, given->name);
     const uint32_t a = given->alignment;
     AMP_RETURN_IF(given->size && (!a || (a & (a - 1)) || given->size % a), AMP_ERR_SCHEMA,
-                  "%.64s: struct %.64s: %llu bytes aligned to %u cannot be: give sizeof and _Alignof", lexer->op,
-                  given->name, (unsigned long long)given->size, (unsigned)a);
+                  "%.64s: struct %.64s: %llu byte%s aligned to %u cannot be: give sizeof and _Alignof", lexer->op,
+                  given->name, (unsigned long long)given->size, AMP__S(given->size), (unsigned)a);
     return AMP_OK;
 }
 

@@ -83,8 +83,8 @@ static amp_status save_memory(amp_context *context, amp_state_format format, voi
     amp_status status = AMP_OK;
     char *at = data;
     if (data && image.bytes > capacity)
-        status = amp__fail(AMP_ERR_INVALID_ARGUMENT, "the state has %llu bytes, and there is room for %zu",
-                           (unsigned long long)image.bytes, capacity);
+        status = amp__fail(AMP_ERR_INVALID_ARGUMENT, "the state has %llu byte%s, and there is room for %zu",
+                           (unsigned long long)image.bytes, AMP__S(image.bytes), capacity);
     else if (data) status = amp__image_write(&image, copy_piece, &at);
     if (status == AMP_OK) *size = (size_t)image.bytes;
     amp__image_clear(&image);

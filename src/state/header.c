@@ -123,8 +123,8 @@ static amp_status read_tensor(const char *name, const json_t *entry, int64_t *di
                       !read_offset(json_array_get(offsets, 1), &tensor->end) || tensor->end < tensor->begin,
                   AMP_ERR_BAD_FILE, "tensor %s: data_offsets must be two rising whole numbers", quoted);
     AMP_RETURN_IF(size == UINT64_MAX || tensor->end - tensor->begin != 4 * size, AMP_ERR_BAD_FILE,
-                  "tensor %s: %llu bytes do not fit its shape", quoted,
-                  (unsigned long long)(tensor->end - tensor->begin));
+                  "tensor %s: its shape does not fit %llu byte%s", quoted,
+                  (unsigned long long)(tensor->end - tensor->begin), AMP__S(tensor->end - tensor->begin));
     tensor->name = name;
     tensor->shape = dims;
     tensor->ndim = (int32_t)json_array_size(shape);

@@ -97,8 +97,8 @@ amp_status amp__header_bytes(const struct amp__header *header, uint64_t data_crc
     AMP_TRY(amp__json_text(header->json, &block, &length));
     amp_status status = add_padding(&block, &length);
     if (status == AMP_OK && length - 8 > AMP__STATE_MAX_HEADER)
-        status = amp__fail(AMP_ERR_UNSUPPORTED, "the state's header would have %zu bytes; %u is the format's limit",
-                           length - 8, (unsigned)AMP__STATE_MAX_HEADER);
+        status = amp__fail(AMP_ERR_UNSUPPORTED, "the state's header would have %zu byte%s; %u is the format's limit",
+                           length - 8, AMP__S(length - 8), (unsigned)AMP__STATE_MAX_HEADER);
     if (status != AMP_OK) {
         amp__free(block);
         return status;

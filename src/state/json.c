@@ -32,7 +32,8 @@ static amp_status check_structure(const char *text, size_t bytes, const char *wh
                       i);
     }
     AMP_RETURN_IF(containers > FREE_CONTAINERS + bytes / BYTES_PER_CONTAINER, AMP_ERR_BAD_FILE,
-                  "%s has %zu objects and lists in %zu bytes, more than any state has", what, containers, bytes);
+                  "%s has %zu object%s and lists in %zu byte%s, more than any state has", what, containers,
+                  AMP__S(containers), bytes, AMP__S(bytes));
     return AMP_OK;
 }
 

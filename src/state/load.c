@@ -21,25 +21,25 @@ static amp_status read_header(struct part *part) {
     void *owned;
     const void *bytes;
     uint64_t length = 0;
-    AMP_RETURN_IF(source->size < 8, AMP_ERR_BAD_FILE, "a state of %llu bytes is cut off",
-                  (unsigned long long)source->size);
+    AMP_RETURN_IF(source->size < 8, AMP_ERR_BAD_FILE, "a state of %llu byte%s is cut off",
+                  (unsigned long long)source->size, AMP__S(source->size));
     AMP_TRY(amp__source_get(source, 0, 8, &owned, &bytes));
     for (int i = 8; i--;) length = length << 8 | ((const unsigned char *)bytes)[i];
     amp__free(owned);
     AMP_RETURN_IF(length > AMP__STATE_MAX_HEADER, AMP_ERR_BAD_FILE, "the header claims %llu bytes; %u are the limit",
                   (unsigned long long)length, (unsigned)AMP__STATE_MAX_HEADER);
     AMP_RETURN_IF(length > source->size - 8, AMP_ERR_BAD_FILE,
-                  "the header claims %llu bytes, but the whole state has %llu: it is cut off, or not a state",
-                  (unsigned long long)length, (unsigned long long)source->size);
+                  "the header claims %llu byte%s, but the whole state has %llu: it is cut off, or not a state",
+                  (unsigned long long)length, AMP__S(length), (unsigned long long)source->size);
     AMP_TRY(amp__source_get(source, 0, 8 + length, &part->owned_header, &bytes));
     AMP_TRY(amp__header_parse(bytes, (size_t)(8 + length), &part->header));
     const char *format = amp__header_get(&part->header, "libamp.format");
     AMP_RETURN_IF(!format || strcmp(format, "1"), AMP_ERR_BAD_FILE,
                   "the state's format is not 1: a newer libamp wrote it, load it with that");
     AMP_RETURN_IF(part->header.data_bytes != source->size - 8 - length, AMP_ERR_BAD_FILE,
-                  "the header describes %llu bytes of tensors and %llu follow: the state is cut off or something was "
-                  "added",
-                  (unsigned long long)part->header.data_bytes, (unsigned long long)(source->size - 8 - length));
+                  "the header describes %llu byte%s of tensors and %llu follow: the state is cut off or something was "
+                  "added", (unsigned long long)part->header.data_bytes, AMP__S(part->header.data_bytes),
+                  (unsigned long long)(source->size - 8 - length));
     return AMP_OK;
 }
 
@@ -300,8 +300,8 @@ static void report_load(struct load *load, bool same_mode) {
         amp__text_add(&text, "; %zu of the file's %llu loss scalers were loaded", load->n_scalers,
                       (unsigned long long)load->file_scalers);
     if (load->n_foreign && !is_sharded(load->context)) /* else they are other ranks' */
-        amp__text_add(&text, "%s%zu moments of optimizers that this context does not have were left out",
-                      text.length ? "; " : "", load->n_foreign);
+        amp__text_add(&text, "%sleft out: %zu moment%s of optimizers that this context does not have",
+                      text.length ? "; " : "", load->n_foreign, AMP__S(load->n_foreign));
     if (text.length) (void)amp__warn(load->context, "the loaded state was saved under another configuration: %s", line);
 }
 
@@ -361,8 +361,9 @@ static void apply_apex(const struct load *load, const struct amp__apex_scaler *s
         (void)amp__warn(load->context, "the loaded state has other loss scales than the static one, %g, which stays",
                         (double)properties->scaler.init_scale);
     else if (used != n || n != properties->num_losses)
-        (void)amp__warn(load->context, "the loaded state has %zu loss scalers and the context %u: %zu were loaded, by "
-                        "the index in their keys", n, (unsigned)properties->num_losses, used);
+        (void)amp__warn(load->context, "the loaded state has %zu loss scaler%s and the context %u: %zu were loaded, "
+                        "by the index in their keys", n, AMP__S(n),
+                        (unsigned)properties->num_losses, used);
     for (size_t i = 0; i < n; i++) {
         if (scalers[i].index >= properties->num_losses) continue;
         struct amp__bracket *bracket = &load->brackets->list[scalers[i].index];

@@ -133,8 +133,9 @@ static amp_status match_tensors(struct load *load) {
         if (!load->targets[i].tensor && !load->targets[i].optional && load->targets[i].param->in_optimizer)
             add_name(&missing, load->targets[i].name);
     AMP_RETURN_IF(unknown.n || missing.n, AMP_ERR_CONFLICT,
-                  "the state is of another model: %zu parameters are in the file but not here (%s), %zu are trained "
-                  "here but not in the file (%s)", unknown.n, unknown.buffer, missing.n, missing.buffer);
+                  "the state is of another model: %zu parameter%s in the file but not here (%s), %zu trained here but "
+                  "not in the file (%s)", unknown.n, AMP__S(unknown.n), unknown.buffer, missing.n,
+                  missing.buffer);
     return AMP_OK;
 }
 
@@ -142,9 +143,10 @@ static amp_status check_target(struct target *target) {
     struct amp__elements now;
     const struct amp__state_tensor *tensor = target->tensor;
     if (is_of_optimizer(target)) {
+        const uint64_t saved = (tensor->end - tensor->begin) / 4;
         AMP_RETURN_IF(tensor->end - tensor->begin != 4 * target->size, AMP_ERR_CONFLICT,
-                      "%s has %llu elements in the file and %llu here: it is another optimizer's", target->name,
-                      (unsigned long long)((tensor->end - tensor->begin) / 4), (unsigned long long)target->size);
+                      "%s has %llu element%s in the file and %llu here: it is another optimizer's", target->name,
+                      (unsigned long long)saved, AMP__S(saved), (unsigned long long)target->size);
         return AMP_OK;
     }
     AMP_TRY(amp__state_elements(target->param, &now));

@@ -84,7 +84,7 @@ void amp__survey_write_fp8(const amp_survey_result *result, amp__text *text) {
     if (stay)
         amp__text_add(text, "%llu of %llu inputs of products would have to stay in 16 bits\n", (unsigned long long)stay,
                       (unsigned long long)result->n_fp8);
-    else amp__text_add(text, "all %llu inputs of products fit\n", (unsigned long long)result->n_fp8);
+    else amp__text_add(text, "of %llu inputs of products all fit\n", (unsigned long long)result->n_fp8);
     amp__text_add(text, "  %11s %11s %11s %11s\n", "E4M3 to 0", "E5M2 to 0", "MX E4M3", "MX E5M2");
     for (uint64_t i = 0; i < result->n_fp8 && i < SHOWN; i++) write_input(sorted[i], text);
     if (result->n_fp8 > SHOWN)

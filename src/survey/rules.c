@@ -149,8 +149,8 @@ static void look_for_inverse(struct amp__advice_list *list, const struct amp__se
     if (seen->what != AMP_SEE_INPUTS || !zeros) return;
     if (!amp__op_is_one_of(seen->op->name, inverses, AMP_COUNT(inverses))) return;
     const struct amp__about about = { seen, low_levels(seen), zeros, seen->total.elements };
-    amp__advise(list, AMP__INVERSE_OF_ZERO, &about, "op %s, %s: %.3g %% of %llu elements are 0 in fp16, the "
-                "smallest is %.4g", seen->op->name, seen->name, percent(zeros, seen->total.elements),
+    amp__advise(list, AMP__INVERSE_OF_ZERO, &about, "op %s, %s: %.3g %% of %llu elements are 0 in fp16, the smallest "
+                "is %.4g", seen->op->name, seen->name, percent(zeros, seen->total.elements),
                 (unsigned long long)seen->total.elements, seen->total.least);
 }
 
@@ -213,9 +213,9 @@ static void look_at_norm(struct amp__advice_list *list, const struct amp__seen *
     }
     const struct amp__about about = { seen, fp16_levels(amp__level_is_low), elements, elements };
     if (channels && channels < elements && elements / channels < FEW)
-        amp__advise(list, AMP__SMALL_BATCH, &about, "op %s, %s: %llu elements for each of %llu channels",
+        amp__advise(list, AMP__SMALL_BATCH, &about, "op %s, %s: %llu element%s for each of %llu channel%s",
                     seen->op->name, seen->name, (unsigned long long)(elements / channels),
-                    (unsigned long long)channels);
+                    AMP__S(elements / channels), (unsigned long long)channels, AMP__S(channels));
 }
 
 /* ---- parameters ---- */
@@ -296,9 +296,9 @@ static void look_at_weight(struct amp__advice_list *list, const struct amp__seen
     const uint32_t levels = fp16_levels(norm ? has_low_batch_norm : amp__level_retypes);
     const struct amp__about about = { seen, levels, all, seen->total.elements };
     if (lost.infinities || (lost.zeros && lost.zeros >= numbers / 2))
-        amp__advise(list, AMP__WEIGHTS_UNFIT, &about, "parameter %s: %llu elements are infinite in fp16 and %llu are "
-                    "0, of %llu", seen->name, (unsigned long long)lost.infinities, (unsigned long long)lost.zeros,
-                    (unsigned long long)seen->total.elements);
+        amp__advise(list, AMP__WEIGHTS_UNFIT, &about, "parameter %s: of %llu elements, infinite in fp16: %llu, 0: %llu",
+                    seen->name, (unsigned long long)seen->total.elements, (unsigned long long)lost.infinities,
+                    (unsigned long long)lost.zeros);
 }
 
 /* ---- all ---- */

@@ -115,9 +115,9 @@ static void write_memory(const amp_survey_result *result, const amp_context *con
     for (uint64_t i = 0; i < result->n_levels && !policy->properties.split_masters; i++) {
         const amp_memory *m = &result->levels[i].memory;
         if (m->masters <= m->masters_split) continue;
-        amp__text_add(text, "memory: at %s split masters (master_weights = %s) take %llu bytes in place of %llu, with "
+        amp__text_add(text, "memory: at %s split masters (master_weights = %s) take %llu byte%s in place of %llu, with "
                       "the same numbers", amp__level_name(m->level), python ? "\"split\"" : "AMP_SPLIT",
-                      (unsigned long long)m->masters_split, (unsigned long long)m->masters);
+                      (unsigned long long)m->masters_split, AMP__S(m->masters_split), (unsigned long long)m->masters);
         if (m->outputs > m->masters && !atomic_load(&amp__progress_of(context)->packed.last_from))
             amp__text_add(text, "; outputs of ops take more, %llu: pack those that backward needs (%s)",
                           (unsigned long long)m->outputs, python ? "amp.compress_activations" : "amp_pack");
@@ -138,27 +138,28 @@ static void write_state(const amp_survey_result *result, const amp_context *cont
     const struct amp__properties *now = &amp__policy_of(context)->properties;
     const amp_memory *first = &result->levels[0].memory;
     if (first->moments_8bit < first->moments)
-        amp__text_add(text, "memory: moments in 8 bits (%s) take %llu bytes in place of %llu, rounded at random: "
+        amp__text_add(text, "memory: moments in 8 bits (%s) take %llu byte%s in place of %llu, rounded at random: "
                       "elements far below the largest of their 256 take smaller steps, which no survey measures\n",
                       python ? "FusedAdam, state_bits=8" : "AMP_FUSED_STATE_8BIT",
-                      (unsigned long long)first->moments_8bit, (unsigned long long)first->moments);
+                      (unsigned long long)first->moments_8bit, AMP__S(first->moments_8bit),
+                      (unsigned long long)first->moments);
     for (uint64_t i = 0; i < result->n_levels && (python || has_own_optimizers(context)); i++) {
         const amp_memory *m = &result->levels[i].memory;
         const bool without = m->level == now->level && !now->master_weights; /* now */
         if (without || !m->masters || amp__level_row(m->level)->cast_model_type != AMP_BFLOAT16) continue;
         amp__text_add(text, "memory: at %s weights rounded at random (master_weights = %s, libamp's optimizers) need "
-                      "no masters, %llu bytes. The cost is noise of up to a unit of bfloat16 a step, which no survey "
+                      "no masters, %llu byte%s. The cost is noise of up to a unit of bfloat16 a step, which no survey "
                       "measures: compare a short training, above all with tiny rates and for norm weights\n",
                       amp__level_name(m->level), python ? "\"stochastic\"" : "AMP_STOCHASTIC",
-                      (unsigned long long)m->masters);
+                      (unsigned long long)m->masters, AMP__S(m->masters));
     }
 }
 
 static void write_text(const struct amp__survey *survey, const amp_survey_result *result, const amp_context *context,
                        amp__text *text) {
     const uint64_t left_out = amp__observer_of(context)->left_out;
-    amp__text_add(text, "survey of %llu iterations at %s\n", (unsigned long long)result->iterations,
-                  amp__level_name(amp__policy_of(context)->properties.level));
+    amp__text_add(text, "survey of %llu iteration%s at %s\n", (unsigned long long)result->iterations,
+                  AMP__S(result->iterations), amp__level_name(amp__policy_of(context)->properties.level));
     write_levels(result, text);
     for (const struct amp__advised *advised = survey->list.first; advised;)
         advised = write_kind(&survey->list, advised, text);
@@ -172,7 +173,7 @@ static void write_text(const struct amp__survey *survey, const amp_survey_result
     write_state(result, context, text);
     amp__survey_write_fp8(result, text);
     if (left_out)
-        amp__text_add(text, "%llu tensors and ops were omitted for lack of room (the option max_bytes of observe)\n",
+        amp__text_add(text, "omitted for lack of room (the option max_bytes of observe), tensors and ops: %llu\n",
                       (unsigned long long)left_out);
 }
 

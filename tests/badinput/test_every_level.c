@@ -43,7 +43,7 @@ TEST(disabled_needs_no_level) {
 TEST(an_index_too_large_says_how_many_there_are) {
     RIG_INIT(rig, 0);
     ck_fails(AMP_ERR_NOT_FOUND, amp_register(&rig.net.model, "linear#5", AMP_FP32));
-    ck_says("1 ops named linear, numbered from 0");
+    ck_says("1 op named linear, numbered from 0");
 }
 
 TEST(a_direct_call_says_what_it_could_not_cast) {

@@ -448,7 +448,7 @@ TEST(what_cannot_be_is_refused) {
     ck_says("the op has no name");
     call.op = "linear", call.n_values = 1;
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_observe_call(rig.context, &call));
-    ck_says("linear: 1 values, and values is NULL");
+    ck_says("linear: 1 value, and values is NULL");
     call.values = &value;
     ck_fails(AMP_ERR_INVALID_ARGUMENT, amp_observe_call(rig.context, &call));
     ck_says("linear: values[0] has no name");

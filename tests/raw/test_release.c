@@ -318,8 +318,8 @@ TEST(nothing_is_lost_to_infinity) {
     block[far] = before[far] = 1e6f;
     raw.ops[0].fp16 = (amp_fn)linear_bf16;
     raw_start(&raw, CONFIG(AMP_O2));
-    ck_explains(raw.context, NULL, "1 weights are too large for fp16 and became infinite, in second (1)");
-    ck_refused(AMP_ERR_CONFLICT, "1 weights of second are too large for fp16", amp_weights_release(raw.context, NULL));
+    ck_explains(raw.context, NULL, "1 weight too large for fp16 became infinite, in second (1)");
+    ck_refused(AMP_ERR_CONFLICT, "1 weight of second too large for fp16", amp_weights_release(raw.context, NULL));
     ck_assert_mem_eq(block, before, sizeof before);
     amp_memory memory = AMP_MEMORY_INIT;
     ck_ok(amp_get_memory(raw.context, &memory));

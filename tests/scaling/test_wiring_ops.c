@@ -25,8 +25,8 @@ TEST_TIMES(a_part_of_a_table_is_no_finding, 4) {
     fake_release(x);
     ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
     ck_assert_uint_eq(found(rig.context, "AMP-M12"), _i != 1);
-    if (_i == 2) ck_health(&rig, "1 wrapped ops saw no call in the first bracket: matmul: ");
-    if (_i == 3) ck_health(&rig, "1 wrapped ops saw no call in the first bracket: mul: ");
+    if (_i == 2) ck_health(&rig, "1 wrapped op saw no call in the first bracket: matmul: ");
+    if (_i == 3) ck_health(&rig, "1 wrapped op saw no call in the first bracket: mul: ");
     ck_health(&rig, "without a call: ");
 }
 
@@ -82,5 +82,7 @@ TEST_TIMES(calls_in_another_contexts_scope, 3) {
     fake_release(x);
     ck_assert_int_eq(bracket(&rig, 0.5), AMP_STEP);
     ck_assert_int_eq(found(rig.context, "AMP-M17") != 0, !_i);
-    if (!_i) ck_health(&rig, "all 2 calls of the context's ops in its first bracket were outside its scope");
+    if (!_i)
+        ck_health(&rig, "no call of the context's ops in its first bracket was inside its scope, and outside it were "
+                  "2");
 }

@@ -93,8 +93,8 @@ TEST(another_model_is_refused_by_name) {
     rig_wire(&other, config_of(AMP_O2));
     fake_fill(other.net.bias, 7.0);
     const struct snapshot before = snap(&other);
-    ck_refused(AMP_ERR_CONFLICT, "1 parameters are in the file but not here (weight)", load(&other, &state));
-    ck_says("1 are trained here but not in the file (heaviness)");
+    ck_refused(AMP_ERR_CONFLICT, "1 parameter in the file but not here (weight)", load(&other, &state));
+    ck_says("1 trained here but not in the file (heaviness)");
     ck_still(&other, &before);
 }
 

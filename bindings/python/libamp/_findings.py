@@ -10,6 +10,7 @@ import warnings
 from typing import Any, NamedTuple
 
 from ._environment import switch
+from ._words import counted
 
 # code: (title, reason, remedy). docs/reference/mistakes.md is generated from it, by
 # tests/docs/check_mistakes.py . --write. The library's findings are in src/context/findings.inc, with their remedies in
@@ -285,7 +286,7 @@ def report(context: Any, record: Record) -> str:
         lines = [at + line if finding.message in line else line for line in lines]
         if finding.code in FINDINGS:
             lines.append(at + finding.message)
-    lines.append("sound" if not found else "1 finding" if len(found) == 1 else f"{len(found)} findings")
+    lines.append(counted(len(found), "finding") if found else "sound")
     return "\n".join(lines) + "\n"
 
 

@@ -20,6 +20,7 @@ from multiprocessing import util
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _check, _findings, _script, _when_torch
+from ._words import counted
 
 if TYPE_CHECKING:
     from .torch.doctor.recorder import Watch
@@ -217,7 +218,7 @@ def _without_torch(strict: bool) -> tuple[str, int]:
     reports, found = _check.sessions()
     if not reports:
         return "libamp.doctor: looked at nothing: the script did not import torch\n", 2
-    count = "no finding" if not found else "1 finding" if found == 1 else f"{found} findings"
+    count = counted(found, "finding") if found else "no finding"
     return "".join([f"libamp.doctor: {count}\n", *reports]), int(strict and found > 0)
 
 

@@ -15,8 +15,9 @@ static int check_scales(const amp_py_list *list, const amp_py_list *params, size
     if (!span->data) return 0;
     if (span->dtype != AMP_FLOAT32) return amp_py_refuse(place, "must be float32");
     if (span->size != wanted)
-        return amp_py_refuse(place, "has %llu scales, and its tensor of %llu elements needs %llu",
-                             (unsigned long long)span->size, (unsigned long long)params->spans[i].size,
+        return amp_py_refuse(place, "has %llu scale%s, and its tensor of %llu element%s needs %llu",
+                             (unsigned long long)span->size, AMP_PY_S(span->size),
+                             (unsigned long long)params->spans[i].size, AMP_PY_S(params->spans[i].size),
                              (unsigned long long)wanted);
     return 0;
 }
@@ -41,7 +42,8 @@ uint64_t *amp_py_numbers(PyObject *list, const char *name, size_t n) {
         return NULL;
     }
     if (!PyList_Check(list) || (size_t)PyList_Size(list) != n)
-        amp_py_refuse((amp_py_where){ name, -1 }, "must be a list with a number for each of the %zu tensors", n);
+        amp_py_refuse((amp_py_where){ name, -1 }, "must be a list with a number for each of the %zu tensor%s", n,
+                      AMP_PY_S(n));
     for (size_t i = 0; !PyErr_Occurred() && i < n; i++)
         numbers[i] = PyLong_AsUnsignedLongLong(PyList_GetItem(list, (Py_ssize_t)i));
     if (!PyErr_Occurred()) return numbers;

@@ -39,7 +39,8 @@ int amp_py_dlpack_read(const dl_tensor *tensor, amp_py_where place, amp_py_view 
     }
     view->span.dtype = type_of(tensor);
     if (tensor->dims < 0 || tensor->dims > AMP_PY_DIMS)
-        return amp_py_refuse(place, "has %d dimensions: at most %d can be read", (int)tensor->dims, AMP_PY_DIMS);
+        return amp_py_refuse(place, "has %d dimension%s: at most %d can be read", (int)tensor->dims,
+                             AMP_PY_S(tensor->dims), AMP_PY_DIMS);
     view->dims = tensor->dims;
     int64_t step = 1;
     for (int i = view->dims - 1; i >= 0; i--) {

@@ -169,8 +169,8 @@ static int same_layout(const amp_py_list *first, const amp_py_list *list, size_t
 
 static int check_pair(const amp_py_list *first, const amp_py_list *list) {
     if (first->n != list->n) {
-        PyErr_Format(amp_py_argument_error(), "%s has %zu tensors and %s %zu: they go in pairs", first->name, first->n,
-                     list->name, list->n);
+        PyErr_Format(amp_py_argument_error(), "%s has %zu tensor%s and %s %zu: they go in pairs", first->name, first->n,
+                     AMP_PY_S(first->n), list->name, list->n);
         return -1;
     }
     if (first->device.type && list->device.type &&

@@ -49,7 +49,8 @@ static int read_matrix(const product *call, int which, matrix *out) {
     const amp_py_view *view = &call->views[which];
     amp_py_where place = { operand_names[which], -1 };
     if (view->dims != 2 && view->dims != 3)
-        return amp_py_refuse(place, "has %d dimensions: it must be a matrix, or a stack of them", view->dims);
+        return amp_py_refuse(place, "has %d dimension%s: it must be a matrix, or a stack of them", view->dims,
+                             AMP_PY_S(view->dims));
     const int64_t *shape = view->shape + view->dims - 2, *strides = view->strides + view->dims - 2;
     *out = (matrix){ shape[0], shape[1], view->dims == 3 ? view->shape[0] : 1, 0, 0, false };
     if ((shape[1] <= 1 || strides[1] == 1) && is_row_stride(shape[0], strides[0], shape[1])) {
@@ -77,8 +78,8 @@ static int fill_arguments(product *call) {
     int64_t a_rows = args->transpose_a ? a.columns : a.rows, a_columns = args->transpose_a ? a.rows : a.columns;
     int64_t b_rows = args->transpose_b ? b.columns : b.rows, b_columns = args->transpose_b ? b.rows : b.columns;
     if (a_columns != b_rows)
-        return amp_py_refuse((amp_py_where){ "b", -1 }, "has %lld rows, and a %lld columns: they must be equal",
-                             (long long)b_rows, (long long)a_columns);
+        return amp_py_refuse((amp_py_where){ "b", -1 }, "has %lld row%s, and a %lld column%s: they must be equal",
+                             (long long)b_rows, AMP_PY_S(b_rows), (long long)a_columns, AMP_PY_S(a_columns));
     if (d.rows != a_rows || d.columns != b_columns) return refuse_shape(D, a_rows, b_columns, 1);
     if (d.transposed)
         return amp_py_refuse((amp_py_where){ "d", -1 }, "must have rows that lie together: it is written row by row");
@@ -112,8 +113,8 @@ static int describe_rest(product *call) {
     if (call->objects[BIAS] != Py_None) {
         if (open_operand(call, BIAS)) return -1;
         if (bias->dims != 1 || bias->shape[0] != args->n || !bias->compact)
-            return amp_py_refuse((amp_py_where){ "bias", -1 }, "must be a contiguous vector of %lld elements",
-                                 (long long)args->n);
+            return amp_py_refuse((amp_py_where){ "bias", -1 }, "must be a contiguous vector of %lld element%s",
+                                 (long long)args->n, AMP_PY_S(args->n));
         args->bias = bias->span.data, args->bias_dtype = bias->span.dtype;
     }
     return 0;

@@ -207,8 +207,8 @@ static int open_steps(step_call *step) {
         const uint64_t size = view->span.size;
         if ((size != n && size != 1) || !view->compact || view->read_only ||
             view->device.type != step->call.device.type)
-            return amp_py_refuse(place, "needs one writable element for each of the %zu tensors, or for all of them, "
-                                        "on their device", n);
+            return amp_py_refuse(place, "needs one writable element for each of the %zu tensor%s, or for all of them, "
+                                 "on their device", n, AMP_PY_S(n));
         step->tensors.n_steps = (size_t)size;
         return 0;
     }
@@ -218,7 +218,8 @@ static int open_steps(step_call *step) {
         return -1;
     }
     if ((size_t)PyList_Size(steps) != n)
-        return amp_py_refuse(place, "has %zd numbers for %zu tensors", PyList_Size(steps), n);
+        return amp_py_refuse(place, "has %zd number%s for %zu tensor%s", PyList_Size(steps),
+                             AMP_PY_S(PyList_Size(steps)), n, AMP_PY_S(n));
     for (size_t i = 0; i < n; i++) {
         step->counts[i] = PyLong_AsUnsignedLongLong(PyList_GetItem(steps, (Py_ssize_t)i));
         if (PyErr_Occurred()) return -1;

@@ -39,8 +39,9 @@ static void *packed_memory(PyObject *tensor, uint64_t wanted, bool written, pack
     } else if (view.device.type != call->device.type || view.device.id != call->device.id) {
         amp_py_refuse(place, "is on another device than %s", call->lists[0].name);
     } else if (view.span.size * width < wanted) {
-        amp_py_refuse(place, "has %llu bytes and %llu are needed: see libamp.kernels.packed_bytes(elements, bits)",
-                      (unsigned long long)(view.span.size * width), (unsigned long long)wanted);
+        amp_py_refuse(place, "has %llu byte%s and %llu are needed: see libamp.kernels.packed_bytes(elements, bits)",
+                      (unsigned long long)(view.span.size * width), AMP_PY_S(view.span.size * width),
+                      (unsigned long long)wanted);
     } else if (!view.span.data) { /* no elements */
         return (void *)(uintptr_t)call; /* never read or written */
     } else {
@@ -108,7 +109,7 @@ static PyObject *pack(PyObject *self, PyObject *const *args, Py_ssize_t n) {
     (void)self;
     if (n < 4 || n > 6) {
         PyErr_Format(PyExc_TypeError, "pack takes packed, src, bits, seed, and a context and flags or none, not %zd "
-                                      "arguments", n);
+                     "argument%s", n, AMP_PY_S(n));
         return NULL;
     }
     packing x = { .call = { .function = "pack" }, .pack = AMP_PACK_ARGS_INIT };

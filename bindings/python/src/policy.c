@@ -56,7 +56,8 @@ static PyObject *policy_target(PyObject *self, PyObject *args) {
     amp_dtype types[MOST_TYPES], target = AMP_DTYPE_DEFAULT;
     if (!PyArg_ParseTuple(args, "sO!|i:target", &op, &PyTuple_Type, &given, &op_class)) return NULL;
     const Py_ssize_t n = PyTuple_Size(given);
-    if (n > MOST_TYPES) return PyErr_Format(PyExc_ValueError, "%zd types, and there are fewer: name each once", n);
+    if (n > MOST_TYPES) return PyErr_Format(PyExc_ValueError, "%zd type%s, and there are fewer: name each once", n,
+                                            AMP_PY_S(n));
     for (Py_ssize_t i = 0; i < n; i++) {
         if (amp_py_type_of(PyTuple_GetItem(given, i), &types[i])) return NULL;
     }

@@ -47,6 +47,9 @@ typedef struct amp_py_where {
     Py_ssize_t index; /* -1: not in a list */
 } amp_py_where;
 
+/* The end of a noun after its number, for "%zu byte%s": "" for 1, "s" for all others. */
+#define AMP_PY_S(n) (&"s"[(n) == 1])
+
 /* Raises libamp.ArgumentError with the place before the message: "src[3]: is read-only". Returns -1. */
 int amp_py_refuse(amp_py_where place, const char *format, ...);
 

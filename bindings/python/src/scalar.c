@@ -9,7 +9,8 @@ static int open_tensor(amp_py_scalar *scalar, PyObject *tensor, uint64_t count, 
     int bad = 0;
     if (view.is_torch && amp_py_serve_if(tensor, &view.device)) bad = -1;
     else if (view.span.dtype != AMP_FLOAT32 || view.span.size != count || !view.compact)
-        bad = amp_py_refuse(place, "must be a contiguous float32 tensor of %llu elements", (unsigned long long)count);
+        bad = amp_py_refuse(place, "must be a contiguous float32 tensor of %llu element%s", (unsigned long long)count,
+                            AMP_PY_S(count));
     else if (write && view.read_only) bad = amp_py_refuse(place, "is read-only and would be written");
     if (bad) {
         amp_py_let_go(&scalar->keep);

@@ -17,8 +17,9 @@ void **amp_py_remainders(const struct amp_py_list *list, const struct amp_py_lis
         const uint64_t wanted = amp_remainder_bytes(params->spans[i].size);
         if (span->data && span->size * width < wanted) {
             amp_py_refuse((amp_py_where){ list->name, list->single ? -1 : (Py_ssize_t)i },
-                          "has %llu bytes, and its tensor of %llu elements needs %llu (kernels.remainder_bytes)",
-                          (unsigned long long)(span->size * width), (unsigned long long)params->spans[i].size,
+                          "has %llu byte%s, and its tensor of %llu element%s needs %llu (kernels.remainder_bytes)",
+                          (unsigned long long)(span->size * width), AMP_PY_S(span->size * width),
+                          (unsigned long long)params->spans[i].size, AMP_PY_S(params->spans[i].size),
                           (unsigned long long)wanted);
             PyMem_Free(blocks);
             return NULL;

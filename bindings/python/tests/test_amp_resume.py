@@ -152,7 +152,7 @@ def test_apexs_form_and_its_errors(capsys):
         amp.load_state_dict({"loss_scaler7": {"loss_scale": 4.0, "unskipped": 1}, "another": 1})
     # by position, and applied all the same
     assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 4.0, "unskipped": 1}
-    assert "has 1 loss scalers, and 2 are in use" in capsys.readouterr().out
+    assert "has 1 loss scaler, and in use are 2" in capsys.readouterr().out
 
 
 # ---- files of releases ----

@@ -90,7 +90,7 @@ def test_nothing_to_sum_and_nothing_to_write():
     [
         (sample(2, 2), sample(2, 3), sample(2, 2), {}, "b: has 2 rows, and a 3 columns"),
         (sample(2, 3), sample(2, 3), sample(3, 2), {}, "d: must be 2 x 2"),
-        (sample(4), sample(2, 2), sample(2, 2), {}, "d: has 1 dimensions"),
+        (sample(4), sample(2, 2), sample(2, 2), {}, "d: has 1 dimension: "),
         (sample(2, 2).T, sample(2, 2), sample(2, 2), {}, "d: must have rows"),
         (sample(2, 2), sample(4, 4)[::2, ::2], sample(2, 2), {}, "a: has neither rows"),
         (sample(2, 2), sample(2, 2)[::-1], sample(2, 2), {}, "a: has neither rows"),

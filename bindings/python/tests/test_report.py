@@ -36,7 +36,7 @@ def make(tmp_path):
 def test_the_text_says_what_happened(make):
     said = text.report(chosen(make(more=[seen(3, values=[1e-9, 1e5, 1.0], fp16=[1, 0, 1])])))
     for part in (
-        "O1 (fp16): 3 brackets, 1 skipped (33.3 %), loss scale at last 2^15, 1 iterations observed",
+        "O1 (fp16): 3 brackets, 1 skipped (33.3 %), loss scale at last 2^15, 1 iteration observed",
         "bracket 2: softmax#2, call 4 of the iteration, by the cast of its input; first gradient: w",
         "made return (fp16): 1 of 8 not finite, else 0.001 to 6e+04",
         "w: gradient     fp32         0    33.3 %     33.3 %          0    1e+05",
@@ -204,7 +204,7 @@ def test_figures_have_a_sentence_and_the_gate_is_told(make):
     path.write_text(path.read_text() + json.dumps(told) + "\n")
     made = page.page(chosen(str(path)))
     assert "<dt>gate</dt><dd>products in FP32</dd>" in made
-    assert "Loss scale over 3 steps: from 2^16 to 2^15, at least 2^15 and at most 2^16; 1 steps were skipped." in made
+    assert "Loss scale over 3 steps: from 2^16 to 2^15, at least 2^15 and at most 2^16; skipped: 1." in made
     assert "The greatest scale without an infinity is 2^-1." in made
 
 

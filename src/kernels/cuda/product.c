@@ -52,7 +52,7 @@ static amp_status use_workspace(struct product *p, uint64_t bytes) {
     char text[160];
     p->memory = p->e->workspace;
     if (bytes <= p->e->workspace_size) return AMP_OK;
-    snprintf(text, sizeof text, "the workspace has %llu bytes, and this product needs %llu",
+    snprintf(text, sizeof text, "the workspace has size %llu, and this product needs %llu bytes",
              (unsigned long long)p->e->workspace_size, (unsigned long long)bytes);
     return amp->fail(AMP_ERR_INVALID_ARGUMENT, text);
 }

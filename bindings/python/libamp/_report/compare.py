@@ -50,7 +50,7 @@ def parts(a: Line, b: Line, scales: tuple[float, float] = (1.0, 1.0)) -> str | N
     if bool(bad(a)) != bool(bad(b)):
         return f"{bad(a)} and {bad(b)} that are not finite"
     if a["elements"] != b["elements"]:
-        return f"{a['elements']} and {b['elements']} elements"
+        return f"elements: {a['elements']} and {b['elements']}"
     pairs = list(zip(readings(a, scales[0]), readings(b, scales[1])))
     if not pairs or any(alike(x, y) for x, y in pairs):
         return None

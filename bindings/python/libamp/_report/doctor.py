@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .facts import power, share
+from .facts import counted, power, share
 from .figures import thin
 from .page import document, e, figure, section, table, tiles_of, verdict_of
 from .read import Unreadable
@@ -106,7 +106,7 @@ def loss_words(run: Row) -> str:
     if not finite:
         return "No loss was finite."
     bad = f"; {run['nonfinite_losses']} were not finite" if run["nonfinite_losses"] else ""
-    return f"Loss over {run['iterations']} iterations: from {finite[0]:.4g} to {finite[-1]:.4g}{bad}."
+    return f"Loss over {counted(run['iterations'], 'iteration')}: from {finite[0]:.4g} to {finite[-1]:.4g}{bad}."
 
 
 def scale_words(run: Row) -> str:

@@ -120,6 +120,11 @@ class Subject:
         return [sum(each) for each in zip(*lists)] if lists else [0] * length
 
 
+def counted(count: int, noun: str) -> str:
+    """As in libamp/_words.py: this package also runs from the tree, without libamp around it (tools/demo)."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def add_binades(shots: Iterable[Line]) -> dict[int, int]:
     """Returns the sum of the histograms of exponents."""
     total: dict[int, int] = {}
@@ -226,7 +231,7 @@ def fp8_answer(rows: list[FP8]) -> str:
     """Answers: would this model train in FP8?"""
     staying = [row for row in rows if row.stays]
     if not staying:
-        return f"All {len(rows)} observed inputs of products fit: nothing would have to stay in 16 bits."
+        return f"All observed inputs of products fit ({len(rows)}): nothing would have to stay in 16 bits."
     names = [f"{row.subject.label} ({share(round(1e6 * row.zeros), 1000000)} to 0)" for row in staying[:5]]
     more = f" and {len(staying) - 5} more" if len(staying) > 5 else ""
     return f"{len(staying)} of {len(rows)} inputs of products would have to stay in 16 bits: {', '.join(names)}{more}."

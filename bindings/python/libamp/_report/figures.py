@@ -7,7 +7,20 @@ import json
 import math
 from typing import Any
 
-from .facts import BF16, FP16, SCALES, Subject, best_scale, gradients_of, lost_at, outline_of, power, share, subjects_of
+from .facts import (
+    BF16,
+    FP16,
+    SCALES,
+    Subject,
+    best_scale,
+    counted,
+    gradients_of,
+    lost_at,
+    outline_of,
+    power,
+    share,
+    subjects_of,
+)
 from .read import Line, Training
 from .verdict import Key
 
@@ -147,16 +160,16 @@ def scale_words(training: Training) -> str:
         return "No loss scale was recorded."
     ends = f"from {power(scales[0])} to {power(outline.scale)}"
     between = f", at least {power(min(scales))} and at most {power(max(scales))}"
-    return f"Loss scale over {outline.brackets} steps: {ends}{between}; {outline.skipped} steps were skipped."
+    return f"Loss scale over {counted(outline.brackets, 'step')}: {ends}{between}; skipped: {outline.skipped}."
 
 
 def loss_words(training: Training) -> str:
     told = [line for line in training.brackets if "value" in line]
     finite = [line["value"] for line in told if line["value"] is not None]
     if not finite:
-        return f"Loss over {len(told)} steps: none was finite."
+        return f"Loss over {counted(len(told), 'step')}: none was finite."
     bad = len(told) - len(finite)
-    return f"Loss over {len(told)} steps: from {finite[0]:.4g} to {finite[-1]:.4g}" + (
+    return f"Loss over {counted(len(told), 'step')}: from {finite[0]:.4g} to {finite[-1]:.4g}" + (
         f"; {bad} were not finite." if bad else "."
     )
 

@@ -12,6 +12,7 @@ from .facts import (
     FP8_HEAD,
     MEMORY_HEAD,
     Subject,
+    counted,
     fp8_answer,
     fp8_rows,
     memory_rows,
@@ -208,7 +209,7 @@ def culprits(training: Training) -> str:
     found.sort(key=lambda each: each[0] is not first)  # stable: that of the verdict, then in order
     parts = [overflow(line, others, training, i == 0) for i, (line, others) in enumerate(found[:OVERFLOWS])]
     more = len(found) - OVERFLOWS
-    return "".join(parts) + (f"<p>… and {more} others.</p>" if more > 0 else "")
+    return "".join(parts) + (f"<p>… and {counted(more, 'other')}.</p>" if more > 0 else "")
 
 
 def ops(training: Training) -> str:
@@ -259,10 +260,8 @@ def comparison(chosen: list[tuple[Trace, Training]], names: list[str]) -> str:
     found, count = partings(a, b)
     decision = first_decision(a, b)
     rows = [[str(p.n), p.label, p.how] for p in ([decision] if decision else []) + found]
-    about = (
-        f"{count} things were observed in the same iterations of both. Below is each that parted, when it first did: "
-    )
-    about += f"the first number is of {names[0]}, the second of {names[1]}."
+    about = f"Observed in the same iterations of both: {counted(count, 'thing')}. Below is each that parted, when it "
+    about += f"first did: the first number is of {names[0]}, the second of {names[1]}."
     body = table(["step", "what", "how"], rows) or "<p>Nowhere.</p>"
     return section("Where they part", e(about), body)
 
@@ -302,7 +301,7 @@ def pictures(chosen: list[tuple[Trace, Training]], data: dict[str, Any], omitted
         told = [training for training in trainings if any("value" in line for line in training.brackets)]
         loss = [figure("loss", "Loss", " ".join(map(loss_words, told)))]
     seen = any(run["subjects"] for run in runs)
-    more = f" {omitted} tensors had no room on this page." if omitted else ""
+    more = f" No room on this page: {counted(omitted, 'tensor')}." if omitted else ""
     return (
         section(
             "Loss and loss scale" if loss else "Loss scale",

@@ -14,6 +14,7 @@ from .facts import (
     SCALES,
     Subject,
     best_scale,
+    counted,
     fp8_answer,
     fp8_rows,
     gradients_of,
@@ -234,8 +235,9 @@ def training_lines(training: Training) -> list[str]:
     percent = share(outline.skipped, outline.brackets)
     return [
         plain(sentence(verdict_of(training))),
-        plain(f"{outline.level} ({outline.type}): {outline.brackets} brackets, {outline.skipped} skipped ({percent}), ")
-        + f"loss scale at last {power(outline.scale)}, {outline.observed} iterations observed",
+        plain(f"{outline.level} ({outline.type}): {counted(outline.brackets, 'bracket')}, ")
+        + plain(f"{outline.skipped} skipped ({percent}), ")
+        + f"loss scale at last {power(outline.scale)}, {counted(outline.observed, 'iteration')} observed",
         "",
         *told(training),
         *survey(training),
@@ -251,7 +253,7 @@ def training_lines(training: Training) -> list[str]:
 
 def comparison(a: Training, b: Training) -> list[str]:
     found, count = partings(a, b)
-    lines = [f"Where they part ({count} things were observed in both)"]
+    lines = [f"Where they part (observed in both: {counted(count, 'thing')})"]
     decision = first_decision(a, b)
     if decision:
         lines.append(f"  bracket {decision.n}: {decision.label}: {decision.how}")

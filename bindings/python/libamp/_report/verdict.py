@@ -13,6 +13,7 @@ from .facts import (
     Outline,
     Subject,
     best_scale,
+    counted,
     gradients_of,
     lost_at,
     outline_of,
@@ -247,7 +248,7 @@ def exponent_of(scale: float) -> int:
 
 def well(training: Training, outline: Outline, subjects: list[Subject]) -> Verdict:
     told = [line["value"] for line in training.brackets if line.get("value") is not None]
-    parts = [f"no finding in {outline.brackets} steps, {outline.skipped} skipped"]
+    parts = [f"no finding in {counted(outline.brackets, 'step')}, {outline.skipped} skipped"]
     if len(told) > 1:
         parts.append(f"the loss went from {told[0]:.4g} to {told[-1]:.4g}")
     binades, best = gradients_of(subjects), best_scale(gradients_of(subjects))

@@ -13,6 +13,7 @@ import mlx.optimizers as optim
 from mlx.utils import tree_flatten, tree_map_with_path
 
 from .. import ArgumentError, Error, _core
+from .._words import counted
 from . import _ops, _scaler
 from ._modules import Arrays, TypedModel, is_floating, nested
 from ._optimizer import KEY, Updates, follow
@@ -142,7 +143,7 @@ class Session:
             raise ArgumentError("amp.value_and_grad: this model was given to amp.initialize without an optimizer")
         if not 0 <= loss_id < self.settings["num_losses"]:
             told = self.settings["num_losses"]
-            raise ArgumentError(f"loss_id is {loss_id}, and amp.initialize got {told} losses: num_losses=...")
+            raise ArgumentError(f"loss_id is {loss_id}, and amp.initialize got {counted(told, 'loss')}: num_losses=...")
         bracket = self._plain(fn) if self.scaler.idle else self._scaled(fn, loss_id)
 
         @functools.wraps(fn)
@@ -209,8 +210,9 @@ class Session:
         for loss_id, state in enumerate(self._state()["scalers"] if self.optimizers and not self.scaler.idle else []):
             skips, most = state["skips_in_row"].item(), self.settings["max_skips"]
             if skips >= most:
+                row = f"{counted(skips, 'step')} in a row {'was' if skips == 1 else 'were'} skipped"
                 raise Error(
-                    f"loss {loss_id}: {skips} steps in a row were skipped, and the scale is {state['scale'].item():g}:"
+                    f"loss {loss_id}: {row}, and the scale is {state['scale'].item():g}:"
                     f" the gradient of {self._name(state)} is not finite at any scale"
                 )
         for path, value in self.typed.parameters().items():

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..._words import counted
+
 
 class RNNCell(torch.nn.Module):
     """One recurrent layer. `cell` computes a step from input, hidden state (a list for several), weights and biases. If
@@ -124,7 +126,8 @@ class stackedRNN(_Layers):
         if isinstance(inputRNN, RNNCell):
             inputRNN = [inputRNN, *(inputRNN.new_like(inputRNN.output_size) for _ in range(num_layers - 1))]
         if len(inputRNN) != num_layers:
-            raise ValueError(f"stackedRNN: a list of {len(inputRNN)} cells is not of num_layers={num_layers}")
+            cells = counted(len(inputRNN), "cell")
+            raise ValueError(f"stackedRNN: a list of {cells} is not of num_layers={num_layers}")
         self.nLayers = num_layers
         self.rnns = torch.nn.ModuleList(inputRNN)
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
+from ..._words import counted
 from . import product_rules
 from .process_state import maybe_print
 from .scaler import read_states, write_states
@@ -51,7 +52,7 @@ def load_into(session: Session | None, state_dict: Mapping[str, Any]) -> None:
     if session is not None:
         states = read_states(session.context)
         if len(scalers) != len(states):
-            maybe_print(f"Warning: the state has {len(scalers)} loss scalers, and {len(states)} are in use")
+            maybe_print(f"Warning: the state has {counted(len(scalers), 'loss scaler')}, and in use are {len(states)}")
         for index, (key, value) in enumerate(scalers):
             if index >= len(states):
                 maybe_print(f"loss_scaler{index} and those behind it are passed over: num_losses is {len(states)}")

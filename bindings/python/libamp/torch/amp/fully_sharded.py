@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ... import _core
+from ..._words import counted
 from .._dtensors import is_dtensor
 from . import bf16_switch, retype
 from .properties import torch_type
@@ -173,7 +174,7 @@ _NO_MASTERS = (
 def some(names: Iterable[str]) -> str:
     """Returns the first three names, and the number of the others. The model itself has an empty name."""
     listed = list(names)
-    rest = f" and {len(listed) - 3} others" if len(listed) > 3 else ""
+    rest = f" and {counted(len(listed) - 3, 'other')}" if len(listed) > 3 else ""
     return ", ".join(name or "the model" for name in listed[:3]) + rest
 
 

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from ... import _findings, _html, _survey
 from ..._environment import switch
+from ..._words import counted
 from ...kernels import Statistics
 from . import cuda_graphs, observed_call, state_memory
 from .observed_call import is_in_place, is_readable
@@ -312,7 +313,7 @@ class Watch:
             return
         self._told = now
         if sys.stderr is not None and sys.stderr.isatty():
-            print(f"\rlibamp: {self._iterations} iterations", end="", file=sys.stderr, flush=True)
+            print(f"\rlibamp: {counted(self._iterations, 'iteration')}", end="", file=sys.stderr, flush=True)
 
 
 # ---- the public functions ----

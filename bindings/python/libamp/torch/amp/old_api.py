@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ... import _core
+from ..._words import counted
 from . import storage
 from ._casting import disable_casts, scaled
 from .session import Session
@@ -41,7 +42,7 @@ class OptimWrapper:
             yield loss
             return
         if self._loss_idx >= self._num_loss:
-            raise RuntimeError(f"wrap_optimizer got {self._num_loss} losses a step (num_loss)")
+            raise RuntimeError(f"wrap_optimizer got {counted(self._num_loss, 'loss')} a step (num_loss)")
         bracket = self._context.begin([0], self._loss_idx, False, False)
         self._loss_idx += 1
         try:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ... import _core, _findings, _html
+from ..._words import counted
 from .. import _tested_versions
 from . import patching, product_rules
 from .patching import LISTS, TORCH_PROMOTES
@@ -46,7 +47,7 @@ def _sessions_of(what: Any, asked: str) -> list[Session]:
 def findings() -> list[_findings.Finding]:
     """Returns the mistakes found so far in every initialize call in force: the library's, then the script's."""
     found = [finding for session in live() for finding in _findings.listed(session.context, session.record)]
-    return _html.Rows(found, f"{len(found)} findings", ("code", "where", "what"), _finding_row)
+    return _html.Rows(found, counted(len(found), "finding"), ("code", "where", "what"), _finding_row)
 
 
 def _finding_row(finding: _findings.Finding) -> tuple[str, str, str]:
@@ -102,7 +103,10 @@ def _explained(session: Session, op: str | None) -> tuple[str, str]:
         (n, dtype, elements, "float32" if mastered else "")
         for (dtype, mastered), (n, elements) in sorted(_kinds(session).items())
     ]
-    plain = [f"  {n} parameters in {d}, {e} elements{', with FP32 masters' if m else ''}" for n, d, e, m in rows]
+    plain = [
+        f"  {counted(n, 'parameter')} in {d}, {counted(e, 'element')}{', with FP32 masters' if m else ''}"
+        for n, d, e, m in rows
+    ]
     return "\n".join([said, *plain]) + "\n", _html.lines(said) + (_html.table("", head, rows) if rows else "")
 
 
@@ -150,7 +154,7 @@ def _apexs_own(op: str, replaced: bool) -> str:
         return "; two tensors with dimensions are left to torch's own promotion, which makes no copy"
     if op in PRICES:
         casts, size = PRICES[op]
-        return f"; torch.autocast leaves it: here {casts:+d} casts a call, {size:+d} bytes an element for backward"
+        return f"; torch.autocast leaves it: here casts a call: {casts:+d}, bytes an element for backward: {size:+d}"
     return ""
 
 

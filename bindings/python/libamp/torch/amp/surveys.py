@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ... import _html
+from ..._words import counted
 from . import buffer_rounding, state_memory
 from .observing import Memory, session_of
 from .session import Session
@@ -78,7 +79,8 @@ class Survey(NamedTuple):
             taken = map(_html.size, (memory.weights, memory.gradients, memory.masters, memory.outputs))
             rows.append((memory.level, fits, n_advice, *taken))
         told = [(each.code, " ".join(each.levels), each.message) for each in self.advice]
-        title = f"survey of {self.iterations} iterations; advised: {self.level}, init_scale {self.init_scale:g}"
+        of = counted(self.iterations, "iteration")
+        title = f"survey of {of}; advised: {self.level}, init_scale {self.init_scale:g}"
         shown = _html.table(title, head, rows) + _html.table("", ("code", "levels", "advice"), told)
         return shown + (_html.table("FP8, as a dry run", _FP8_HEAD, map(_fp8_row, self.fp8)) if self.fp8 else "")
 

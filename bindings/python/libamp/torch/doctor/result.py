@@ -13,9 +13,9 @@ from typing import Any
 
 from ... import _doctor_findings
 from ..._findings import Place
+from ..._words import counted
 from . import watch
 from .checks import CHECKS, early_steps, unjudged
-from .checks.words import times
 from .watch import Found, Run
 
 NOTHING = 2  # status of a run in which nothing could be looked at
@@ -52,11 +52,11 @@ class Result:
             return "looked at nothing: " + why_nothing(run)
         advice = sum(_doctor_findings.is_advice(each.code) for each in self.found)
         number = len(self.found) - advice + self.libamp
-        count = times(number, "finding") if number else "no finding"
+        count = counted(number, "finding") if number else "no finding"
         count += f" (and advice about speed: {advice})" if advice else ""
         trained = sum(param.trained for param in run.params)
         steps = sum(optimizer.tried for optimizer in run.optimizers)
-        return f"{count} in {times(steps, 'step')} of {times(trained, 'parameter')}" if steps else count
+        return f"{count} in {counted(steps, 'step')} of {counted(trained, 'parameter')}" if steps else count
 
     def __repr__(self) -> str:
         """Returns the verdict and a short line for each finding, for a notebook."""
@@ -115,7 +115,7 @@ class Result:
             watched = f", {len(run.watched)} watched op by op" if run.watched else ""
             looks, steps = (sum(getattr(each, name) for each in run.optimizers) for name in ("looks", "tried"))
             seconds = f"in {run.spent:.2f} s of {run.seconds:.2f} s"
-            lines.append(f"looked at {looks} of {times(steps, 'step')}{watched}, {seconds}")
+            lines.append(f"looked at {looks} of {counted(steps, 'step')}{watched}, {seconds}")
         return "\n".join(lines) + "\n"
 
 
@@ -134,7 +134,7 @@ def why_nothing(run: Run) -> str:
         return "no step was seen, and torch.compile was used: leave optimizer.step() outside of the compiled function"
     if not run.optimizers:
         words = "no step of a torch.optim.Optimizer ran in this process"
-        return words + (f", and {run.backwards} backwards did" if run.backwards else "")
+        return words + (f", and {counted(run.backwards, 'backward')} did" if run.backwards else "")
     return "no parameter of an optimizer could be sampled" + (f": {run.unseen[0]}" if run.unseen else "")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ... import kernels
+from ..._words import counted
 from .. import _tested_versions
 from .._devices import need_kernels
 from .._dtensors import is_cut, is_dtensor, local_part, rows_of_ranks
@@ -52,7 +53,8 @@ def fits(param: torch.Tensor) -> bool:
         raise RuntimeError(
             f"FusedAdam: state_bits=8 has a scale for each {BLOCK} elements, and the ranks' parts of a parameter of "
             f"shape {tuple(param.shape)} do not begin at such blocks: each needs a multiple of "
-            f"{_rows_of_blocks(param)} rows, cut along dimension 0 by one dimension of the mesh. Use state_bits=32"
+            f"{counted(_rows_of_blocks(param), 'row')}, cut along dimension 0 by one dimension of the mesh. Use "
+            "state_bits=32"
         )
     return True
 

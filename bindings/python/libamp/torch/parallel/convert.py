@@ -8,6 +8,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
+from ..._words import counted
 from .sync_batchnorm import SyncBatchNorm
 
 _OWN = ("process_group", "channel_last", "fuse_relu")
@@ -57,7 +58,7 @@ def create_syncbn_process_group(group_size: int) -> Any:
     world = dist.get_world_size()
     if group_size < 0 or world < group_size or world % group_size != 0:
         raise AssertionError(
-            f"create_syncbn_process_group: {world} ranks cannot be divided into groups of {group_size}"
+            f"create_syncbn_process_group: {counted(world, 'rank')} cannot be divided into groups of {group_size}"
         )
     mine = None
     for first in range(0, world, group_size):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..._words import counted
 from .. import _tested_versions
 
 
@@ -24,7 +25,7 @@ def unflatten(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> tuple[torc
     """Returns views of `flat` with the shapes of `tensors`, in order. Raises RuntimeError if the sizes differ."""
     total = sum(tensor.numel() for tensor in tensors)
     if flat.numel() < total:
-        raise RuntimeError(f"unflatten: {flat.numel()} elements for tensors of {total}")
+        raise RuntimeError(f"unflatten: {counted(flat.numel(), 'element')} for tensors of {total}")
     views = []
     begin = 0
     for tensor in tensors:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from ..._words import counted
 from .. import _tested_versions
 
 
@@ -169,7 +170,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         self._check_input_dim(input)
         channel = input.dim() - 1 if self.channel_last else 1
         if input.shape[channel] != self.num_features:
-            raise ValueError(f"expected {self.num_features} channels in dimension {channel}, got {tuple(input.shape)}")
+            expected = counted(self.num_features, "channel")
+            raise ValueError(f"expected {expected} in dimension {channel}, got {tuple(input.shape)}")
         if not self.training and self.running_mean is not None:
             return self._evaluate(input, z, channel)
         if input.numel() == self.num_features and _world_size(self.process_group) < 2:

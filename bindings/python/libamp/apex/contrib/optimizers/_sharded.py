@@ -87,7 +87,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.redundant_size = 1 if redundant is None else dist.get_world_size(redundant)
         if self.process_group_size != self.distributed_size * self.redundant_size:
             raise RuntimeError(
-                f"{type(self).__name__}: {self.process_group_size} ranks in process_group are not "
+                f"{type(self).__name__}: the ranks in process_group, {self.process_group_size}, are not "
                 f"{self.distributed_size} in distributed_process_group times {self.redundant_size} in "
                 "redundant_process_group"
             )

@@ -184,7 +184,7 @@ def _grid(size: int) -> tuple[Any, Any]:
     world, rank = dist.get_world_size(), dist.get_rank()
     size = size if size > 0 else min(torch.cuda.device_count() or world, world)
     if world % size:
-        raise RuntimeError(f"DistributedFusedLAMB: {world} ranks are not a multiple of dwu_group_size, which is {size}")
+        raise RuntimeError(f"DistributedFusedLAMB: the world size is {world}, no multiple of dwu_group_size={size}")
     if size == world:
         return None, None
     neighbours = [list(range(first, first + size)) for first in range(0, world, size)]

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...._findings import Place
+from ...._words import counted
 from ..watch import Found, Param, Run
-from .words import HALF_LEAST, is_matrix, others, scaled_by, share, size, times, uses_half, where
+from .words import HALF_LEAST, is_matrix, others, scaled_by, share, size, uses_half, where
 
 # Layers that begin at 0 (LoRA's B, zero-initialized residuals) give gradients of 0 to others for a step or two.
 LOOKS = 5
@@ -65,7 +66,7 @@ def check_no_scaler(run: Run) -> Iterable[Found]:
     worst = params[0]
     saw = (
         f"{share(zeros)} of the gradients are 0, {share(worst.zeros)} of {worst.name}'s, in "
-        f"{times(max(param.looks for param in params), 'step')} without a scale"
+        f"{counted(max(param.looks for param in params), 'step')} without a scale"
     )
     disabled = [scaler for scaler in run.scalers if not scaler.enabled]
     if disabled:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+from ...._words import counted
 from ..watch import Buffer, Found, Module, Run
-from .words import LOW, others, share, size, times, where
+from .words import LOW, others, share, size, where
 
 _WHOLE = {"float16": 2048.0, "bfloat16": 256.0}  # whole numbers beyond are not all there
 _BITS = {"float16": 2.0**-12, "bfloat16": 2.0**-9}  # half of a last bit, of a number
@@ -40,7 +41,7 @@ def check_batch_norms(run: Run) -> Iterable[Found]:
             found.append((module, low[0]))
     if found and _trains(run):
         module, buffer = found[0]
-        saw = f"{buffer.name} is {buffer.dtype} in {times(len(found), 'batch norm')}"
+        saw = f"{buffer.name} is {buffer.dtype} in {counted(len(found), 'batch norm')}"
         names = [each.name for each, _ in found]
         line = where(run, module.line)
         yield Found("AMP-D24", module.name or module.kind, saw + others(names), line, float(len(found)))
@@ -53,7 +54,7 @@ def _ruin(buffer: Buffer) -> str:
     if buffer.dtype not in LOW or buffer.name.startswith(("running_", "num_batches")):
         return ""
     if buffer.distinct_lost and (not buffer.whole or buffer.largest > _WHOLE[buffer.dtype]):
-        return f"{times(buffer.distinct_lost, 'pair')} of neighbours became equal in {buffer.dtype}"
+        return f"{counted(buffer.distinct_lost, 'pair')} of neighbours became equal in {buffer.dtype}"
     if buffer.monotone and 0 < buffer.least <= buffer.largest / _SPAN and buffer.largest <= math.pi:
         # The largest frequency is 1 and exact. The next one carries nearly all of the error.
         error = _POSITION * buffer.largest * _BITS[buffer.dtype] / 2
@@ -115,5 +116,5 @@ def check_fp32_products(run: Run) -> Iterable[Found]:
     if products and _trains(run):
         elements = [math.prod(param.shape) for param in products]
         whole = sum(math.prod(param.shape) for param in run.params) or 1
-        saw = f"{times(len(products), 'weight')}, {share(sum(elements), whole)} of the elements, multiply in FP32"
+        saw = f"{counted(len(products), 'weight')}, {share(sum(elements), whole)} of the elements, multiply in FP32"
         yield Found("AMP-D81", products[0].name, saw, run.optimizers[0].place, float(sum(elements)))

@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterable
 
 from ...._findings import Place
+from ...._words import counted
 from ..watch import Cause, Change, Found, Optimizer, Run, Scaler
-from .words import scaled_by, size, times
+from .words import scaled_by, size
 
 # A scale of 65536 that must fall to 64 skips ten steps: the search for a scale is no fault.
 SEARCH = 10
@@ -57,9 +58,9 @@ def check_all_skipped(run: Run) -> Iterable[Found]:
         if scaler.steps and _is_stuck(run, scaler):
             cause = first_cause(run)
             if scaler.skips == scaler.steps:
-                saw = f"{scaler.skips} of {times(scaler.steps, 'step')} were skipped"
+                saw = f"{scaler.skips} of {counted(scaler.steps, 'step')} were skipped"
             else:
-                saw = f"the last {scaler.skips_in_a_row} of {times(scaler.steps, 'step')} were skipped"
+                saw = f"the last {scaler.skips_in_a_row} of {counted(scaler.steps, 'step')} were skipped"
             saw += f": {cause_in_words(cause)}" if cause is not None else f", the scale is {size(scaler.scale)}"
             subject = "" if cause is None else cause.module or cause.subject
             place = scaler.place if cause is None or not cause.place.filename else cause.place
@@ -71,7 +72,7 @@ def check_floor(run: Run) -> Iterable[Found]:
     for scaler in scaled_by(run):
         fell = 0 <= scaler.scale <= 1 and scaler.first_scale >= _FALLS * max(scaler.scale, 1e-30) and scaler.skips >= 4
         if fell and not _is_stuck(run, scaler):
-            saw = f"{times(scaler.skips, 'skip')} brought it from {size(scaler.first_scale)} to {size(scaler.scale)}"
+            saw = f"{counted(scaler.skips, 'skip')} brought it from {size(scaler.first_scale)} to {size(scaler.scale)}"
             cause = first_cause(run)
             saw += f": {cause_in_words(cause)}" if cause is not None else ""
             yield Found("AMP-D05", scaler.kind, saw, scaler.place, float(scaler.skips))
@@ -85,7 +86,7 @@ def check_unchanging(run: Run) -> Iterable[Found]:
         if scaler.steps <= 1 and scaler.place.filename:
             young.setdefault(scaler.place, []).append(scaler)
         if scaler.skips >= 3 and scaler.updates and scaler.scale_min == scaler.scale_max:
-            saw = f"it is {size(scaler.scale)} before and after {times(scaler.skips, 'skip')}"
+            saw = f"it is {size(scaler.scale)} before and after {counted(scaler.skips, 'skip')}"
             yield Found("AMP-D06", scaler.kind, saw, scaler.place, float(scaler.skips))
     for place, made in young.items():
         if len(made) >= 5:
@@ -100,7 +101,7 @@ def check_early_clips(run: Run) -> Iterable[Found]:
     for clip in run.clips:
         by_hand = clip.place in divided or (clip.scale >= 1024 and clip.limit >= clip.scale / 100)
         if clip.scaled and clip.scale != 1 and not math.isinf(clip.limit) and not by_hand:
-            saw = f"{clip.scaled} of {times(clip.calls, 'call')} clipped scaled gradients to {size(clip.limit)}"
+            saw = f"{clip.scaled} of {counted(clip.calls, 'call')} clipped scaled gradients to {size(clip.limit)}"
             saw += f", at a scale of {size(clip.scale)}" if clip.scale else ""
             yield Found("AMP-D07", clip.kind, saw, clip.place, float(clip.scaled))
     yield from _clips_by_hand(run)
@@ -147,7 +148,7 @@ def check_schedulers(run: Run) -> Iterable[Found]:
         tried = run.optimizers[scheduler.optimizer].tried
         if scheduler.after_skip and 2 * scheduler.steps >= tried and scheduler.place not in places:
             places.add(scheduler.place)
-            saw = f"{scheduler.after_skip} of its {times(scheduler.steps, 'step')} followed a skipped optimizer step"
+            saw = f"{scheduler.after_skip} of its {counted(scheduler.steps, 'step')} followed a skipped optimizer step"
             yield Found("AMP-D08", scheduler.kind, saw, scheduler.place, float(scheduler.after_skip))
 
 
@@ -155,7 +156,8 @@ def check_backward_in_autocast(run: Run) -> Iterable[Found]:
     """AMP-D09. A disabled autocast, or one inside a Function's backward, changes nothing."""
     for region in run.autocasts:
         if region.enabled and region.backwards_inside:
-            saw = f"{region.backwards_inside} of {times(run.backwards, 'backward')}, inside autocast to {region.dtype}"
+            of = counted(run.backwards, "backward")
+            saw = f"{region.backwards_inside} of {of}, inside autocast to {region.dtype}"
             yield Found("AMP-D09", "autocast", saw, region.backward_place, float(region.backwards_inside))
 
 
@@ -163,7 +165,7 @@ def check_unscaled_twice(run: Run) -> Iterable[Found]:
     """AMP-D10."""
     for scaler in run.scalers:
         if scaler.unscaled_twice:
-            saw = f"{times(scaler.unscaled_twice, 'time')}, at a scale of {size(scaler.scale)}"
+            saw = f"{counted(scaler.unscaled_twice, 'time')}, at a scale of {size(scaler.scale)}"
             yield Found("AMP-D10", scaler.kind, saw, scaler.unscaled_twice_place, float(scaler.unscaled_twice))
     change = next((change for change in run.changes if _divides(change) and change.divided), None)
     if change is not None:
@@ -176,7 +178,7 @@ def check_updates(run: Run) -> Iterable[Found]:
     for scaler in scaled_by(run):
         if scaler.steps_without_update or (scaler.steps >= 2 and not scaler.updates):
             place = scaler.without_update_place if scaler.steps_without_update else scaler.place
-            saw = f"{times(scaler.steps, 'step')} and {times(scaler.updates, 'update')}"
+            saw = f"{counted(scaler.steps, 'step')} and {counted(scaler.updates, 'update')}"
             missing = max(scaler.steps_without_update, scaler.steps - scaler.updates)
             yield Found("AMP-D11", scaler.kind, saw, place, float(missing))
 
@@ -186,7 +188,7 @@ def check_bypassed(run: Run) -> Iterable[Found]:
     by_hand = any(_divides(change) and not change.divided for change in run.changes)
     for scaler in scaled_by(run):
         if scaler.bypassed and scaler.scale_max != 1 and not by_hand:
-            saw = f"{times(scaler.bypassed, 'step')} at a scale of {size(scaler.scale)}"
+            saw = f"{counted(scaler.bypassed, 'step')} at a scale of {size(scaler.scale)}"
             yield Found("AMP-D12", _stepped(run), saw, scaler.bypassed_place, float(scaler.bypassed))
 
 
@@ -196,7 +198,7 @@ def check_unscaled_backward(run: Run) -> Iterable[Found]:
     for scaler in scaled_by(run):
         alone = sum(optimizer.tried for optimizer in run.optimizers) <= scaler.steps
         if scaler.steps and (not scaler.scales or (alone and scaler.unscaled_backwards)):
-            saw = f"{times(run.backwards, 'backward')}, {times(scaler.scales, 'call')} of scaler.scale"
+            saw = f"{counted(run.backwards, 'backward')}, {counted(scaler.scales, 'call')} of scaler.scale"
             place = scaler.unscaled_backward_place if scaler.unscaled_backwards else scaler.place
             yield Found("AMP-D13", scaler.kind, saw, place, float(scaler.unscaled_backwards))
 

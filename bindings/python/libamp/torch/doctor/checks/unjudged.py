@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...._words import counted
 from ..watch import Param, Run
 from .gradients import LOOKS
 from .weights import STEPS, is_warming_up
-from .words import LOW, others, size, times, uses_half
+from .words import LOW, others, size, uses_half
 
 
 def unjudged(run: Run) -> list[str]:
@@ -28,7 +29,7 @@ def _weights(run: Run) -> Iterator[str]:
     low = [param for param in run.params if param.trained and param.dtype in LOW and param.optimizer >= 0]
     steps = max((run.optimizers[param.optimizer].steps for param in low), default=0)
     if low and steps < STEPS:
-        yield f"AMP-D01, updates of 16-bit weights: {times(steps, 'step')} ran, and it takes {STEPS}"
+        yield f"AMP-D01, updates of 16-bit weights: {counted(steps, 'step')} ran, and it takes {STEPS}"
     elif any(is_warming_up(param) for param in low):
         rate = size(max(param.lr_max for param in low))
         yield f"AMP-D01, updates of 16-bit weights: the learning rate was in its warm-up to the end, at {rate}"
@@ -52,7 +53,7 @@ def _without_gradients(run: Run) -> list[Param]:
 def _gradients(run: Run) -> Iterator[str]:
     looks = max((param.looks for param in run.params if param.trained), default=0)
     if uses_half(run) and 0 < looks < LOOKS:
-        yield f"AMP-D02, underflow in fp16: gradients were looked at in {times(looks, 'step')}, and it takes {LOOKS}"
+        yield f"AMP-D02, underflow in fp16: gradients were looked at in {counted(looks, 'step')}, and it takes {LOOKS}"
     if uses_half(run) and _without_gradients(run):
         yield "AMP-D02 and AMP-D03, underflow in fp16: a compiled function cleared the gradients"
     if "deepspeed" in run.frameworks:

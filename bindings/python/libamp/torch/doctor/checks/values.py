@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from ...._words import counted
 from ..watch import Cause, Found, Op, Param, Run
 from .scaling import SEARCH, cause_in_words
-from .words import HALF_LEAST, HALF_MAX, LOW, others, scaled_by, share, size, times, where
+from .words import HALF_LEAST, HALF_MAX, LOW, others, scaled_by, share, size, where
 
 _ADDS = ("add", "sub", "rsub", "clamp", "clamp_min", "maximum", "max", "where", "masked_fill", "fill", "full")
 # Ops that torch's autocast runs in FP32 on a GPU, and not on each device, with the reason in a word.
@@ -50,14 +51,14 @@ def _origins(run: Run, kinds: tuple[str, ...]) -> Iterable[tuple[Cause, int]]:
 
 
 def _where(cause: Cause, count: int) -> str:
-    more = f", and in {times(count - 1, 'later iteration')}" if count > 1 else ""
+    more = f", and in {counted(count - 1, 'later iteration')}" if count > 1 else ""
     return f"in iteration {cause.iteration}{more}"
 
 
 def _amount(cause: Cause) -> str:
     if not cause.count:
         return f"it has {cause.value}"
-    return f"{times(cause.count, 'number')} of it ({share(cause.share)}), {cause.value} among them,"
+    return f"{counted(cause.count, 'number')} of it ({share(cause.share)}), {cause.value} among them,"
 
 
 def check_batches(run: Run) -> Iterable[Found]:
@@ -80,7 +81,7 @@ def check_weights(run: Run) -> Iterable[Found]:
         return
     bad = [param for param in run.params if param.weight_nonfinite and param.trained]
     if bad and not any(_counts(run, cause) for cause in run.causes):
-        saw = f"it is not finite at the end, after {times(run.iterations, 'iteration')}"
+        saw = f"it is not finite at the end, after {counted(run.iterations, 'iteration')}"
         yield Found("AMP-D15", bad[0].name, saw + others([param.name for param in bad]), where(run), float(len(bad)))
 
 
@@ -98,7 +99,7 @@ def check_losses(run: Run) -> Iterable[Found]:
     searches = bool(scaled_by(run)) and math.isfinite(last) and run.nonfinite_losses < SEARCH
     if run.nonfinite_losses and not searches and not any(_counts(run, cause) for cause in run.causes):
         first = f"from iteration {run.first_nonfinite_loss} on"
-        saw = f"{run.nonfinite_losses} of {times(run.backwards, 'backward')}, {first}"
+        saw = f"{run.nonfinite_losses} of {counted(run.backwards, 'backward')}, {first}"
         yield Found("AMP-D26", "the loss", saw, where(run), float(run.nonfinite_losses))
 
 
@@ -114,7 +115,7 @@ def check_large_constants(run: Run) -> Iterable[Found]:
     for op in run.ops:
         large = [each for each in op.scalars if HALF_MAX < abs(each) < float("inf")]
         if _is_half(op) and large:
-            saw = f"{op.name} of float16 with {size(large[0])}, in {times(op.calls, 'call')}"
+            saw = f"{op.name} of float16 with {size(large[0])}, in {counted(op.calls, 'call')}"
             yield Found("AMP-D17", op.module or op.name, saw, op.place, abs(large[0]))
 
 
@@ -123,7 +124,7 @@ def check_epsilons(run: Run) -> Iterable[Found]:
     for op in run.ops:
         small = [each for each in op.scalars if 0 < abs(each) < HALF_LEAST]
         if _is_half(op) and small and op.name in _ADDS:
-            saw = f"{op.name} of float16 with {size(small[0])}, in {times(op.calls, 'call')}"
+            saw = f"{op.name} of float16 with {size(small[0])}, in {counted(op.calls, 'call')}"
             yield Found("AMP-D18", op.module or op.name, saw, op.place, 1 / abs(small[0]))
 
 
@@ -150,7 +151,7 @@ def check_epsilons_of_optimizers(run: Run) -> Iterable[Found]:
         optimizer, half = run.optimizers[index], _in_half(run, index)
         if (optimizer.kind, optimizer.place) not in places:
             places.add((optimizer.kind, optimizer.place))
-            saw = f"eps={size(optimizer.eps)} of {optimizer.kind}, with {times(len(half), 'parameter')} in float16"
+            saw = f"eps={size(optimizer.eps)} of {optimizer.kind}, with {counted(len(half), 'parameter')} in float16"
             bad = [param.name for param in half if param.weight_nonfinite]
             if bad:
                 saw += f". {bad[0]} became infinite or NaN{others(bad)}"
@@ -201,5 +202,5 @@ def check_functions(run: Run) -> Iterable[Found]:
         low = [dtype for dtype in op.inputs if dtype in LOW]
         if op.function and not op.protected and op.autocast and low and not op.backward and op.function not in seen:
             seen.add(op.function)
-            saw = f"{op.name} in its forward got {low[0]} in {times(op.calls, 'call')}"
+            saw = f"{op.name} in its forward got {low[0]} in {counted(op.calls, 'call')}"
             yield Found("AMP-D20", op.function, saw, op.place, float(op.calls))

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...._words import counted
 from ..watch import NOWHERE, Found, Optimizer, Param, Run
-from .words import LOW, others, share, size, times, where
+from .words import LOW, others, share, size, where
 
 # A step that moves nothing is no finding before so many: a warm-up begins at a rate of 0, and Kahan summation moves a
 # 16-bit weight once its rest has grown.
@@ -74,7 +75,7 @@ def check_lost_updates(run: Run) -> Iterable[Found]:
         optimizer = run.optimizers[worst.optimizer]
         saw = (
             f"{share(lost)} of its {worst.dtype} elements with gradients never moved in "
-            f"{times(optimizer.tried - optimizer.skipped, 'step')}, at learning rates up to {size(worst.lr_max)}"
+            f"{counted(optimizer.tried - optimizer.skipped, 'step')}, at learning rates up to {size(worst.lr_max)}"
         )
         yield Found("AMP-D01", worst.name, saw + _others(run, [param for _, param in found]), optimizer.place, lost)
 
@@ -96,7 +97,7 @@ def check_averages(run: Run) -> Iterable[Found]:
         stood = 1 - average.moved / average.followed
         if stood >= 0.5:
             # of a copy that the script itself updates the writes are counted: mul_ and add_ are two
-            updates = times(average.updates, "write" if average.place == NOWHERE else "update")
+            updates = counted(average.updates, "write" if average.place == NOWHERE else "update")
             saw = (
                 f"{share(stood)} of the elements of this {average.dtype} average never moved in {updates}, while the "
                 f"model's did; most of all {average.worst}"
@@ -119,7 +120,7 @@ def check_states(run: Run) -> Iterable[Found]:
     if found:
         name, param = found[0]
         optimizer = run.optimizers[param.optimizer]
-        saw = f"{name} of {optimizer.kind} is {param.state_dtypes[name]} in {times(len(found), 'parameter')}"
+        saw = f"{name} of {optimizer.kind} is {param.state_dtypes[name]} in {counted(len(found), 'parameter')}"
         saw += _others(run, [param for _, param in found])
         yield Found("AMP-D22", param.name, saw, optimizer.place, len(found))
 
@@ -141,7 +142,8 @@ def check_untrained(run: Run) -> Iterable[Found]:
     if found:
         elements = sum(_elements(param) for param in found)
         names = [param.name for param in found]
-        saw = f"{times(len(found), 'parameter')} with {elements} elements got gradients and no step" + others(names)
+        of = f"{counted(len(found), 'parameter')} with {counted(elements, 'element')}"
+        saw = f"{of} got gradients and no step" + others(names)
         yield Found("AMP-D23", found[0].name, saw, where(run), len(found))
 
 

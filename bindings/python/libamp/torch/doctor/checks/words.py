@@ -30,11 +30,6 @@ def size(number: float) -> str:
     return f"{head}e{int(exponent)}" if found else text
 
 
-def times(count: int, noun: str) -> str:
-    """Returns "1 step", "2 steps"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}es" if noun.endswith("ss") else f"{count} {noun}s"
-
-
 def others(names: Sequence[str]) -> str:
     """Returns the rest of a list whose first name is the subject: "; also fc.bias, norm.weight and 3 more"."""
     rest = list(dict.fromkeys(names))[1:]
