@@ -176,6 +176,7 @@ struct statistics_call {
     amp_statistics *statistics;
 };
 static struct cuda_seen *seen_of; /* a tensor's */
+static struct cuda_seen_bits *extremes_of;
 static uint32_t (*rows_of)[CUDA_ROWS];
 
 static uint32_t statistics_fn(const struct cuda_tensor *t, const struct cuda_range *at, const void *unused,
@@ -183,7 +184,7 @@ static uint32_t statistics_fn(const struct cuda_tensor *t, const struct cuda_ran
     struct cuda_seen *seen = &seen_of[emulated_tensor];
     (void)unused;
     seen->sum = sums[0], seen->squares = sums[1];
-    cuda_statistics_group(t, at, seen, rows_of[emulated_tensor]);
+    cuda_statistics_group(t, at, seen, &extremes_of[emulated_tensor], rows_of[emulated_tensor]);
     sums[0] = seen->sum, sums[1] = seen->squares;
     return 0;
 }
@@ -192,17 +193,22 @@ static void run_statistics(const void *given) {
     const uint32_t n = c->table.n_tensors;
     double *sums = calloc(2 * (size_t)c->table.n_chunks + 1, sizeof *sums);
     seen_of = calloc(n, sizeof *seen_of), rows_of = calloc(n, sizeof *rows_of);
-    if (!sums || !seen_of || !rows_of) abort();
-    for (uint32_t i = 0; i < n; i++) seen_of[i].least = UINT64_MAX;
+    extremes_of = calloc(n, sizeof *extremes_of);
+    if (!sums || !seen_of || !rows_of || !extremes_of) abort();
+    for (uint32_t i = 0; i < n; i++) {
+        seen_of[i].least = UINT64_MAX;
+        extremes_of[i] = (struct cuda_seen_bits){ -1, UINT32_MAX };
+    }
     (void)emulate_table(&c->table, 1, statistics_fn, NULL, sums);
     for (uint32_t i = 0; i < n; i++) {
         const size_t begin = c->table.first_chunks[i], end = c->table.first_chunks[i + 1];
         seen_of[i].sum = emulated_strided(sums, 2 * begin, 2 * end, 2);
         seen_of[i].squares = emulated_strided(sums, 2 * begin + 1, 2 * end, 2);
         for (uint32_t row = 0; row < CUDA_ROWS; row++) cuda_add_row(&c->statistics[i], row, rows_of[i][row]);
+        cuda_see_extremes(&seen_of[i], &extremes_of[i]);
         cuda_add_seen(&c->statistics[i], &seen_of[i], cuda_elements_of(&c->table, i));
     }
-    free(sums), free(seen_of), free(rows_of);
+    free(sums), free(seen_of), free(rows_of), free(extremes_of);
 }
 cudaError_t cuda_launch_statistics(const struct cuda_table *table, struct cuda_seen *seen, amp_statistics *statistics,
                                    cudaStream_t stream) {

@@ -7,10 +7,11 @@ import re
 Instruction = collections.namedtuple("Instruction", "address guard opcode operands")
 
 # What instructions do for a group: loads and stores by their bytes, conversions of pairs, conversions to double, sums
-# of squares.
+# of squares, and atomic operations.
 WORK = [("load16", r"LDG\..*\b128"), ("load8", r"LDG\..*\b64"), ("load", r"LDG\."), ("store16", r"STG\..*\b128"),
         ("store8", r"STG\..*\b64"), ("store", r"STG\."), ("from_f16", r"HADD2\.F32"), ("to_f16", r"F2FP\.F16"),
-        ("to_bf16", r"F2FP\.BF16"), ("to_f64", r"F2F\.F64"), ("fma64", r"DFMA")]
+        ("to_bf16", r"F2FP\.BF16"), ("to_f64", r"F2F\.F64"), ("fma64", r"DFMA"),
+        ("atomic", r"ATOMS?\.|RED\.")]
 KINDS = [kind for kind, _ in WORK]
 
 

@@ -59,6 +59,9 @@ BUDGETS = [
     ("check", "fp32", 16, 4, 8, {"load16": 4, "fma64": 16}),
     ("check", "fp16", 32, 2, 8, {"load16": 4, "from_f16": 32, "fma64": 32}),
     ("check", "bf16", 32, 2, 8, {"load16": 4, "fma64": 32}),
+    ("statistics", "fp32", 16, 4, 22, {"load16": 4, "fma64": 32, "atomic": 16}),
+    ("statistics", "fp16", 32, 2, 21, {"load16": 4, "from_f16": 32, "fma64": 64, "atomic": 32}),
+    ("statistics", "bf16", 32, 2, 19, {"load16": 4, "fma64": 64, "atomic": 32}),
     ("update0", "SGD, fp32", 4, 20, 40, {"load16": 3, "store16": 2}, {"load16": 3, "store16": 2, "store8": 1}),
     ("update1", "Adam, fp32", 4, 28, 100, {"load16": 4, "store16": 3}, {"load16": 4, "store16": 3, "store8": 1}),
 ]
