@@ -90,6 +90,7 @@ struct bench_move {
     size_t to, from;
 };
 extern bench_fn *const bench_moves[]; /* of struct bench_move */
+extern const char *const bench_move_names[];
 size_t bench_n_moves(void);
 
 /* Loops over floats in place, data[i] *= factor, without a check; and loops that read alone. */

@@ -28,9 +28,8 @@ static void run(size_t to, size_t from, size_t bytes, const char *size) {
                                n * types[from].size };
     amp_span spans[] = { { move.dst, n, types[to].dtype, 0 }, { (void *)move.src, n, types[from].dtype, 0 } };
     const size_t best = bench_best(bench_moves, bench_n_moves(), &move);
-    static const char *const names[] = { "plain loop", "AVX2", "AVX2, streaming", "AVX-512", "AVX-512, streaming" };
     char reference[64];
-    snprintf(reference, sizeof reference, "the same bytes: %s", names[best]);
+    snprintf(reference, sizeof reference, "the same bytes: %s", bench_move_names[best]);
     bench_run(&(struct bench_case){ .group = "casts", .name = name, .size = size, .unit = "GB/s",
                                     .bytes = (double)(move.to + move.from), .ours = cast, .ours_data = spans,
                                     .reference = bench_moves[best], .reference_data = &move,

@@ -11,37 +11,48 @@ volatile uint64_t bench_sink;
 
 #include <immintrin.h>
 
+/* What is read soon, as libamp's loops fetch it; or nothing. */
+static inline void fetch(const void *src, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const void *)((uintptr_t)src + 4096 + i));
+}
+static inline void leave(const void *src, size_t bytes) { (void)src, (void)bytes; }
+
 /* `STEP` bytes of the longer side at a time. */
-#define MOVE(name, isa, vector, bytes, load, store, merge, done)                                                       \
+#define MOVE(name, isa, vector, bytes, load, store, merge, done, ahead)                                                \
     __attribute__((target(isa))) static void name(void *data) {                                                        \
         const struct bench_move *m = data;                                                                             \
         const char *src = m->src;                                                                                      \
         char *dst = m->dst;                                                                                            \
         if (m->from == m->to)                                                                                          \
             for (size_t i = 0; i < m->to; i += 2 * (bytes)) {                                                          \
+                ahead(src + i, 2 * (bytes));                                                                           \
                 const vector x = load(src + i), y = load(src + i + (bytes));                                           \
                 store(dst + i, x), store(dst + i + (bytes), y);                                                        \
             }                                                                                                          \
         else if (m->from == 2 * m->to)                                                                                 \
             for (size_t i = 0; i < m->to; i += 2 * (bytes)) {                                                          \
+                ahead(src + 2 * i, 4 * (bytes));                                                                       \
                 const vector x = merge(load(src + 2 * i), load(src + 2 * i + (bytes)));                                \
                 const vector y = merge(load(src + 2 * i + 2 * (bytes)), load(src + 2 * i + 3 * (bytes)));              \
                 store(dst + i, x), store(dst + i + (bytes), y);                                                        \
             }                                                                                                          \
         else if (m->to == 2 * m->from)                                                                                 \
             for (size_t i = 0; i < m->from; i += 2 * (bytes)) {                                                        \
+                ahead(src + i, 2 * (bytes));                                                                           \
                 const vector x = load(src + i), y = load(src + i + (bytes));                                           \
                 store(dst + 2 * i, x), store(dst + 2 * i + (bytes), x);                                                \
                 store(dst + 2 * i + 2 * (bytes), y), store(dst + 2 * i + 3 * (bytes), y);                              \
             }                                                                                                          \
         else if (m->from == 4 * m->to)                                                                                 \
             for (size_t i = 0; i < m->to; i += (bytes)) {                                                              \
+                ahead(src + 4 * i, 4 * (bytes));                                                                       \
                 const vector x = merge(load(src + 4 * i), load(src + 4 * i + (bytes)));                                \
                 const vector y = merge(load(src + 4 * i + 2 * (bytes)), load(src + 4 * i + 3 * (bytes)));              \
                 store(dst + i, merge(x, y));                                                                           \
             }                                                                                                          \
         else                                                                                                           \
             for (size_t i = 0; i < m->from; i += (bytes)) {                                                            \
+                ahead(src + i, bytes);                                                                                 \
                 const vector x = load(src + i);                                                                        \
                 store(dst + 4 * i, x), store(dst + 4 * i + (bytes), x);                                                \
                 store(dst + 4 * i + 2 * (bytes), x), store(dst + 4 * i + 3 * (bytes), x);                              \
@@ -55,16 +66,20 @@ volatile uint64_t bench_sink;
 #define LOAD512(p) _mm512_loadu_si512((const void *)(p))
 #define STORE512(p, x) _mm512_storeu_si512((void *)(p), x)
 #define STREAM512(p, x) _mm512_stream_si512((__m512i *)(void *)(p), x)
-MOVE(move_avx2, "avx2", __m256i, 32, LOAD256, STORE256, _mm256_xor_si256, (void)0)
-MOVE(stream_avx2, "avx2", __m256i, 32, LOAD256, STREAM256, _mm256_xor_si256, _mm_sfence())
-MOVE(move_avx512, "avx512f", __m512i, 64, LOAD512, STORE512, _mm512_xor_si512, (void)0)
-MOVE(stream_avx512, "avx512f", __m512i, 64, LOAD512, STREAM512, _mm512_xor_si512, _mm_sfence())
+#define MOVES(set, isa, vector, bytes, load, store, stream, merge)                                                     \
+    MOVE(move_##set, isa, vector, bytes, load, store, merge, (void)0, leave)                                           \
+    MOVE(stream_##set, isa, vector, bytes, load, stream, merge, _mm_sfence(), leave)                                   \
+    MOVE(move_ahead_##set, isa, vector, bytes, load, store, merge, (void)0, fetch)                                     \
+    MOVE(stream_ahead_##set, isa, vector, bytes, load, stream, merge, _mm_sfence(), fetch)
+MOVES(avx2, "avx2", __m256i, 32, LOAD256, STORE256, STREAM256, _mm256_xor_si256)
+MOVES(avx512, "avx512f", __m512i, 64, LOAD512, STORE512, STREAM512, _mm512_xor_si512)
 
-#define FLOATS(isa, name, vector, lanes, load, store, multiply, set, merge, fold)                                      \
+#define FLOATS(isa, name, vector, lanes, load, store, multiply, set, merge, ahead)                                     \
     __attribute__((target(isa))) static void multiply_##name(void *data) {                                             \
         const struct bench_floats *f = data;                                                                           \
         const vector factor = set(f->factor);                                                                          \
         for (size_t i = 0; i < f->n; i += 4 * (lanes)) {                                                               \
+            ahead(f->data + i, 4 * (lanes) * sizeof(float));                                                           \
             const vector x0 = load(f->data + i), x1 = load(f->data + i + (lanes));                                     \
             const vector x2 = load(f->data + i + 2 * (lanes)), x3 = load(f->data + i + 3 * (lanes));                   \
             store(f->data + i, multiply(x0, factor)), store(f->data + i + (lanes), multiply(x1, factor));              \
@@ -76,6 +91,7 @@ MOVE(stream_avx512, "avx512f", __m512i, 64, LOAD512, STREAM512, _mm512_xor_si512
         const struct bench_floats *f = data;                                                                           \
         vector s0 = set(0), s1 = s0, s2 = s0, s3 = s0;                                                                 \
         for (size_t i = 0; i < f->n; i += 4 * (lanes)) {                                                               \
+            ahead(f->data + i, 4 * (lanes) * sizeof(float));                                                           \
             s0 = merge(s0, load(f->data + i)), s1 = merge(s1, load(f->data + i + (lanes)));                            \
             s2 = merge(s2, load(f->data + i + 2 * (lanes))), s3 = merge(s3, load(f->data + i + 3 * (lanes)));          \
         }                                                                                                              \
@@ -84,9 +100,16 @@ MOVE(stream_avx512, "avx512f", __m512i, 64, LOAD512, STREAM512, _mm512_xor_si512
         memcpy(&first, &all, sizeof first);                                                                            \
         bench_sink = first;                                                                                            \
     }
-FLOATS("avx2", avx2, __m256, 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_max_ps, 0)
-FLOATS("avx512f", avx512, __m512, 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_max_ps,
-       0)
+#define FLOATS_AVX2(name, ahead)                                                                                       \
+    FLOATS("avx2", name, __m256, 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_max_ps,   \
+           ahead)
+#define FLOATS_AVX512(name, ahead)                                                                                     \
+    FLOATS("avx512f", name, __m512, 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_mul_ps, _mm512_set1_ps,              \
+           _mm512_max_ps, ahead)
+FLOATS_AVX2(avx2, leave)
+FLOATS_AVX2(ahead_avx2, fetch)
+FLOATS_AVX512(avx512, leave)
+FLOATS_AVX512(ahead_avx512, fetch)
 
 #endif
 
@@ -119,9 +142,11 @@ static void read_plain(void *data) {
 }
 
 #if defined(__x86_64__)
-bench_fn *const bench_moves[] = { move_plain, move_avx2, stream_avx2, move_avx512, stream_avx512 };
-bench_fn *const bench_multiplies[] = { multiply_plain, multiply_avx2, multiply_avx512 };
-bench_fn *const bench_reads[] = { read_plain, read_avx2, read_avx512 };
+#define ALL_OF(set) move_##set, stream_##set, move_ahead_##set, stream_ahead_##set
+bench_fn *const bench_moves[] = { move_plain, ALL_OF(avx2), ALL_OF(avx512) };
+bench_fn *const bench_multiplies[] = { multiply_plain, multiply_avx2, multiply_ahead_avx2, multiply_avx512,
+                                       multiply_ahead_avx512 };
+bench_fn *const bench_reads[] = { read_plain, read_avx2, read_ahead_avx2, read_avx512, read_ahead_avx512 };
 static size_t sets(void) { return __builtin_cpu_supports("avx512f") ? 2 : __builtin_cpu_supports("avx2") ? 1 : 0; }
 #else
 bench_fn *const bench_moves[] = { move_plain };
@@ -130,5 +155,8 @@ bench_fn *const bench_reads[] = { read_plain };
 static size_t sets(void) { return 0; }
 #endif
 
-size_t bench_n_moves(void) { return 1 + 2 * sets(); }
-size_t bench_n_floats(void) { return 1 + sets(); }
+#define NAMES_OF(set) set, set ", streaming", set ", fetched ahead", set ", streaming, fetched ahead"
+const char *const bench_move_names[] = { "plain loop", NAMES_OF("AVX2"), NAMES_OF("AVX-512") };
+
+size_t bench_n_moves(void) { return 1 + 4 * sets(); }
+size_t bench_n_floats(void) { return 1 + 2 * sets(); }

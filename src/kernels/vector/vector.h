@@ -130,8 +130,8 @@ static inline void env_leave(int needed, amp__fpenv saved) {
     if (needed) amp__fpenv_leave(saved);
 }
 
-/* For a loop that reads `bytes` at src: what it reads next. On a Sapphire Rapids past the caches sums take 5 to 12 % less
- * time, casts and scaling 15 to 30 %. */
+/* For a loop that reads `bytes` at src: what it reads next. On a Sapphire Rapids past the caches sums take 5 to 12 %
+ * less time, casts and scaling 15 to 30 %. */
 static inline void read_ahead(const void *src, size_t bytes) {
     enum { LINE = 64, SOON = 4096 };
     for (size_t at = 0; at < bytes; at += LINE) __builtin_prefetch((const void *)((uintptr_t)src + SOON + at));
