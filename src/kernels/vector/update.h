@@ -68,10 +68,9 @@ TYPED(f32)
 TYPED(f16)
 TYPED(bf16)
 
-/* The streams' lines that are read SOON elements after these. */
+/* The lines of the streams that are read AHEAD bytes after these elements. */
 INLINE void fetch_line(const void *stream, size_t at, size_t width) {
-    enum { SOON = 256 };
-    __builtin_prefetch((const void *)((uintptr_t)stream + (at + SOON) * width));
+    prefetch((const char *)stream + at * width, AHEAD, 1);
 }
 INLINE void fetch_ahead(const struct amp__update *u, struct streams s, size_t at) {
     if (!s.applies) fetch_line(u->grad, at, s.grad == AMP_FLOAT32 ? 4 : 2);

@@ -130,19 +130,13 @@ static inline void env_leave(int needed, amp__fpenv saved) {
     if (needed) amp__fpenv_leave(saved);
 }
 
-/* For a loop that reads `bytes` at src: what it reads next. On a Sapphire Rapids past the caches sums take 5 to 12 %
- * less time, casts and scaling 15 to 30 %. */
-static inline void read_ahead(const void *src, size_t bytes) {
-    enum { LINE = 64, SOON = 4096 };
-    for (size_t at = 0; at < bytes; at += LINE) __builtin_prefetch((const void *)((uintptr_t)src + SOON + at));
-}
-
-/* For loops that go over a chunk several times, a while before they begin with these bytes: into the second cache. Into
- * the first it gains nothing where much is computed. */
+/* For loops that read `bytes` at src: what they read next, into the second cache. Into the first it gains less. On a
+ * Sapphire Rapids past the caches sums take 5 to 15 % less time, casts and scaling 15 to 30 %. */
 enum { AHEAD = 4096 };
 static inline void prefetch(const void *src, size_t ahead, size_t bytes) {
     for (size_t at = ahead; at < ahead + bytes; at += 64) __builtin_prefetch((const void *)((uintptr_t)src + at), 0, 2);
 }
+static inline void read_ahead(const void *src, size_t bytes) { prefetch(src, AHEAD, bytes); }
 
 /* Magnitudes of 16-bit types, as integers: the largest, and the least above 0. */
 struct seen_16 {
