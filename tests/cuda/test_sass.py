@@ -42,7 +42,9 @@ REGISTERS = {  # 64: half of a multiprocessor's threads at a time, 80: three eig
 }
 # Kernel (of kernel_update the rule's number as well), types, elements, their bytes in all that is moved, instructions
 # an element, and the work by which the way round the loop is known: two groups of eight, four where 16 bits alone are
-# read, or of an optimizer half a group, whose parameter's store may be two instructions of which one is passed over.
+# read, of an optimizer half a group, whose accesses to parameter and gradient may be two instructions of which one is
+# passed over, or to pack a pair of lanes, once through the kernel.
+SPLIT = {"load16": 2, "load8": 3, "load": 2, "to_bf16": 2, "store16": 2, "store8": 2}
 BUDGETS = [
     ("cast", "fp32 to fp16", 16, 6, 3, {"load16": 4, "to_f16": 8, "store8": 4}),
     ("cast", "fp32 to bf16", 16, 6, 3, {"load16": 4, "to_bf16": 8, "store8": 4}),
@@ -64,7 +66,11 @@ BUDGETS = [
     ("statistics", "bf16", 32, 2, 19, {"load16": 4, "fma64": 64, "atomic": 32}),
     ("update0", "SGD, fp32", 4, 20, 40, {"load16": 3, "store16": 2}, {"load16": 3, "store16": 2, "store8": 1}),
     ("update1", "Adam, fp32", 4, 28, 100, {"load16": 4, "store16": 3}, {"load16": 4, "store16": 3, "store8": 1}),
+    ("update1", "Adam, split masters", 4, 26, 120, SPLIT, {**SPLIT, "from_f16": 4}),
 ]
+# How often, on the way, loads begin after something has waited for earlier ones: once, and of split masters once more
+# for the words of ties, which most threads pass over.
+TRIPS = {"Adam, fp32": 1, "Adam, split masters": 2}
 # An H200: multiprocessors, their clock, warp instructions that each issues a cycle, bytes a second of copying.
 H200 = (132, 1.98e9, 4, 4.3e12)
 
@@ -103,12 +109,12 @@ def instructions(text):
 
 def budgets(plugin, cuobjdump, text):
     """What is over its budget; prints what was found."""
-    counted, rules = sass.functions(text), re.compile(r"kernel_updateIL9cuda_rule(\d)ELb0E")
+    counted, rules = sass.functions(text), re.compile(r"kernel_(?:updateIL9cuda_rule(\d)ELb0|packILi(\d))E")
     code = {}
     for (arch, symbol), instructions_of in counted.items():
         if arch == BUDGET_ARCH:
             rule = rules.search(symbol)
-            code[kernel_of(symbol) + (rule.group(1) if rule else "")] = instructions_of
+            code[kernel_of(symbol) + (rule.group(1) or rule.group(2) if rule else "")] = instructions_of
     for symbol, registers in re.findall(r"Function (\S+):\s*\n\s*REG:(\d+)",
                                         tool(cuobjdump, "-res-usage", "-arch", BUDGET_ARCH, plugin)):
         limit = REGISTERS.get(kernel_of(symbol), 0)
@@ -117,11 +123,15 @@ def budgets(plugin, cuobjdump, text):
             yield f"{symbol}: {registers} registers, {limit} are its budget"
     processors, clock, issued, copied = H200
     for kernel, types, elements, moved, limit, *works in BUDGETS:
-        found = [n for n in (sass.cheapest(code[kernel], work) for work in works if kernel in code) if n is not None]
+        way = sass.through if kernel.startswith("pack") else sass.round_of
+        found = [x for x in (way(code[kernel], work) for work in works if kernel in code) if x is not None]
         if not found:
-            yield f"{kernel}, {types}: no loop does {works[0]}, and that alone"
+            yield f"{kernel}, {types}: nothing does {works[0]}, and that alone"
             continue
-        each = min(found) / elements
+        least, path = min(found)
+        each, trips = least / elements, sass.trips(path)
+        if trips > TRIPS.get(types, trips):
+            yield f"{kernel}, {types}: loads begin {trips} times, {TRIPS[types]} is the budget"
         share = each * copied / moved / (processors * clock * issued * 32)
         print(f"# budget: {kernel}, {types}: {each:.1f} instructions an element of {moved} bytes, {100 * share:.0f} % "
               f"of an H200's at its rate of copying")

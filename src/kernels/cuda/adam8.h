@@ -113,8 +113,8 @@ CUDA_BOTH void cuda_step_half(float m[CUDA_HALF], float z[CUDA_HALF], const stru
     const uint32_t codes[2] = { cuda_load_codes(c, 0, at), cuda_load_codes(c, 1, at) };
     const float scales[2] = { c->scales[0][block], c->scales[1][block] };
     float g[CUDA_HALF], p[CUDA_HALF];
-    cuda_load_param(p, &c->all, at);
-    cuda_load_grad(g, &c->all, u, at);
+    cuda_load_values(p, g, true, &c->all, at);
+    cuda_unscale(g, u);
     CUDA_UNROLL
     for (uint32_t i = 0; i < CUDA_HALF; i++) {
         struct cuda_values x = { g[i], p[i], 0.0f, { 0.0f, 0.0f, 0.0f } };

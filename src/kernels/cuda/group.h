@@ -219,20 +219,44 @@ CUDA_BOTH struct cuda_half cuda_half_of(const struct cuda_range *at, uint32_t do
     return half;
 }
 
-/* Loads half a group of span k, of a type of at most 32 bits. */
-CUDA_BOTH void cuda_load_half(float v[CUDA_HALF], const struct cuda_tensor *t, int k, uint32_t type,
-                              const struct cuda_half *at) {
-    const unsigned char *data = t->data[k];
-    uint32_t w[CUDA_HALF];
+/* Half a group of span k as it lies in memory: of 16 bits two elements a word. 0 behind the last one. Nothing waits for
+ * the loads, so that those of the next span are under way with them. */
+CUDA_BOTH void cuda_fetch_half32(uint32_t w[CUDA_HALF], const struct cuda_tensor *t, int k,
+                                 const struct cuda_half *at) {
+    const uint32_t *data = (const uint32_t *)t->data[k] + at->first;
     if (CUDA_WIDE(t->shape, k) && at->is_whole) {
-        if (type == AMP_FLOAT32) cuda_load16(w, data + 4 * at->first);
-        else cuda_load8(w, data + 2 * at->first);
-        cuda_widen(v, w, type, CUDA_HALF);
+        cuda_load16(w, data);
         return;
     }
     CUDA_UNROLL
-    for (uint32_t i = 0; i < CUDA_HALF; i++)
-        v[i] = i < at->count ? cuda_load_one_f32(data, type, at->first + i) : 0.0f;
+    for (uint32_t i = 0; i < CUDA_HALF; i++) w[i] = i < at->count ? data[i] : 0;
+}
+
+CUDA_BOTH void cuda_fetch_half16(uint32_t w[CUDA_HALF / 2], const struct cuda_tensor *t, int k,
+                                 const struct cuda_half *at) {
+    const uint16_t *data = (const uint16_t *)t->data[k] + at->first;
+    if (CUDA_WIDE(t->shape, k) && at->is_whole) {
+        cuda_load8(w, data);
+        return;
+    }
+    CUDA_UNROLL
+    for (uint32_t i = 0; i < CUDA_HALF; i += 2) {
+        const uint32_t first = i < at->count ? data[i] : 0, second = i + 1 < at->count ? data[i + 1] : 0;
+        w[i / 2] = first | second << 16;
+    }
+}
+
+/* Of a type of at most 32 bits. */
+CUDA_BOTH void cuda_load_half(float v[CUDA_HALF], const struct cuda_tensor *t, int k, uint32_t type,
+                              const struct cuda_half *at) {
+    uint32_t w[CUDA_HALF];
+    if (type == AMP_FLOAT32) {
+        cuda_fetch_half32(w, t, k, at);
+        cuda_widen(v, w, AMP_FLOAT32, CUDA_HALF);
+    } else {
+        cuda_fetch_half16(w, t, k, at);
+        cuda_widen(v, w, type, CUDA_HALF);
+    }
 }
 
 CUDA_BOTH void cuda_store_half(const float v[CUDA_HALF], const struct cuda_tensor *t, int k, uint32_t type,

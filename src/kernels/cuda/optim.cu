@@ -10,6 +10,12 @@
 #define KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS) name
 // Three eighths of a multiprocessor's threads, at least, find registers.
 #define LARGE_KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS, 3) name
+// Before compute capability 9.0 that bound would put registers into memory.
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 900
+#define LAMB_KERNEL KERNEL
+#else
+#define LAMB_KERNEL LARGE_KERNEL
+#endif
 
 static __device__ void prepare_tensor(const struct cuda_step &step, uint32_t i, uint64_t steps) {
     const bool absent = step.shapes && CUDA_TYPE(step.shapes[i], CUDA_GRAD) == 0;
@@ -98,7 +104,7 @@ LARGE_KERNEL(kernel_step)(const struct cuda_table table, const struct cuda_updat
 }
 
 // sums[2 * chunk] and the next: squares of p and of u.
-KERNEL(kernel_lamb_moments)(const struct cuda_table table, const struct cuda_update *updates, double *sums) {
+LAMB_KERNEL(kernel_lamb_moments)(const struct cuda_table table, const struct cuda_update *updates, double *sums) {
     __shared__ double values[CUDA_THREADS];
     const struct cuda_chunk chunk = table.chunks[blockIdx.x];
     const struct cuda_update u = updates[chunk.tensor];

@@ -14,21 +14,6 @@ CUDA_BOTH int cuda_is_split(const struct cuda_tensor *t, int k) {
     return CUDA_TYPE(t->shape, k) == AMP_BFLOAT16 && cuda_has(t, k + 1);
 }
 
-/* Half a group as it lies in memory, 0 behind its last element. */
-CUDA_BOTH void cuda_load_bits(uint32_t bits[CUDA_HALF], const struct cuda_tensor *t, int k,
-                              const struct cuda_half *at) {
-    const uint16_t *data = (const uint16_t *)t->data[k] + at->first;
-    if (CUDA_WIDE(t->shape, k) && at->is_whole) {
-        uint32_t w[CUDA_HALF / 2];
-        cuda_load8(w, data);
-        CUDA_UNROLL
-        for (int i = 0; i < CUDA_HALF; i++) bits[i] = i % 2 ? w[i / 2] >> 16 : w[i / 2] & 0xffffu;
-        return;
-    }
-    CUDA_UNROLL
-    for (uint32_t i = 0; i < CUDA_HALF; i++) bits[i] = i < at->count ? data[i] : 0;
-}
-
 /* The lower halves of bits. */
 CUDA_BOTH void cuda_store_bits(const uint32_t bits[CUDA_HALF], const struct cuda_tensor *t, int k,
                                const struct cuda_half *at) {
@@ -78,13 +63,29 @@ CUDA_BOTH uint32_t cuda_any_tie(const uint32_t rest[CUDA_HALF]) {
 
 /* ---- half a group ---- */
 
-CUDA_BOTH void cuda_join_half(float v[CUDA_HALF], const struct cuda_tensor *t, int k, const struct cuda_half *at) {
+/* The words of a split master's half: two of the parameter, two of the remainder. */
+CUDA_BOTH void cuda_fetch_split(uint32_t w[CUDA_HALF], const struct cuda_tensor *t, int k, const struct cuda_half *at) {
+    cuda_fetch_half16(w, t, k, at);
+    cuda_fetch_half16(w + CUDA_HALF / 2, t, k + 1, at);
+}
+
+CUDA_BOTH void cuda_join_words(float v[CUDA_HALF], const uint32_t w[CUDA_HALF], const struct cuda_tensor *t, int k,
+                               const struct cuda_half *at) {
     uint32_t upper[CUDA_HALF], rest[CUDA_HALF];
-    cuda_load_bits(upper, t, k, at);
-    cuda_load_bits(rest, t, k + 1, at);
+    CUDA_UNROLL
+    for (int i = 0; i < CUDA_HALF; i++) {
+        upper[i] = w[i / 2] >> i % 2 * 16 & 0xffffu;
+        rest[i] = w[CUDA_HALF / 2 + i / 2] >> i % 2 * 16 & 0xffffu;
+    }
     const uint32_t down = cuda_any_tie(rest) ? cuda_load_ties(t, k, at) : 0;
     CUDA_UNROLL
     for (int i = 0; i < CUDA_HALF; i++) v[i] = amp__join((uint16_t)upper[i], (uint16_t)rest[i], down >> i & 1);
+}
+
+CUDA_BOTH void cuda_join_half(float v[CUDA_HALF], const struct cuda_tensor *t, int k, const struct cuda_half *at) {
+    uint32_t w[CUDA_HALF];
+    cuda_fetch_split(w, t, k, at);
+    cuda_join_words(v, w, t, k, at);
 }
 
 CUDA_BOTH void cuda_split_half(const float v[CUDA_HALF], const struct cuda_tensor *t, int k,

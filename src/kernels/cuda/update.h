@@ -122,15 +122,26 @@ CUDA_BOTH int cuda_moments(enum cuda_rule rule) {
     return 2; /* CUDA_LAMB_MOMENTS */
 }
 
-CUDA_BOTH void cuda_load_param(float p[CUDA_HALF], const struct cuda_tensor *t, const struct cuda_half *at) {
-    if (cuda_is_split(t, CUDA_PARAM)) cuda_join_half(p, t, CUDA_PARAM, at);
-    else if (cuda_has(t, CUDA_PARAM)) cuda_load_half(p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
+/* Of a split master the gradient is under way before the parameter's words are looked at: the search for ties waits
+ * for them. with_grad: a constant. */
+CUDA_BOTH void cuda_load_values(float p[CUDA_HALF], float g[CUDA_HALF], bool with_grad, const struct cuda_tensor *t,
+                                const struct cuda_half *at) {
+    const uint32_t type = CUDA_TYPE(t->shape, CUDA_GRAD);
+    if (cuda_is_split(t, CUDA_PARAM)) {
+        uint32_t words[CUDA_HALF], grad[CUDA_HALF];
+        cuda_fetch_split(words, t, CUDA_PARAM, at);
+        if (with_grad && type == AMP_FLOAT32) cuda_fetch_half32(grad, t, CUDA_GRAD, at);
+        else if (with_grad) cuda_fetch_half16(grad, t, CUDA_GRAD, at);
+        cuda_join_words(p, words, t, CUDA_PARAM, at);
+        if (with_grad) cuda_widen(g, grad, type, CUDA_HALF);
+        return;
+    }
+    if (cuda_has(t, CUDA_PARAM)) cuda_load_half(p, t, CUDA_PARAM, CUDA_TYPE(t->shape, CUDA_PARAM), at);
     else cuda_load_half(p, t, CUDA_LOW, CUDA_TYPE(t->shape, CUDA_LOW), at);
+    if (with_grad) cuda_load_half(g, t, CUDA_GRAD, type, at);
 }
 
-CUDA_BOTH void cuda_load_grad(float g[CUDA_HALF], const struct cuda_tensor *t, const struct cuda_update *u,
-                              const struct cuda_half *at) {
-    cuda_load_half(g, t, CUDA_GRAD, CUDA_TYPE(t->shape, CUDA_GRAD), at);
+CUDA_BOTH void cuda_unscale(float g[CUDA_HALF], const struct cuda_update *u) {
     CUDA_UNROLL
     for (int i = 0; i < CUDA_HALF; i++) g[i] = g[i] * u->inv_scale * u->factor;
 }
@@ -140,8 +151,8 @@ CUDA_BOTH void cuda_load_state(struct cuda_state *s, enum cuda_rule rule, const 
     CUDA_UNROLL
     for (int k = 0; k < cuda_moments(rule); k++)
         if (cuda_has(t, CUDA_MOMENTS + k)) cuda_load_half(s->m[k], t, CUDA_MOMENTS + k, AMP_FLOAT32, at);
-    cuda_load_param(s->p, t, at);
-    if (rule != CUDA_LAMB_APPLY) cuda_load_grad(s->g, t, u, at);
+    cuda_load_values(s->p, s->g, rule != CUDA_LAMB_APPLY, t, at);
+    if (rule != CUDA_LAMB_APPLY) cuda_unscale(s->g, u);
 }
 
 CUDA_BOTH void cuda_store_moments(const struct cuda_state *s, enum cuda_rule rule, const struct cuda_tensor *t,
