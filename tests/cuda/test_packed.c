@@ -8,8 +8,10 @@ static const amp_dtype types[] = { AMP_FLOAT32, AMP_FLOAT16, AMP_BFLOAT16 };
 static const int32_t all_bits[] = { 8, 4, 2, 1 };
 
 static struct memory {
-    uint32_t packed[WORDS], back[MOST + GUARD];
-    float src[MOST], flags[2];
+    _Alignas(8) uint32_t packed[WORDS];
+    uint32_t back[MOST + GUARD];
+    _Alignas(8) float src[MOST + 1];
+    float flags[2];
 } *there, here;
 static amp_device_list *list;
 
@@ -34,10 +36,10 @@ static void make(int input, amp_dtype type, size_t n) {
     memcpy(there->src, here.src, sizeof here.src);
 }
 
-static void unpack(int32_t bits, amp_dtype type, uint64_t n, int input) {
+static void unpack(int32_t bits, amp_dtype type, uint64_t n, int input, size_t shift) {
     amp_unpack_args of_here = AMP_UNPACK_ARGS_INIT, of_there = of_here;
     of_here.bits = of_there.bits = bits;
-    of_here.packed = here.packed, of_there.packed = there->packed;
+    of_here.packed = here.packed + shift, of_there.packed = there->packed + shift;
     of_here.dst = (amp_span){ here.back, n, type, 0 }, of_there.dst = (amp_span){ there->back, n, type, 0 };
     memset(here.back, 0x5a, sizeof here.back), memset(there->back, 0x5a, sizeof there->back);
     ck_ok(amp_unpack(&of_here));
@@ -50,15 +52,18 @@ static void unpack(int32_t bits, amp_dtype type, uint64_t n, int input) {
     }
 }
 
-static void pack(int32_t bits, amp_dtype type, uint64_t n, int input) {
+/* shift: elements and words before the first one. Pairs move at once where it is 0. */
+static void pack(int32_t bits, amp_dtype type, uint64_t n, int input, size_t shift) {
     amp_pack_args of_here = AMP_PACK_ARGS_INIT, of_there = of_here;
-    make(input, type, (size_t)n);
+    const size_t bytes = shift * (type == AMP_FLOAT32 ? 4 : 2);
+    make(input, type, (size_t)n + shift);
     memset(here.packed, 0x5a, sizeof here.packed), memset(there->packed, 0x5a, sizeof there->packed);
     for (int k = 0; k < 2; k++) here.flags[k] = there->flags[k] = 0.0f;
     of_here.bits = of_there.bits = bits;
     of_here.seed = of_there.seed = UINT64_C(0x123456789) * (n + 1);
-    of_here.src = (amp_span){ here.src, n, type, 0 }, of_there.src = (amp_span){ there->src, n, type, 0 };
-    of_here.packed = here.packed, of_there.packed = there->packed;
+    of_here.src = (amp_span){ (char *)here.src + bytes, n, type, 0 };
+    of_there.src = (amp_span){ (char *)there->src + bytes, n, type, 0 };
+    of_here.packed = here.packed + shift, of_there.packed = there->packed + shift;
     of_here.found_inf = &here.flags[0], of_there.found_inf = &there->flags[0];
     of_here.inexact = &here.flags[1], of_there.inexact = &there->flags[1];
     ck_ok(amp_pack(&of_here));
@@ -76,8 +81,9 @@ TEST_TIMES(test_same_bytes, sizeof all_bits / sizeof *all_bits) {
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (size_t k = 0; k < sizeof types / sizeof *types; k++)
             for (int input = 0; input < INPUTS; input++) {
-                pack(bits, types[k], sizes[s], input);
-                unpack(bits, types[(k + (size_t)input) % (sizeof types / sizeof *types)], sizes[s], input);
+                const size_t shift = (s + k + (size_t)input) % 2;
+                pack(bits, types[k], sizes[s], input, shift);
+                unpack(bits, types[(k + (size_t)input) % (sizeof types / sizeof *types)], sizes[s], input, shift);
             }
 }
 

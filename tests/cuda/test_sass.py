@@ -38,13 +38,20 @@ REGISTERS = {  # 64: half of a multiprocessor's threads at a time, 80: three eig
     "axpby": 80, "add": 80, "update": 80, "step": 80, "lamb_moments": 80, "finish": 64, "sum_columns": 64,
     "sum_rows": 64, "prepare": 64, "lamb_lr": 64, "scaler": 64,
     "statistics": 64, "statistics_sums": 64, "split": 64, "squares": 64, "adam8": 80,
-    "pack": 64, "pack_mask": 64, "unpack": 64,
+    "pack": 80, "pack_mask": 80, "unpack": 64,
 }
 # Kernel (of kernel_update the rule's number as well), types, elements, their bytes in all that is moved, instructions
 # an element, and the work by which the way round the loop is known: two groups of eight, four where 16 bits alone are
 # read, of an optimizer half a group, whose accesses to parameter and gradient may be two instructions of which one is
 # passed over, or to pack a pair of lanes, once through the kernel.
 SPLIT = {"load16": 2, "load8": 3, "load": 2, "to_bf16": 2, "store16": 2, "store8": 2}
+
+
+def packing(words):
+    """Ways with so many words of codes for each lane: stored in pairs, and where they are not aligned one by one."""
+    return [{"load": 16, "store8": words, "store": 2 + more, r"FADD.* 8388608": 32} for more in (0, 2 * words)]
+
+
 BUDGETS = [
     ("cast", "fp32 to fp16", 16, 6, 3, {"load16": 4, "to_f16": 8, "store8": 4}),
     ("cast", "fp32 to bf16", 16, 6, 3, {"load16": 4, "to_bf16": 8, "store8": 4}),
@@ -67,6 +74,10 @@ BUDGETS = [
     ("update0", "SGD, fp32", 4, 20, 40, {"load16": 3, "store16": 2}, {"load16": 3, "store16": 2, "store8": 1}),
     ("update1", "Adam, fp32", 4, 28, 100, {"load16": 4, "store16": 3}, {"load16": 4, "store16": 3, "store8": 1}),
     ("update1", "Adam, split masters", 4, 26, 120, SPLIT, {**SPLIT, "from_f16": 4}),
+    ("pack8", "bf16", 32, 3, 17, *packing(4)),
+    ("pack4", "bf16", 32, 2.5, 17, *packing(2)),
+    ("pack2", "bf16", 32, 2.25, 17, *packing(1)),
+    ("pack_mask", "bf16", 32, 2.125, 12, {"load": 16, "store": 4}),
 ]
 # How often, on the way, loads begin after something has waited for earlier ones: once, and of split masters once more
 # for the words of ties, which most threads pass over.

@@ -1,13 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packed tensors: 16 threads a group, one a lane, so that a code's word is one thread's; what a group's lanes have seen
-// meets in shared memory.
+// Packed tensors. To pack, 8 threads a group, two lanes each, so that a code's word is one thread's. The extremes of
+// the threads, which are of one warp, meet in shared memory. To unpack, 16 threads a group, one a lane.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.h"
 
 #define KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS) name
+// Three eighths of a multiprocessor's threads, at least, find registers.
+#define LARGE_KERNEL(name) static __global__ void __launch_bounds__(CUDA_THREADS, 3) name
+// Before compute capability 9.0 that bound would put registers into memory.
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 900
+#define MASK_KERNEL KERNEL
+#else
+#define MASK_KERNEL LARGE_KERNEL
+#endif
 
-static __device__ __forceinline__ uint64_t my_group() {
-    return (uint64_t)blockIdx.x * CUDA_PACK_GROUPS + threadIdx.x / AMP__PACK_LANES;
+template <int lanes = AMP__PACK_LANES> static __device__ __forceinline__ uint64_t my_group() {
+    return (uint64_t)blockIdx.x * (CUDA_THREADS / lanes) + threadIdx.x / lanes;
 }
 static __device__ __forceinline__ uint32_t my_lane() { return threadIdx.x % AMP__PACK_LANES; }
 
@@ -26,66 +34,65 @@ template <typename Run> static __device__ __forceinline__ void by_rows(uint32_t 
     else run(rows);
 }
 
-// What each lane of this thread's group has seen. Every thread of the block comes here.
-struct seen_lanes {
+// The extremes of each pair of lanes of this thread's group. Every thread of the warp comes here.
+struct seen_pairs {
     float min[CUDA_THREADS], max[CUDA_THREADS];
-    uint32_t nan[CUDA_THREADS];
 };
-static __device__ __forceinline__ struct cuda_pack_seen of_group(struct seen_lanes &lanes,
+static __device__ __forceinline__ struct cuda_pack_seen of_group(struct seen_pairs &pairs,
                                                                  const struct cuda_pack_seen &mine) {
     struct cuda_pack_seen all = mine;
-    lanes.min[threadIdx.x] = mine.min, lanes.max[threadIdx.x] = mine.max, lanes.nan[threadIdx.x] = mine.nan;
-    __syncthreads();
+    pairs.min[threadIdx.x] = mine.min, pairs.max[threadIdx.x] = mine.max;
+    __syncwarp();
     CUDA_UNROLL
-    for (uint32_t lane = 0; lane < AMP__PACK_LANES; lane++) {
-        const uint32_t i = threadIdx.x / AMP__PACK_LANES * AMP__PACK_LANES + lane;
-        const struct cuda_pack_seen one = { lanes.min[i], lanes.max[i], lanes.nan[i] };
-        cuda_pack_see(&all, &one);
+    for (uint32_t pair = 0; pair < CUDA_PACK_PAIRS; pair++) {
+        const uint32_t i = threadIdx.x / CUDA_PACK_PAIRS * CUDA_PACK_PAIRS + pair;
+        cuda_pack_see(&all, pairs.min[i], pairs.max[i]);
     }
     return all;
 }
 
-// This thread's rows, and what its group has seen.
+// This thread's items.
 struct loaded {
     uint64_t group;
-    uint32_t lane, there, rows, spoilt; // spoilt: by this thread's rows
-    float x[AMP__PACK_ROWS];
-    struct cuda_pack_seen all;
-};
-static __device__ __forceinline__ void load_row(struct loaded &l, const struct cuda_pack &p, struct seen_lanes &lanes) {
+    uint32_t lane, left, spoilt; // spoilt: by these items
+    float x[CUDA_PACK_ITEMS];
     struct cuda_pack_seen mine;
-    l.group = my_group(), l.lane = my_lane();
-    l.there = l.group < cuda_pack_groups(&p);
-    l.rows = l.there ? cuda_pack_rows(&p, l.group, l.lane) : 0;
+};
+static __device__ __forceinline__ void load_pair(struct loaded &l, const struct cuda_pack &p) {
+    l.group = my_group<CUDA_PACK_PAIRS>(), l.lane = 2 * (threadIdx.x % CUDA_PACK_PAIRS);
+    l.left = cuda_pack_left(&p, l.group);
     by_type(p.type, [&](auto type) {
-        by_rows(l.rows, [&](auto rows) {
-            mine = cuda_pack_load(l.x, &p, type, l.group * AMP__PACK_GROUP + l.lane, rows);
-        });
+        if (l.left == AMP__PACK_GROUP && cuda_pack_aligned(&p))
+            l.mine = cuda_pack_load(l.x, &p, type, l.group, l.lane, AMP__PACK_GROUP, true);
+        else l.mine = cuda_pack_load(l.x, &p, type, l.group, l.lane, l.left, false);
     });
-    l.spoilt = cuda_pack_nonfinite(&mine);
-    l.all = of_group(lanes, mine);
+    l.spoilt = cuda_pack_nonfinite(&l.mine) && l.left;
     if (p.found_inf && l.spoilt) *p.found_inf = 1.0f; // all that find something write the same
 }
 
-template <int bits> KERNEL(kernel_pack)(const struct cuda_pack p) {
-    __shared__ struct seen_lanes lanes;
+template <int bits> LARGE_KERNEL(kernel_pack)(const struct cuda_pack p) {
+    __shared__ struct seen_pairs pairs;
     struct loaded l;
-    load_row(l, p, lanes);
-    if (l.there) by_rows(l.rows, [&](auto rows) { cuda_pack_lane(&p, bits, rows, l.group, l.lane, l.x, &l.all); });
+    load_pair(l, p);
+    const struct cuda_pack_seen all = of_group(pairs, l.mine);
+    if (l.left == AMP__PACK_GROUP) cuda_pack_pair(&p, bits, AMP__PACK_GROUP, l.group, l.lane, l.x, &all);
+    else if (l.left) cuda_pack_pair(&p, bits, l.left, l.group, l.lane, l.x, &all);
 }
 
-KERNEL(kernel_pack_mask)(const struct cuda_pack p) {
-    __shared__ struct seen_lanes lanes;
+MASK_KERNEL(kernel_pack_mask)(const struct cuda_pack p) {
+    __shared__ struct seen_pairs pairs;
     __shared__ uint32_t masks[CUDA_THREADS];
     struct loaded l;
-    load_row(l, p, lanes);
-    uint32_t inexact = l.spoilt;
-    masks[threadIdx.x] = cuda_pack_mask(l.x, l.all.max, &inexact);
-    __syncthreads();
-    if (p.inexact && inexact) *p.inexact = 1.0f;
-    if (!l.there) return;
-    if (l.lane < 8) cuda_pack_codes(&p, 1, l.group)[l.lane] = cuda_pack_gather(&masks[threadIdx.x - l.lane], l.lane);
-    if (l.lane == 0) *cuda_pack_header(&p, 1, l.group) = cuda_pack_mask_header(&l.all);
+    float least;
+    load_pair(l, p);
+    const struct cuda_pack_seen all = of_group(pairs, l.mine); // before the masks: fewer registers
+    const uint32_t mask = cuda_pack_mask(l.x, &least);
+    masks[threadIdx.x] = mask;
+    __syncwarp();
+    if (p.inexact && (l.spoilt || (mask && least != all.max))) *p.inexact = 1.0f;
+    if (!l.left) return;
+    cuda_pack_codes(&p, 1, l.group)[l.lane / 2] = cuda_pack_gather(&masks[threadIdx.x - l.lane / 2], l.lane / 2);
+    if (l.lane == 0) *cuda_pack_header(&p, 1, l.group) = cuda_pack_mask_header(&all);
 }
 
 template <int bits> KERNEL(kernel_unpack)(const struct cuda_pack p) {
@@ -100,8 +107,8 @@ template <int bits> KERNEL(kernel_unpack)(const struct cuda_pack p) {
     });
 }
 
-static uint32_t blocks_of(const struct cuda_pack *p) {
-    return (uint32_t)((cuda_pack_groups(p) + CUDA_PACK_GROUPS - 1) / CUDA_PACK_GROUPS);
+static uint32_t blocks_of(const struct cuda_pack *p, uint64_t groups) {
+    return (uint32_t)((cuda_pack_groups(p) + groups - 1) / groups);
 }
 
 cudaError_t cuda_launch_pack(const struct cuda_pack *p, cudaStream_t stream) {
@@ -109,7 +116,7 @@ cudaError_t cuda_launch_pack(const struct cuda_pack *p, cudaStream_t stream) {
                   : p->bits == 4 ? kernel_pack<4>
                   : p->bits == 2 ? kernel_pack<2>
                                  : kernel_pack_mask,
-                  blocks_of(p), stream, *p);
+                  blocks_of(p, CUDA_THREADS / CUDA_PACK_PAIRS), stream, *p);
 }
 
 cudaError_t cuda_launch_unpack(const struct cuda_pack *p, cudaStream_t stream) {
@@ -117,5 +124,5 @@ cudaError_t cuda_launch_unpack(const struct cuda_pack *p, cudaStream_t stream) {
                   : p->bits == 4 ? kernel_unpack<4>
                   : p->bits == 2 ? kernel_unpack<2>
                                  : kernel_unpack<1>,
-                  blocks_of(p), stream, *p);
+                  blocks_of(p, CUDA_PACK_GROUPS), stream, *p);
 }

@@ -140,6 +140,18 @@ template <typename T> inline T largest(T x, T y) {
     else return x > y ? x : y;
 }
 
+template <typename T> inline T least_or_nan(T x, T y) { return x != x || y != y ? canonical(x + y) : least(x, y); }
+template <typename T> inline T largest_or_nan(T x, T y) { return x != x || y != y ? canonical(x + y) : largest(x, y); }
+
+// A function of floats on the halves of two words.
+inline uint32_t of_halves(uint32_t x, uint32_t y, float (*widen)(uint16_t), uint16_t (*narrow)(float),
+                          float (*function)(float, float)) {
+    const auto half = [&](int by) {
+        return uint32_t(narrow(function(widen(static_cast<uint16_t>(x >> by)), widen(static_cast<uint16_t>(y >> by)))));
+    };
+    return half(0) | half(16) << 16;
+}
+
 template <typename T> inline T shift_left(T x, uint32_t by) {
     return by >= 8 * sizeof x ? T(0) : static_cast<T>(x << by);
 }

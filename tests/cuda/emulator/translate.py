@@ -101,7 +101,7 @@ class Translator:
         return f"{before}r.at = {self.n_barriers}; return WAITS; case {self.n_barriers}: {after};"
 
     def op_bar(self, words, *operands):
-        if words[:1] == ["sync"]:
+        if words in (["sync"], ["warp", "sync"]):  # of a warp: the whole block waits, and so may more than there
             return self.wait("", "")
         if words == ["red", "or", "pred"]:
             return self.wait(f"t.block->any_next |= {self.value(operands[2], 'pred')}; ",
@@ -252,11 +252,20 @@ class Translator:
     def op_rem(self, words, *operands):
         return self.call("remainder_of", words, *operands)
 
+    def extreme(self, name, words, to, *operands):
+        if words[0] == "NaN":
+            name += "_or_nan"
+        if words[-1] not in ("f16x2", "bf16x2"):
+            return self.call(name, words[-1:], to, *operands)
+        x, y = (self.value(operand, "b32") for operand in operands)
+        return self.set(to, f"of_halves(({x}), ({y}), {words[-1][:-2]}_to_float, float_to_{words[-1][:-2]}, "
+                            f"{name}<float>)")
+
     def op_min(self, words, *operands):
-        return self.call("least", words, *operands)
+        return self.extreme("least", words, *operands)
 
     def op_max(self, words, *operands):
-        return self.call("largest", words, *operands)
+        return self.extreme("largest", words, *operands)
 
     def op_shl(self, words, to, a, by):
         return self.set(to, f"shift_left({self.value(a, words[-1])}, {self.value(by, 'u32')})")
