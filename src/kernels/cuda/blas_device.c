@@ -244,10 +244,15 @@ cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasL
     return status == CUBLAS_STATUS_SUCCESS && !good ? CUBLAS_STATUS_NOT_SUPPORTED : status;
 }
 
-void cuda_blas_remember(struct blas_device *device, const struct blas_call *call, const struct blas_choice *choice) {
+static void add_choice(struct blas_device *device, const struct blas_call *call, const struct blas_choice *choice) {
     pthread_mutex_lock(&cuda_blas_lock);
     cuda_blas_add(&device->cache, &call->key, choice);
     pthread_mutex_unlock(&cuda_blas_lock);
+}
+
+void cuda_blas_remember(struct blas_device *device, const struct blas_call *call, const struct blas_choice *choice) {
+    add_choice(device, call, choice);
+    atomic_fetch_add(&device->changes, 1);
 }
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == BLAS_ALGORITHM_WORDS * sizeof(uint64_t), "an algorithm's words");
@@ -268,5 +273,5 @@ void cuda_blas_choose(struct blas_device *device, const struct blas_call *call, 
     } else if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
         return; /* the next time it may be another */
     }
-    cuda_blas_remember(device, call, choice);
+    add_choice(device, call, choice);
 }
