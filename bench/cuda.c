@@ -25,6 +25,8 @@ static struct {
     int (*write)(uint64_t, const void *, size_t, void *), (*copy)(uint64_t, uint64_t, size_t, void *);
     int (*event_create)(void **, unsigned), (*event_record)(void *, void *), (*event_wait)(void *);
     int (*event_elapsed)(float *, void *, void *);
+    int (*capture_begin)(void *, int), (*capture_end)(void *, void **);
+    int (*graph_make)(void **, void *, unsigned long long), (*graph_launch)(void *, void *);
 } driver;
 
 static void *clock_events[2];
@@ -52,6 +54,10 @@ static bool take_functions(void *library) {
         { "cuEventRecord", &driver.event_record },
         { "cuEventSynchronize", &driver.event_wait },
         { "cuEventElapsedTime", &driver.event_elapsed },
+        { "cuStreamBeginCapture_v2", &driver.capture_begin },
+        { "cuStreamEndCapture", &driver.capture_end },
+        { "cuGraphInstantiateWithFlags", &driver.graph_make },
+        { "cuGraphLaunch", &driver.graph_launch },
     };
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         void *symbol = dlsym(library, functions[i].name);
@@ -180,4 +186,20 @@ double bench_cuda_clock_stop(void) {
     bench_must(driver.event_wait(clock_events[1]), "the GPU's work");
     bench_must(driver.event_elapsed(&milliseconds, clock_events[0], clock_events[1]), "the GPU's clock");
     return (double)milliseconds * 1e-3;
+}
+
+/* ---- graphs ---- */
+
+void *bench_cuda_graph(void (*work)(void *data), void *data) {
+    enum { RELAXED = 2 };
+    void *graph = NULL, *made = NULL;
+    bench_cuda_wait();
+    bench_must(driver.capture_begin(bench_cuda_stream, RELAXED), "capturing the stream");
+    work(data);
+    bench_must(driver.capture_end(bench_cuda_stream, &graph) || driver.graph_make(&made, graph, 0), "a graph");
+    return made;
+}
+
+void bench_cuda_launch(void *graph) {
+    bench_must(driver.graph_launch(graph, bench_cuda_stream), "launching a graph");
 }

@@ -29,6 +29,10 @@ void bench_cuda_wait(void);
 void bench_cuda_clock_start(void);
 double bench_cuda_clock_stop(void);
 
+/* Work that only starts work on the stream, as a graph, kept to the end; and a launch of it, for bench_run. */
+void *bench_cuda_graph(void (*work)(void *data), void *data);
+void bench_cuda_launch(void *graph);
+
 /* One block for the tensors of all groups, one after the other, of `bytes` bytes (--bytes; less where the GPU has not
  * so much), and some for gaps between them. Filled anew: every two bytes are an ordinary number of any type. */
 enum { BENCH_CUDA_GAP = 512, BENCH_CUDA_GAPS = 8192 }; /* tensors begin at multiples; how many there may be */

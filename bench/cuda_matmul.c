@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * amp_device_matmul against cuBLASLt called directly: descriptors made once, the fastest of what its heuristics
- * propose, the same workspace. Square products; the time of RUNS of them and the wait for the last, on the wall's
- * clock.
+ * propose, the same workspace. Square products, RUNS of them one after the other, by the clock of the stream. Of the
+ * smallest ones, whose calls take the host about as long as the GPU, also the host's time alone, the same products in a
+ * graph, which has none of it, and the algorithms.
  */
 #include "bench.h"
 #include "cuda.h"
@@ -39,6 +40,7 @@ struct direct {
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t layout; /* of all three */
     cublasLtMatmulAlgo_t algorithm;
+    size_t number; /* its place among the proposals */
     const struct ours *ours;
 };
 
@@ -93,7 +95,8 @@ static struct direct make_direct(const struct blas_library *lt, struct ours *our
     must(lt->cublasLtMatmulDescCreate(&x.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a description");
     must(lt->cublasLtMatrixLayoutCreate(&x.layout, type, n, n, (int64_t)n), "a layout");
     const size_t count = propose(&x);
-    x.algorithm = proposals[count ? bench_best(ways, count, &x) : 0].algo;
+    x.number = count ? bench_best(ways, count, &x) : 0;
+    x.algorithm = proposals[x.number].algo;
     return x;
 }
 
@@ -104,23 +107,65 @@ static void forget(struct direct *x) {
 
 /* ---- the lines ---- */
 
-static void compare(const char *name, const char *size, struct ours *ours, struct direct *direct, double goal) {
-    bench_run(&(struct bench_case){ .group = "matmul", .name = name, .size = size, .unit = "ms", .calls = RUNS,
-                                    .gpu = true,
-                                    .ours = run_ours, .ours_data = ours, .reference = run_direct,
-                                    .reference_data = direct,
-                                    .reference_name = "cuBLASLt, best of its heuristics", .goal = goal });
+/* Both sides, if not their graphs. */
+static const struct bench_case lines = { .group = "matmul", .unit = "ms", .calls = RUNS, .gpu = true, .ours = run_ours,
+                                         .reference = run_direct,
+                                         .reference_name = "cuBLASLt, best of its heuristics" };
+
+static void compare(struct bench_case c, const char *type, const char *what, struct ours *ours,
+                    struct direct *direct) {
+    char name[64], size[32];
+    snprintf(name, sizeof name, "%s, %s", type, what);
+    snprintf(size, sizeof size, "%lld", (long long)ours->args.n);
+    c.name = name, c.size = size;
+    if (!c.ours_data) c.ours_data = ours, c.reference_data = direct;
+    bench_run(&c);
 }
 
-static void run_size(const struct blas_library *lt, struct ours *ours, bool is_bf16) {
-    char size[32];
-    amp_matmul_args *g = &ours->args;
-    snprintf(size, sizeof size, "%lld", (long long)g->n);
+static void print_algorithms(const char *type, struct ours *ours, const struct direct *direct) {
+    static const struct {
+        const char *name;
+        cublasLtMatmulAlgoConfigAttributes_t attribute;
+        size_t size;
+    } parts[] = { { "algorithm", CUBLASLT_ALGO_CONFIG_ID, 4 },    { "tile", CUBLASLT_ALGO_CONFIG_TILE_ID, 4 },
+                  { "stages", CUBLASLT_ALGO_CONFIG_STAGES_ID, 4 }, { "parts", CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4 },
+                  { "reduction", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4 },
+                  { "cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2 } };
+    char words[500];
+    bench_must(amp_device_matmul_explain(ours->list, &ours->args, &ours->epilogue, words, sizeof words, NULL),
+               "amp_device_matmul_explain");
+    printf("# %s, %lld: libamp: %s\n# cuBLASLt: number %zu", type, (long long)ours->args.n, words,
+           direct->number + 1);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int32_t value = 0;
+        size_t written;
+        if (direct->lt->cublasLtMatmulAlgoConfigGetAttribute(&direct->algorithm, parts[i].attribute, &value,
+                                                             parts[i].size, &written) == CUBLAS_STATUS_SUCCESS)
+            printf(", %s %d", parts[i].name, (int)value);
+    }
+    printf("\n");
+}
+
+static void look_closer(const char *type, struct ours *ours, struct direct *direct) {
+    struct bench_case host = lines, graph = lines;
+    print_algorithms(type, ours, direct);
+    host.unit = "ns", host.gpu = false, host.wall = true;
+    compare(host, type, "the host's time", ours, direct);
+    graph.ours = graph.reference = bench_cuda_launch;
+    graph.ours_data = bench_cuda_graph(run_ours, ours), graph.reference_data = bench_cuda_graph(run_direct, direct);
+    compare(graph, type, "in a graph", ours, direct);
+}
+
+static void run_size(const struct blas_library *lt, struct ours *ours, bool is_bf16, bool closer) {
+    const char *type = is_bf16 ? "bf16" : "fp16";
     struct direct direct = make_direct(lt, ours, is_bf16 ? CUDA_R_16BF : CUDA_R_16F);
-    compare(is_bf16 ? "bf16, cuBLASLt's first" : "fp16, cuBLASLt's first", size, ours, &direct, 0.0);
-    bench_must(amp_device_matmul_measure(ours->list, bench_cuda_stream, g, &ours->epilogue),
+    struct bench_case measured = lines;
+    measured.goal = 0.98;
+    compare(lines, type, "cuBLASLt's first", ours, &direct);
+    bench_must(amp_device_matmul_measure(ours->list, bench_cuda_stream, &ours->args, &ours->epilogue),
                "amp_device_matmul_measure");
-    compare(is_bf16 ? "bf16, measured" : "fp16, measured", size, ours, &direct, 0.98);
+    compare(measured, type, "measured", ours, &direct);
+    if (closer) look_closer(type, ours, &direct);
     forget(&direct);
 }
 
@@ -150,7 +195,7 @@ void bench_cuda_matmul(void) {
         for (int type = 0; type < 2; type++) {
             ours.args.m = ours.args.n = ours.args.k = n;
             ours.args.a_dtype = ours.args.b_dtype = ours.args.d_dtype = type ? AMP_FLOAT16 : AMP_BFLOAT16;
-            run_size(lt, &ours, !type);
+            run_size(lt, &ours, !type, n == largest / 8);
         }
     amp_device_list_close(ours.list);
 }

@@ -29,7 +29,7 @@ GROUPS = {
               (1, "sloth 1.0, _fused_adam_, fp32", 1.1)],
     "pack": [(16, COPY, 0.7)],
     "bracket": [(2, "0.1 ms of the host's time", 1), (2, "0.1 ms of the host's time", 0), (4, "none", 1)],
-    "matmul": [(8, BLAS, 0), (8, BLAS, 0.98)],
+    "matmul": [(12, BLAS, 0), (8, BLAS, 0.98)],
     "step": [(2, "the same host in FP32", 2), (1, "the same at O1", 1.1)],
 }
 
@@ -106,6 +106,15 @@ def head(rig):
         must(word in said, f"no '{word}':\n{said}")
 
 
+def small_products(rig):
+    """The host's time, graphs and algorithms tell whether the host or the GPU limits them."""
+    said, results, _ = every_line(rig, "matmul")
+    for kind in ("bf16", "fp16"):
+        for what, unit in (("the host's time", "ns"), ("in a graph", "ms")):
+            must([line["unit"] for line in results if line["name"] == f"{kind}, {what}"] == [unit], said)
+    must(said.count("algorithm 40") == 4 and said.count(": libamp: cuda (cuBLASLt") == 2, said)
+
+
 def no_waits(rig):
     _, results, _ = every_line(rig, "bracket")
     counted = [line for line in results if line["unit"] == "count"]
@@ -166,6 +175,7 @@ def main():
             rig.point(f"{group}: every line, its reference and its goal", every_line, group)
         rig.point("the machine comes first", head)
         rig.point("an iteration waits for nothing", no_waits)
+        rig.point("small products are looked at closer", small_products)
         rig.point("BERT-base's tensors are torch's too", bert)
         rig.point("torch's steps are asked for", steps)
         rig.point("without peers it says what is left out", no_peers)
