@@ -240,6 +240,8 @@ static void check_rule(struct run *run, amp_fn kernel, const struct amp__update 
                 run->u = settings[s];
                 run->u.grad_type = run->grad_type;
                 run->u.low_type = places[run->place].low;
+                if (combination % 3 == 1) run->u.correction1 = 1.0f; /* as after many steps */
+                if (combination % 5 == 1) run->u.correction2 = 1.0f;
                 run->u.stochastic = !places[run->place].param &&
                                     run->u.low_type == AMP_BFLOAT16 && combination % 2;
                 run->u.low_key = UINT64_C(0x123456789abcdef) * (combination + 1), run->u.before = combination * 999;

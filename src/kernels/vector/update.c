@@ -24,9 +24,13 @@ INLINE void adam_moments(struct elements *x, const struct amp__update *u, const 
     x->m[1] = vf_add(vf_mul(c->beta2, x->m[1]), vf_mul(vf_mul(c->rest2, x->g), x->g));
 }
 
+/* x / correction. The division by 1 takes nothing: a correction is 1, rounded, from step 165 on with beta 0.9, and from
+ * 17,321 on with 0.999. */
+INLINE vf corrected(vf x, float correction, vf all) { return correction == 1.0f ? x : vf_div(x, all); }
+
 INLINE void adam_direction(struct elements *x, const struct amp__update *u, const struct numbers *c, vf v) {
-    const vf root = vf_sqrt(vf_div(v, c->correction2));
-    x->u = vf_div(vf_div(x->m[0], c->correction1), vf_add(root, c->eps));
+    const vf root = vf_sqrt(corrected(v, u->correction2, c->correction2));
+    x->u = vf_div(corrected(x->m[0], u->correction1, c->correction1), vf_add(root, c->eps));
     if (u->decoupled) x->u = decayed(x->u, x, u, c);
 }
 
@@ -48,7 +52,7 @@ INLINE void novograd(struct elements *x, const struct amp__update *u, const stru
     (void)s;
     if (!u->decoupled) x->g = decayed(vf_div(x->g, c->denominator), x, u, c);
     x->m[0] = averaged(x->m[0], x->g, c);
-    x->u = vf_div(x->m[0], c->correction1);
+    x->u = corrected(x->m[0], u->correction1, c->correction1);
     if (u->decoupled) x->u = decayed(vf_div(x->u, c->denominator), x, u, c);
 }
 
