@@ -76,10 +76,10 @@ static amp_status gather_spread(const struct amp__elements *now, struct amp__opt
     return AMP_OK;
 }
 
-/* As a step of the host's own, which rounds all of its parameters. */
+/* As a step of the host's own, which rounds all of its parameters. What is lent to one belongs to that. */
 amp_status amp__fused_pass_over(struct amp__param *param, void **elements) {
     struct amp__elements now;
-    if (!param->emulated) return AMP_OK;
+    if (!param->emulated || param->lent.steps) return AMP_OK;
     AMP_TRY(amp__master_reconcile(param, false));
     AMP_TRY(amp__param_elements(param, &now));
     *elements = now.data;

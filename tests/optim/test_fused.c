@@ -220,6 +220,41 @@ TEST_TIMES(a_write_without_a_gradient, N_LEVELS *N_KINDS) {
     pair_end(&pair);
 }
 
+/* Nor where another optimizer's step has the parameter's master, in the block that the host sees. */
+TEST(a_master_that_is_lent_stays) {
+    float values[2][4] = { { 1, 1, 1, 1 }, { 1, 1, 1, 1 } }, grads[2][4] = { { 0 } };
+    amp_buffer tensors[2] = { AMP_BUFFER_INIT, AMP_BUFFER_INIT }, slopes[2] = { AMP_BUFFER_INIT, AMP_BUFFER_INIT };
+    amp_param params[2] = { AMP_PARAM_INIT, AMP_PARAM_INIT };
+    void *handles[2];
+    for (int k = 0; k < 2; k++) {
+        tensors[k].data = values[k], slopes[k].data = grads[k], tensors[k].size = slopes[k].size = 4;
+        tensors[k].grad = &slopes[k], params[k].tensor = handles[k] = &tensors[k], params[k].name = k ? "q" : "p";
+    }
+    amp_model model = AMP_MODEL_INIT, *models[] = { &model };
+    model.host = amp_buffer_host(), model.params = params, model.n_params = 2;
+    const amp_optim rule = optim_of(AMP_OPTIM_SGD, 0.1);
+    const amp_fused fused = { .struct_size = sizeof fused, .groups = &rule, .n_groups = 1 };
+    amp_optimizer own = AMP_OPTIMIZER_INIT, other = AMP_OPTIMIZER_INIT, *optimizers[] = { &own, &other };
+    own.params = other.params = handles, own.n_params = other.n_params = 2, other.fused = &fused;
+    const amp_config config = CONFIG(AMP_O2, .emulate = AMP_ON, .loss_scale = 1.0f);
+    ck_ok(amp_initialize_many(models, 1, optimizers, 2, &config, NULL));
+    amp_scaled_loss loss = AMP_SCALED_LOSS_INIT;
+    ck_ok(amp_scale_loss_begin(&own, NULL, &loss));
+    ck_ok(amp_scale_loss_end(&loss));
+    amp_step_info info = AMP_STEP_INFO_INIT;
+    ck_ok(amp_step_begin(&own, &info));
+    values[0][0] -= 1e-4f;
+    tensors[0].grad = NULL;
+    ck_ok(amp_fused_step(&other, NULL));
+    tensors[0].grad = &slopes[0];
+    ck_ok(amp_step_end(&own));
+    amp_master masters[2] = { AMP_MASTER_INIT, AMP_MASTER_INIT };
+    size_t n;
+    ck_ok(amp_master_params(&own, masters, 2, &n));
+    ck_assert(((const float *)masters[0].data)[0] == 1.0f - 1e-4f);
+    ck_ok(amp_shutdown(model.amp));
+}
+
 /* Split masters are the FP32 ones: beside a host that has these, and beside one whose masters are split as well. */
 TEST_TIMES(split_masters, 4 * N_KINDS) {
     const unsigned kind = host_kinds[_i / 4];
