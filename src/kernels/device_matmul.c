@@ -4,8 +4,6 @@
 #include "kernels/fpenv.h"
 #include "kernels/matmul.h"
 
-#include <string.h>
-
 /* ---- checks ---- */
 
 static bool is_type(amp_dtype dtype) { return dtype == AMP_FLOAT32 || dtype == AMP_FLOAT16 || dtype == AMP_BFLOAT16; }
@@ -122,45 +120,6 @@ amp_status amp__device_matmul(const amp_matmul_args *g, amp__text *explained) {
     return is_empty(g) ? AMP_OK : call_backend(backend, &call, explained);
 }
 
-/* ---- the same product again ---- */
-
-static struct amp__checked *slot_of(const amp_device_list *list, const amp_matmul_args *g) {
-    const uint64_t all = (uint64_t)(uintptr_t)g->a * 3 + (uint64_t)(uintptr_t)g->b * 5 + (uint64_t)(uintptr_t)g->d * 7;
-    return &list->checked[(all * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (AMP__CHECKED - 1)];
-}
-
-/* Of this libamp's sizes: others are always checked. */
-static bool may_be_known(const struct amp__device_product *asked, const amp_device_list *list) {
-    return asked->kind == AMP__PRODUCT_RUN && list && asked->args && asked->args->struct_size == sizeof *asked->args &&
-           (!asked->epilogue || asked->epilogue->struct_size == sizeof *asked->epilogue);
-}
-
-/* NULL: these arguments were not checked before. */
-static const struct amp__checked *find_checked(const struct amp__device_product *asked, const amp_device_list *list,
-                                               const void *stream) {
-    static const amp_device_epilogue none;
-    const amp_device_epilogue *epilogue = asked->epilogue ? asked->epilogue : &none;
-    if (!may_be_known(asked, list) || !list->checked) return NULL;
-    const struct amp__checked *found = slot_of(list, asked->args);
-    return found->backend && found->args.stream == stream &&
-                   !memcmp(&found->given, asked->args, sizeof found->given) &&
-                   !memcmp(&found->given_epilogue, epilogue, sizeof *epilogue)
-               ? found : NULL;
-}
-
-static void keep_checked(const struct amp__device_product *asked, amp_device_list *list,
-                         const struct amp__device_product *call, const struct amp__backend *backend) {
-    if (!may_be_known(asked, list)) return;
-    if (!list->checked) list->checked = amp__alloc(AMP__CHECKED, sizeof *list->checked);
-    if (!list->checked) return;
-    struct amp__checked *slot = slot_of(list, asked->args);
-    memcpy(&slot->given, asked->args, sizeof slot->given);
-    memset(&slot->given_epilogue, 0, sizeof slot->given_epilogue);
-    if (asked->epilogue) memcpy(&slot->given_epilogue, asked->epilogue, sizeof slot->given_epilogue);
-    memcpy(&slot->args, call->args, sizeof slot->args), memcpy(&slot->epilogue, call->epilogue, sizeof slot->epilogue);
-    slot->backend = backend;
-}
-
 static amp_status product(const struct amp__device_product *asked, amp_device_list *list, void *stream,
                           amp__text *explained) {
     amp_matmul_args g;
@@ -168,6 +127,8 @@ static amp_status product(const struct amp__device_product *asked, amp_device_li
     struct amp__device_product call = { asked->kind, NULL, &g, &epilogue };
     const struct amp__backend *backend = NULL;
     AMP_RETURN_IF(!list || !asked->args, AMP_ERR_INVALID_ARGUMENT, "matmul: %s is NULL", list ? "args" : "list");
+    AMP_RETURN_IF(list->device.type == AMP__DEVICE_SERVED, AMP_ERR_UNSUPPORTED,
+                  "matmul: products need the CPU or the backend cuda (libamp_cuda.so): a served device has none");
     AMP_TRY(amp__matmul_read(&g, asked->args));
     g.device = list->device, g.stream = stream;
     if (!explained) AMP_TRY(check_stream(&g));
@@ -178,19 +139,13 @@ static amp_status product(const struct amp__device_product *asked, amp_device_li
     AMP_TRY(backend_of(&backend));
     call.list = list->list;
     /* with no columns or rows of d there may still be sums of an operand, but nothing that they are a gradient of */
-    if (is_empty(&g)) return AMP_OK;
-    if (!explained) keep_checked(asked, list, &call, backend);
-    return call_backend(backend, &call, explained);
+    return is_empty(&g) ? AMP_OK : call_backend(backend, &call, explained);
 }
 
 static amp_status product_in_default_environment(const struct amp__device_product *asked, amp_device_list *list,
                                                  void *stream, amp__text *explained) {
     const amp__fpenv saved = amp__fpenv_enter(); /* checks compare alpha with 0 */
-    const struct amp__checked *known = explained ? NULL : find_checked(asked, list, stream);
-    const struct amp__device_product call = known
-        ? (struct amp__device_product){ AMP__PRODUCT_RUN, list->list, &known->args, &known->epilogue }
-        : *asked;
-    const amp_status status = known ? known->backend->product(&call) : product(asked, list, stream, explained);
+    const amp_status status = product(asked, list, stream, explained);
     amp__fpenv_leave(saved);
     return status;
 }

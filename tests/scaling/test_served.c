@@ -225,6 +225,12 @@ TEST(its_words_and_its_limits_are_told) {
     ck_ok(amp_device_cast(list, &x, &half, &wide, 1));
     ck_assert_uint_eq(low, 0x4000);
     ck_fails(AMP_ERR_UNSUPPORTED, amp_device_split(list, &x, &half, remainders, &wide, 1));
+    amp_matmul_args product = AMP_MATMUL_ARGS_INIT;
+    product.m = product.n = product.k = 1, product.a = product.b = &low, product.d = &x;
+    product.a_dtype = product.b_dtype = AMP_BFLOAT16, product.d_dtype = AMP_FLOAT32;
+    ck_fails(AMP_ERR_UNSUPPORTED, amp_device_matmul(list, &x, &product, NULL));
+    ck_assert_ptr_nonnull(strstr(amp_last_error(), "served device"));
+    ck_fails(AMP_ERR_UNSUPPORTED, amp_device_matmul_measure(list, &x, &product, NULL));
     fails = true;
     ck_fails(AMP_ERR_HOST_FAILED, amp_device_cast(list, &x, &half, &wide, 1));
     ck_assert_ptr_nonnull(strstr(amp_last_error(), "out of order"));
