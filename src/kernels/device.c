@@ -25,7 +25,6 @@ AMP_API amp_status amp_device_list_open(amp_device device, amp_device_list **lis
 AMP_API void amp_device_list_close(amp_device_list *list) {
     if (!list) return;
     list->backend->list_close(list->list);
-    amp__free(list->checked);
     amp__free(list);
 }
 

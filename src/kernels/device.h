@@ -6,19 +6,10 @@
 #include "common/common.h"
 #include "kernels/served.h"
 
-/* Arguments of a product as they were given, and checked. */
-struct amp__checked {
-    amp_matmul_args given, args;
-    amp_device_epilogue given_epilogue, epilogue; /* given NULL: all zeros */
-    const struct amp__backend *backend;
-};
-enum { AMP__CHECKED = 64 }; /* a power of two */
-
 struct amp_device_list {
     const struct amp__backend *backend;
     void *list; /* the backend's */
     amp_device device;
-    struct amp__checked *checked; /* AMP__CHECKED of them (NULL: no product yet) */
 };
 
 /* Runs a call with checked lists. Checks list, stream and factors. `function`: public name for messages. */

@@ -25,7 +25,6 @@ struct fake {
     int capability;               /* 10 * major + minor; 0: 9.0 */
     float clock;                  /* what events record */
     int event_waits;              /* for an event */
-    int graphs, replays;          /* made by the runtime's calls and not destroyed; launched */
     int lazy;                     /* work runs when somebody waits for it, as late as CUDA allows */
     int allocations, fail_allocation; /* so far, of any memory or event; this one fails; 0: none */
     int sticky;                   /* from fail_at on all calls fail: the device is lost */

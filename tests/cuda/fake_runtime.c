@@ -331,44 +331,6 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode
     *mode = before ? cudaStreamCaptureModeRelaxed : cudaStreamCaptureModeGlobal;
     return cudaSuccess;
 }
-/* One at a time. The fake cuBLASLt adds a product's time to the clock at the call: each launch adds as much. */
-static float graph_began, graph_time;
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
-    (void)mode;
-    on_stream(stream);
-    CALLED();
-    graph_began = F.clock;
-    amp_fake_cuda_tools.capture_begin();
-    return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
-    (void)stream;
-    amp_fake_cuda_tools.capture_end();
-    graph_time = F.clock - graph_began, F.clock = graph_began;
-    CALLED();
-    F.graphs++;
-    *graph = (cudaGraph_t)(void *)&graph_time;
-    return cudaSuccess;
-}
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long flags) {
-    (void)flags;
-    CALLED();
-    F.graphs++;
-    *made = (cudaGraphExec_t)(void *)graph;
-    return cudaSuccess;
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t made, cudaStream_t stream) {
-    (void)made;
-    on_stream(stream);
-    CALLED();
-    F.clock += graph_time;
-    F.replays++;
-    amp_fake_cuda_tools.replay();
-    return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return (void)graph, F.graphs--, ended(); }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t made) { return (void)made, F.graphs--, ended(); }
-
 /* What an event points to. */
 struct moment {
     float time;

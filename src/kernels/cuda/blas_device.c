@@ -244,15 +244,10 @@ cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasL
     return status == CUBLAS_STATUS_SUCCESS && !good ? CUBLAS_STATUS_NOT_SUPPORTED : status;
 }
 
-static void add_choice(struct blas_device *device, const struct blas_call *call, const struct blas_choice *choice) {
+void cuda_blas_remember(struct blas_device *device, const struct blas_call *call, const struct blas_choice *choice) {
     pthread_mutex_lock(&cuda_blas_lock);
     cuda_blas_add(&device->cache, &call->key, choice);
     pthread_mutex_unlock(&cuda_blas_lock);
-}
-
-void cuda_blas_remember(struct blas_device *device, const struct blas_call *call, const struct blas_choice *choice) {
-    add_choice(device, call, choice);
-    atomic_fetch_add(&device->changes, 1);
 }
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == BLAS_ALGORITHM_WORDS * sizeof(uint64_t), "an algorithm's words");
@@ -273,5 +268,5 @@ void cuda_blas_choose(struct blas_device *device, const struct blas_call *call, 
     } else if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
         return; /* the next time it may be another */
     }
-    add_choice(device, call, choice);
+    cuda_blas_remember(device, call, choice);
 }

@@ -12,7 +12,6 @@
 #include "kernels/cuda/device.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 struct blas_device {
     struct blas_device *next;
@@ -21,12 +20,11 @@ struct blas_device {
     int device, capability; /* 10 * major + minor */
     cudaMemPool_t pool;     /* of products without a list (NULL: it does not allocate in a stream's order) */
     struct blas_cache cache; /* under cuda_blas_lock */
-    _Atomic uint32_t changes; /* of choices that were there before */
 };
 
 /* A plan as cuBLASLt's descriptors. All zeros: none. */
 struct blas_call {
-    struct blas_device *device;
+    const struct blas_device *device;
     const struct blas_plan *plan;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c, d;
@@ -54,7 +52,6 @@ cublasStatus_t cuda_blas_propose(const struct blas_call *call, int most, cublasL
 /* Returns the remembered algorithm for this shape, or remembers the first proposal. choice->status: AMP_OK if there is
  * one. */
 void cuda_blas_choose(struct blas_device *device, const struct blas_call *call, struct blas_choice *choice);
-/* In place of what was chosen for this shape before. */
 void cuda_blas_remember(struct blas_device *device, const struct blas_call *call, const struct blas_choice *choice);
 
 #endif

@@ -102,11 +102,6 @@ cudaError_t cuda_make_current(int device) {
     return bound && cudaGetDevice(&now) == cudaSuccess && now == device ? cudaSuccess : cudaSetDevice(device);
 }
 
-bool cuda_is_current(const void *context) {
-    void *now = NULL;
-    return get_context(&now) == 0 && now && now == context;
-}
-
 amp_status cuda_visit_begin(struct cuda_visit *visit) {
     visit->known = get_context(&visit->context) == 0;
     visit->mode = cudaStreamCaptureModeRelaxed;
@@ -150,7 +145,6 @@ void cuda_list_close(void *given) {
         cuda_plan_free(&list->plans[i]);
         cuda_room_close(&list->tables[i]);
     }
-    if (list->forget_products) list->forget_products(list);
     cuda_room_close(&list->scratch);
     cuda_room_close(&list->product);
     cuda_memory_close(&list->memory);

@@ -10,18 +10,12 @@
  * for its moments in 8 bits. */
 enum { CUDA_PLAN_CALL, CUDA_PLAN_GRADS, CUDA_PLAN_OTHERS, CUDA_PLAN_CODES, CUDA_PLANS };
 
-enum { CUDA_KEPT = 64 }; /* products of a list; a power of two */
-
 struct cuda_list {
     int device;
     cudaStream_t last; /* stream of the last call, for the wait on closing (NULL: none) */
     struct cuda_memory memory;
     struct cuda_plan plans[CUDA_PLANS];
     struct cuda_room tables[CUDA_PLANS], scratch, product; /* product: scratch and workspace of product.c's */
-    /* product.c's alone: */
-    struct cuda_kept *kept[CUDA_KEPT];
-    void (*forget_products)(struct cuda_list *list); /* NULL: none are kept */
-    void *context; /* the driver's, of the last product that was planned (NULL: unknown) */
 };
 
 /* A call under way. */
@@ -54,7 +48,6 @@ void cuda_visit_end(struct cuda_visit *visit); /* also where begin failed */
 /* Not set again where a context of the device is current: cudaSetDevice makes the primary context current, and a host
  * may have another on the device, made by the driver's functions, that its streams are of. */
 cudaError_t cuda_make_current(int device);
-bool cuda_is_current(const void *context);
 
 /* Is there such a device? */
 amp_status cuda_check_device(int device);

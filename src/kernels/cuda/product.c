@@ -3,13 +3,13 @@
  * A product: it is planned, given an algorithm and memory, started on the stream of the caller and finished there. Only
  * measuring waits. The current device of the caller stays unchanged.
  */
-#include "kernels/cuda/product.h"
 #include "kernels/cuda/blas.h"
+#include "kernels/cuda/blas_device.h"
 #include "kernels/cuda/blas_kernels.h"
+#include "kernels/cuda/device.h"
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const struct amp__backend_host *amp;
@@ -19,13 +19,30 @@ void cuda_blas_init(const struct amp__backend_host *host) {
     cuda_blas_device_init(host);
 }
 
+/* One product under way. */
+struct product {
+    const amp_matmul_args *g;
+    const amp_device_epilogue *e;
+    struct cuda_list *list; /* NULL: memory in the stream's order */
+    int device;
+    cudaStream_t stream;
+    bool capturing;
+
+    struct blas_device *blas; /* NULL: nothing to multiply */
+    struct blas_plan plan;
+    struct blas_call call;
+    struct blas_choice choice;
+    unsigned char *memory; /* scratch, then the workspace */
+    bool owned;            /* memory is this product's alone */
+};
+
 /* ---- memory ---- */
 
 static uint64_t scratch_bytes(const struct blas_plan *plan) { return (plan->scratch + 255) / 256 * 256; }
 
 /* Returns the largest workspace for cuBLASLt: NVIDIA advises 32 MiB from Hopper on and 4 MiB before. */
 static uint64_t workspace_limit(const struct product *p) {
-    const uint64_t scratch = scratch_bytes(&p->at->plan);
+    const uint64_t scratch = scratch_bytes(&p->plan);
     if (p->e->workspace) return p->e->workspace_size > scratch ? p->e->workspace_size - scratch : 0;
     if (!p->list && !p->blas->pool) return 0;
     return (uint64_t)(p->blas->capability >= 90 ? 32 : 4) << 20;
@@ -52,7 +69,7 @@ static amp_status allocate_workspace(struct product *p, uint64_t bytes) {
 }
 
 static amp_status take_memory(struct product *p) {
-    const uint64_t bytes = scratch_bytes(&p->at->plan) + p->at->choice.workspace;
+    const uint64_t bytes = scratch_bytes(&p->plan) + p->choice.workspace;
     bool fresh;
     if (!bytes) return AMP_OK;
     if (p->e->workspace) return use_workspace(p, bytes);
@@ -71,46 +88,44 @@ static void give_memory(struct product *p) {
 /* ---- the plan ---- */
 
 static amp_status describe_product(struct product *p, bool fuses) {
-    const char *why = cuda_blas_plan(p->g, p->e, fuses, &p->at->plan);
+    const char *why = cuda_blas_plan(p->g, p->e, fuses, &p->plan);
     if (why) return amp->fail(AMP_ERR_UNSUPPORTED, why);
-    p->at->choice = (struct blas_choice){ 0 };
-    if (!p->at->plan.multiplies) return AMP_OK;
+    p->choice = (struct blas_choice){ 0 };
+    if (!p->plan.multiplies) return AMP_OK;
     TRY(cuda_blas_device(p->device, &p->blas));
-    TRY(cuda_blas_describe(p->blas, p->g, p->e, &p->at->plan, workspace_limit(p), &p->at->call));
-    p->at->changes = atomic_load(&p->blas->changes);
-    cuda_blas_choose(p->blas, &p->at->call, &p->at->choice);
+    TRY(cuda_blas_describe(p->blas, p->g, p->e, &p->plan, workspace_limit(p), &p->call));
+    cuda_blas_choose(p->blas, &p->call, &p->choice);
     return AMP_OK;
 }
 
 static void forget_product(struct product *p) {
-    if (p->at->call.device) cuda_blas_forget(&p->at->call);
+    if (p->call.device) cuda_blas_forget(&p->call);
 }
 
 /* With as much in cuBLASLt's epilogue as it can do, else with nothing there. */
 static amp_status plan_product(struct product *p) {
     TRY(describe_product(p, true));
-    if (p->at->choice.status == CUBLAS_STATUS_NOT_SUPPORTED || p->at->choice.status == CUBLAS_STATUS_INVALID_VALUE)
-        if (p->at->plan.fused & ~(uint32_t)BLAS_C) {
+    if (p->choice.status == CUBLAS_STATUS_NOT_SUPPORTED || p->choice.status == CUBLAS_STATUS_INVALID_VALUE)
+        if (p->plan.fused & ~(uint32_t)BLAS_C) {
             forget_product(p);
             TRY(describe_product(p, false));
         }
-    if (p->at->choice.status == CUBLAS_STATUS_SUCCESS) return AMP_OK;
-    const cublasStatus_t refused = (cublasStatus_t)p->at->choice.status;
-    const amp_status status = cuda_blas_explain(p->blas, refused, "asked for an algorithm");
+    if (p->choice.status == CUBLAS_STATUS_SUCCESS) return AMP_OK;
+    const amp_status status = cuda_blas_explain(p->blas, (cublasStatus_t)p->choice.status, "asked for an algorithm");
     forget_product(p);
     return status;
 }
 
 /* ---- the work ---- */
 
-cublasStatus_t cuda_multiply(const struct product *p, const cublasLtMatmulAlgo_t *algorithm, uint64_t workspace) {
-    const struct blas_plan *x = &p->at->plan;
-    unsigned char *const scratch = p->memory;
+static cublasStatus_t call_cublas(const struct product *p, const cublasLtMatmulAlgo_t *algorithm, void *memory,
+                                  uint64_t workspace) {
+    const struct blas_plan *x = &p->plan;
+    unsigned char *const scratch = memory;
     void *const d = x->scratch ? (void *)scratch : p->g->d;
     const void *const c = x->fused & BLAS_C ? x->c.data : d;
-    const struct blas_call *call = &p->at->call;
-    return p->blas->lt->cublasLtMatmul(p->blas->handle, call->operation, &x->alpha, x->a.data, call->a, x->b.data,
-                                       call->b, &x->beta, c, call->c, d, call->d, algorithm,
+    return p->blas->lt->cublasLtMatmul(p->blas->handle, p->call.operation, &x->alpha, x->a.data, p->call.a, x->b.data,
+                                       p->call.b, &x->beta, c, p->call.c, d, p->call.d, algorithm,
                                        workspace ? scratch + scratch_bytes(x) : NULL, workspace, p->stream);
 }
 
@@ -118,12 +133,12 @@ static amp_status run_product(struct product *p) {
     struct cuda_finish finish;
     struct cuda_sums sums;
     cublasLtMatmulAlgo_t algorithm;
-    memcpy(&algorithm, p->at->choice.algorithm, sizeof algorithm);
-    if (p->at->plan.multiplies)
-        TRY(cuda_blas_explain(p->blas, cuda_multiply(p, &algorithm, p->at->choice.workspace), "multiplying"));
-    if (cuda_blas_finish(p->g, p->e, &p->at->plan, p->memory, &finish))
+    memcpy(&algorithm, p->choice.algorithm, sizeof algorithm);
+    if (p->plan.multiplies)
+        TRY(cuda_blas_explain(p->blas, call_cublas(p, &algorithm, p->memory, p->choice.workspace), "multiplying"));
+    if (cuda_blas_finish(p->g, p->e, &p->plan, p->memory, &finish))
         TRY(cuda_explain(cuda_launch_finish(&finish, p->stream)));
-    if (cuda_blas_sums(p->g, p->e, &p->at->plan, &sums)) TRY(cuda_explain(cuda_launch_sums(&sums, p->stream)));
+    if (cuda_blas_sums(p->g, p->e, &p->plan, &sums)) TRY(cuda_explain(cuda_launch_sums(&sums, p->stream)));
     return AMP_OK;
 }
 
@@ -134,114 +149,90 @@ static amp_status run_planned(struct product *p) {
     return status;
 }
 
-/* ---- products that a list has run ---- */
-
-/* For the next one with the same arguments: neither planned, described nor looked up again. */
-struct cuda_kept {
-    amp_matmul_args args;
-    amp_device_epilogue epilogue;
-    struct planned at;
-};
-
-static struct cuda_kept **slot_of(struct cuda_list *list, const amp_matmul_args *g) {
-    const uint64_t all = (uint64_t)(uintptr_t)g->a * 3 + (uint64_t)(uintptr_t)g->b * 5 + (uint64_t)(uintptr_t)g->d * 7;
-    return &list->kept[(all * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (CUDA_KEPT - 1)];
-}
-
-static void forget_kept(struct cuda_kept **slot) {
-    if (*slot) cuda_blas_forget(&(*slot)->at.call);
-    free(*slot);
-    *slot = NULL;
-}
-
-static void forget_all_kept(struct cuda_list *list) {
-    for (int i = 0; i < CUDA_KEPT; i++) forget_kept(&list->kept[i]);
-}
-
-/* Takes the descriptors. */
-static void keep_product(struct product *p) {
-    struct cuda_kept **slot = slot_of(p->list, p->g), *kept = *slot;
-    if (kept) cuda_blas_forget(&kept->at.call);
-    else kept = *slot = malloc(sizeof *kept);
-    if (!kept) {
-        forget_product(p);
-        return;
-    }
-    memcpy(&kept->args, p->g, sizeof kept->args), memcpy(&kept->epilogue, p->e, sizeof kept->epilogue);
-    kept->at = *p->at;
-    kept->at.call.plan = &kept->at.plan;
-    p->list->forget_products = forget_all_kept;
-}
-
-/* Takes the caller's memory, or the list's as it is. */
-static bool has_memory(struct product *p) {
-    const uint64_t bytes = scratch_bytes(&p->at->plan) + p->at->choice.workspace;
-    struct cuda_room *room = &p->list->product;
-    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    p->memory = p->e->workspace ? p->e->workspace : room->memory;
-    if (!bytes || p->e->workspace) return true;
-    if (!room->memory || bytes > room->bytes) return false;
-    if (!room->captured && cudaStreamIsCapturing(p->stream, &capture) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return false;
-    }
-    room->captured = room->captured || capture == cudaStreamCaptureStatusActive;
-    return true;
-}
-
-/* Runs the product as the list has run it before. false: it has not, or something is not as it was then. */
-static bool run_kept(const struct amp__device_product *call, amp_status *status) {
-    struct cuda_list *list = call->list;
-    if (!list || call->kind != AMP__PRODUCT_RUN) return false;
-    struct cuda_kept **slot = slot_of(list, call->args), *kept = *slot;
-    if (!kept || memcmp(&kept->args, call->args, sizeof kept->args) != 0 ||
-        memcmp(&kept->epilogue, call->epilogue, sizeof kept->epilogue) != 0)
-        return false;
-    struct product p = { .g = call->args, .e = call->epilogue, .list = list, .device = list->device,
-                         .stream = call->args->stream, .blas = kept->at.call.device, .at = &kept->at };
-    if (kept->at.changes != atomic_load(&p.blas->changes) || !cuda_is_current(list->context) || !has_memory(&p))
-        return false;
-    list->last = p.stream;
-    *status = run_product(&p);
-    if (*status != AMP_ERR_UNSUPPORTED) return true;
-    forget_kept(slot);
-    return false;
-}
-
-/* ---- one after the other ---- */
-
 /* Starts the product. cuBLASLt may refuse an algorithm of its own heuristics, without starting anything: then it is
  * tried without its epilogue, now and for this shape in future. */
 static amp_status start_product(struct product *p) {
     TRY(plan_product(p));
     amp_status status = run_planned(p);
-    if (status == AMP_ERR_UNSUPPORTED && p->at->plan.fused & ~(uint32_t)BLAS_C) {
-        p->at->choice = (struct blas_choice){ .status = CUBLAS_STATUS_NOT_SUPPORTED };
-        cuda_blas_remember(p->blas, &p->at->call, &p->at->choice);
+    if (status == AMP_ERR_UNSUPPORTED && p->plan.fused & ~(uint32_t)BLAS_C) {
+        p->choice = (struct blas_choice){ .status = CUBLAS_STATUS_NOT_SUPPORTED };
+        cuda_blas_remember(p->blas, &p->call, &p->choice);
         forget_product(p);
         TRY(plan_product(p));
         status = run_planned(p);
     }
-    if (status == AMP_OK && p->list && p->at->plan.multiplies) keep_product(p);
-    else forget_product(p);
+    forget_product(p);
     return status;
 }
 
 /* ---- measuring ---- */
 
-enum { CANDIDATES = 16 };
+enum { CANDIDATES = 16, ROUNDS = 3, RUNS = 5 };
+
+struct stopwatch {
+    cudaEvent_t begin, end;
+};
+
+static amp_status open_stopwatch(struct stopwatch *watch) {
+    TRY(cuda_explain(cudaEventCreate(&watch->begin)));
+    const cudaError_t error = cudaEventCreate(&watch->end);
+    if (error != cudaSuccess) (void)cudaEventDestroy(watch->begin);
+    return cuda_explain(error);
+}
+
+static void close_stopwatch(struct stopwatch *watch) {
+    (void)cudaEventDestroy(watch->begin);
+    (void)cudaEventDestroy(watch->end);
+}
+
+/* Milliseconds of RUNS products, the least of ROUNDS; INFINITY: cuBLASLt will not run this one. */
+static amp_status time_one(const struct product *p, const struct stopwatch *watch,
+                           const cublasLtMatmulHeuristicResult_t *candidate, float *least) {
+    *least = INFINITY;
+    for (int round = -1; round < ROUNDS; round++) { /* the first one warms up */
+        float time = 0.0f;
+        TRY(cuda_explain(cudaEventRecord(watch->begin, p->stream)));
+        for (int i = 0; i < (round < 0 ? 1 : RUNS); i++)
+            if (call_cublas(p, &candidate->algo, p->memory, candidate->workspaceSize) != CUBLAS_STATUS_SUCCESS) {
+                (void)cudaGetLastError();
+                return AMP_OK;
+            }
+        TRY(cuda_explain(cudaEventRecord(watch->end, p->stream)));
+        TRY(cuda_explain(cudaEventSynchronize(watch->end)));
+        TRY(cuda_explain(cudaEventElapsedTime(&time, watch->begin, watch->end)));
+        if (round >= 0 && time < *least) *least = time;
+    }
+    return AMP_OK;
+}
+
+static amp_status time_all(struct product *p, const cublasLtMatmulHeuristicResult_t *candidates, int n) {
+    struct stopwatch watch;
+    float best = INFINITY;
+    amp_status status = open_stopwatch(&watch);
+    if (status != AMP_OK) return status;
+    for (int i = 0; i < n && status == AMP_OK; i++) {
+        float time;
+        status = time_one(p, &watch, &candidates[i], &time);
+        if (status != AMP_OK || !(time < best)) continue;
+        best = time;
+        memcpy(p->choice.algorithm, &candidates[i].algo, sizeof candidates[i].algo);
+        p->choice.workspace = candidates[i].workspaceSize;
+        p->choice.rank = (uint16_t)i, p->choice.measured = (uint16_t)n;
+    }
+    close_stopwatch(&watch);
+    return status;
+}
 
 static amp_status measure_planned(struct product *p) {
-    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    struct blas_choice *choice = &p->at->choice;
+    cublasLtMatmulHeuristicResult_t candidates[CANDIDATES];
     int n = 0;
-    TRY(cuda_blas_explain(p->blas, cuda_blas_propose(&p->at->call, CANDIDATES, found, &n), "asked for algorithms"));
+    TRY(cuda_blas_explain(p->blas, cuda_blas_propose(&p->call, CANDIDATES, candidates, &n), "asked for algorithms"));
     for (int i = 0; i < n; i++) /* room for whichever needs most */
-        if (found[i].workspaceSize > choice->workspace) choice->workspace = found[i].workspaceSize;
+        if (candidates[i].workspaceSize > p->choice.workspace) p->choice.workspace = candidates[i].workspaceSize;
     TRY(take_memory(p));
-    amp_status status = cuda_measure(p, found, n);
+    amp_status status = time_all(p, candidates, n);
     if (status == AMP_OK) {
-        cuda_blas_remember(p->blas, &p->at->call, choice);
+        cuda_blas_remember(p->blas, &p->call, &p->choice);
         status = run_product(p);
     }
     give_memory(p);
@@ -251,7 +242,7 @@ static amp_status measure_planned(struct product *p) {
 static amp_status measure_product(struct product *p) {
     if (p->capturing) return amp->fail(AMP_ERR_WRONG_STATE, "the stream is being captured: measure before");
     TRY(plan_product(p));
-    const amp_status status = p->at->plan.multiplies ? measure_planned(p) : run_product(p);
+    const amp_status status = p->plan.multiplies ? measure_planned(p) : run_product(p);
     forget_product(p);
     return status;
 }
@@ -304,12 +295,11 @@ static void say_choice(struct words *w, const struct product *p) {
     static const struct {
         const char *name;
         cublasLtMatmulAlgoConfigAttributes_t attribute;
-    } parts[] = { { "; algorithm", CUBLASLT_ALGO_CONFIG_ID },         { ", tile", CUBLASLT_ALGO_CONFIG_TILE_ID },
-                  { ", stages", CUBLASLT_ALGO_CONFIG_STAGES_ID },     { ", parts", CUBLASLT_ALGO_CONFIG_SPLITK_NUM },
+    } parts[] = { { "; algorithm", CUBLASLT_ALGO_CONFIG_ID },     { ", tile", CUBLASLT_ALGO_CONFIG_TILE_ID },
+                  { ", stages", CUBLASLT_ALGO_CONFIG_STAGES_ID }, { ", parts", CUBLASLT_ALGO_CONFIG_SPLITK_NUM },
                   { ", cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID } };
-    const struct blas_choice *choice = &p->at->choice;
     cublasLtMatmulAlgo_t algorithm;
-    memcpy(&algorithm, choice->algorithm, sizeof algorithm);
+    memcpy(&algorithm, p->choice.algorithm, sizeof algorithm);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         int32_t value = 0; /* the cluster's has 16 bits */
         size_t size = parts[i].attribute == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID ? sizeof(uint16_t) : sizeof value;
@@ -317,15 +307,15 @@ static void say_choice(struct words *w, const struct product *p) {
             CUBLAS_STATUS_SUCCESS)
             add_words(w, "%s %d", parts[i].name, (int)value);
     }
-    if (choice->measured) add_words(w, ", number %d of %d, fastest", choice->rank + 1, choice->measured);
+    if (p->choice.measured) add_words(w, ", number %d of %d, fastest", p->choice.rank + 1, p->choice.measured);
     else add_words(w, ", cuBLASLt's first");
-    add_words(w, ", workspace %llu bytes", (unsigned long long)(choice->workspace + scratch_bytes(&p->at->plan)));
+    add_words(w, ", workspace %llu bytes", (unsigned long long)(p->choice.workspace + scratch_bytes(&p->plan)));
 }
 
 static amp_status explain_product(struct product *p, struct words *w) {
     int32_t capability = 0;
     TRY(plan_product(p));
-    if (!p->at->plan.multiplies) {
+    if (!p->plan.multiplies) {
         add_words(w, "cuda: nothing to multiply");
     } else {
         const bool narrow = p->g->a_dtype != AMP_FLOAT32;
@@ -333,16 +323,16 @@ static amp_status explain_product(struct product *p, struct words *w) {
         const size_t version = p->blas->lt->version;
         add_words(w, "cuda (cuBLASLt %zu.%zu.%zu, compute capability %d.%d): %s, sums fp32", version / 10000,
                   version / 100 % 100, version % 100, p->blas->capability / 10, p->blas->capability % 10,
-                  p->at->plan.tf32              ? "tf32"
+                  p->plan.tf32              ? "tf32"
                 : type == AMP_FLOAT16 ? "fp16"
                 : narrow              ? "bf16"
                                       : "fp32");
         if (cuda_tensor_cores(p->device, type, &capability) == 0 && narrow) add_words(w, ", no tensor cores for it");
         say_choice(w, p);
     }
-    say_parts(w, p->at->plan.fused, "cuBLASLt");
-    say_parts(w, p->at->plan.left, "libamp");
-    if (p->at->plan.multiplies && (p->at->plan.tf32 || p->g->a_dtype != AMP_FLOAT32)) say_advice(w, p);
+    say_parts(w, p->plan.fused, "cuBLASLt");
+    say_parts(w, p->plan.left, "libamp");
+    if (p->plan.multiplies && (p->plan.tf32 || p->g->a_dtype != AMP_FLOAT32)) say_advice(w, p);
     forget_product(p);
     return AMP_OK;
 }
@@ -351,9 +341,7 @@ static amp_status explain_product(struct product *p, struct words *w) {
 
 /* `text` NULL: the call is run. */
 static amp_status on_device(const struct amp__device_product *call, struct words *text) {
-    struct planned planned = { .call = { 0 } };
-    struct product p = { .g = call->args, .e = call->epilogue, .list = call->list, .stream = call->args->stream,
-                         .at = &planned };
+    struct product p = { .g = call->args, .e = call->epilogue, .list = call->list, .stream = call->args->stream };
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     p.device = p.list ? p.list->device : call->args->device.id;
     TRY(cuda_explain(cuda_make_current(p.device)));
@@ -366,12 +354,8 @@ static amp_status on_device(const struct amp__device_product *call, struct words
 
 static amp_status enter_product(const struct amp__device_product *call, struct words *text) {
     struct cuda_visit visit;
-    struct cuda_list *list = call->list;
-    amp_status status;
-    if (!text && run_kept(call, &status)) return status;
-    status = cuda_visit_begin(&visit);
+    amp_status status = cuda_visit_begin(&visit);
     if (status == AMP_OK) status = on_device(call, text);
-    if (list) list->context = visit.known && cuda_is_current(visit.context) ? visit.context : NULL;
     cuda_visit_end(&visit);
     return status;
 }
