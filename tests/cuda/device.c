@@ -55,7 +55,7 @@ static const char *start_fake(void) {
     device.second_stream = device.tools->stream(1);
     void *blas = getenv("AMP_CUBLASLT") ? dlopen(getenv("AMP_CUBLASLT"), RTLD_NOW) : NULL;
     device.blas = blas ? dlsym(blas, FAKE_BLAS_SYMBOL_NAME) : NULL;
-    if (device.blas) device.blas->work = device.tools->work, device.blas->written = device.tools->written;
+    if (device.blas) device.blas->work = device.tools->work_on, device.blas->written = device.tools->written;
     return device.blas ? NULL : "AMP_CUBLASLT is not the fake cuBLASLt";
 }
 

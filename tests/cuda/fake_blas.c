@@ -381,7 +381,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
         return CUBLAS_STATUS_INVALID_VALUE;
     if (refuses(&p.op)) return CUBLAS_STATUS_NOT_SUPPORTED;
     note(&p, &made, workspace, bytes);
-    if (F.work) F.work(run_product, &p, sizeof p);
+    if (F.work) F.work(stream, run_product, &p, sizeof p);
     else run_product(&p);
     return CUBLAS_STATUS_SUCCESS;
 }

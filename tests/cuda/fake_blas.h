@@ -19,7 +19,7 @@ struct fake_blas {
     uint64_t workspace;          /* that each algorithm needs, if it may */
     float *clock;                /* a product's time is added here */
     /* the stream; NULL: at once */
-    void (*work)(void (*run)(const void *arguments), const void *arguments, size_t bytes);
+    void (*work)(const void *stream, void (*run)(const void *arguments), const void *arguments, size_t bytes);
     void (*written)(const void *address, size_t bytes); /* told of all that products write; or NULL */
     /* of the last product */
     uint32_t epilogue, schemes;

@@ -34,7 +34,7 @@ EXPORT int cuInit(unsigned flags) {
     tools = plugin ? dlsym(plugin, FAKE_TOOLS_NAME) : NULL;
     struct fake *device = plugin ? dlsym(plugin, FAKE_SYMBOL_NAME) : NULL;
     struct fake_blas *fake = blas ? dlsym(blas, FAKE_BLAS_SYMBOL_NAME) : NULL;
-    if (tools && fake) fake->work = tools->work, fake->written = tools->written;
+    if (tools && fake) fake->work = tools->work_on, fake->written = tools->written;
     if (device) device->lazy = 1;
     return tools && device ? OK : NO_DEVICE;
 }

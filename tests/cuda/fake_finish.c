@@ -5,7 +5,7 @@
 #include "kernels/cuda/blas_kernels.h"
 
 static cudaError_t launch(cudaStream_t stream, fake_work_fn *run, const void *arguments, size_t bytes) {
-    amp_fake_cuda.on_null_stream += stream == NULL;
+    fake_on_stream(stream);
     amp_fake_cuda.launches++;
     const cudaError_t error = fake_called();
     if (error != cudaSuccess) return error;

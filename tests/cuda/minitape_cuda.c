@@ -42,7 +42,7 @@ static int opened_by_test;
 static int find_both(void) {
     struct fake_blas *blas = symbol(getenv("MINITAPE_CUBLASLT"), FAKE_BLAS_SYMBOL_NAME);
     if (!find_plugin()) return 0;
-    if (blas) blas->work = FAKE.tools->work, blas->written = FAKE.tools->written;
+    if (blas) blas->work = FAKE.tools->work_on, blas->written = FAKE.tools->written;
     return blas != NULL;
 }
 

@@ -45,7 +45,7 @@ static void reset(void) {
     *fake = (struct fake){ .devices = 2, .pools = 1, .blocks = fake->blocks, .streams = fake->streams };
     *device.blas = (struct fake_blas){
         .candidates = 1, .objects = device.blas->objects, .handles = device.blas->handles,
-        .work = device.tools->work, .written = device.tools->written,
+        .work = device.tools->work_on, .written = device.tools->written,
     };
 }
 void start_products(void) {
