@@ -91,14 +91,21 @@ def count_plain(entry, counts):
         counts.fail(entry["name"], f"{result} (exit status {entry['returncode']})", shortened(output(entry)))
 
 
+def full_name(test):
+    """Returns "project:suite+suite / name", as Meson writes it."""
+    suites = [suite.partition(":")[2] for suite in test["suite"]]
+    return f"{test['suite'][0].partition(':')[0]}:{'+'.join(suites)} / {test['name']}"
+
+
 def count(build, counts):
     tests = json.loads((build / "meson-info" / "intro-tests.json").read_text(encoding="utf-8"))
-    tap = {test["name"] for test in tests if test["protocol"] == "tap"}
+    tap = {full_name(test) for test in tests if test["protocol"] == "tap"}
     for log in (build / "meson-logs").glob("testlog*.json"):  # testlog-SETUP.json where a setup is the default
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
             entry = json.loads(line)
-            entry["name"] = entry["name"].rpartition(" / ")[2]  # Meson writes "project:suite / name"
-            (count_tap if entry["name"] in tap else count_plain)(entry, counts)
+            ours = count_tap if entry["name"] in tap else count_plain  # by its whole name: some have one name
+            entry["name"] = entry["name"].rpartition(" / ")[2]
+            ours(entry, counts)
 
 
 def count_junit(path, counts):

@@ -7,6 +7,7 @@ A "machine" is a PATH of links to this machine's programs, less some, plus fakes
 say what a bare Debian has, it has no others.
 """
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -335,6 +336,18 @@ def test_python(tap, folder, root, test):
         said = run(sys.executable, root / "tools" / "count_tests.py", "--junit", folder / "junit.xml")
         expect(last_line(said) == "1 2 2" and "skipped test_b::gpu: no GPU here" in said, said)
         expect("FAILED  test_a::bad: assert 1 == 2" in said and "line of the test" in said, said)
+    with tap.test("two of Meson's tests may have one name"):
+        build = folder / "one-name"
+        (build / "meson-info").mkdir(parents=True)
+        (build / "meson-logs").mkdir()
+        both = [{"name": "same", "suite": [f"libamp:{suite}", "libamp:core"], "protocol": protocol}
+                for suite, protocol in (("lint", "exitcode"), ("loop", "tap"))]
+        (build / "meson-info" / "intro-tests.json").write_text(json.dumps(both), encoding="utf-8")
+        logged = [{"name": f"libamp:{suite}+core / same", "result": "OK", "returncode": 0, "stdout": out}
+                  for suite, out in (("lint", ""), ("loop", "1..2\nok 1 - a\nok 2 - b\n"))]
+        (build / "meson-logs" / "testlog.json").write_text("\n".join(map(json.dumps, logged)), encoding="utf-8")
+        said = run(sys.executable, root / "tools" / "count_tests.py", build)
+        expect(last_line(said) == "3 0 0", said)
 
 
 INSTALL = """set -eu
