@@ -17,6 +17,12 @@ struct factors {
     bool early, late;      /* the decay is the gradient's, is the step's */
 };
 
+static struct factors factors_of(const struct amp__update *u) {
+    return (struct factors){ vf_set1(1.0f / u->correction1), vf_set1(1.0f / sqrtf(u->correction2)),
+                             vf_set1(AMP__BYTES_MOST_V), u->weight_decay != 0.0f && !u->decoupled,
+                             u->weight_decay != 0.0f && u->decoupled };
+}
+
 /* Moments of a block. Codes of a part are copies. */
 struct block {
     _Alignas(64) float m[BLOCK];
@@ -85,10 +91,12 @@ INLINE void code_lanes(struct begun *w, uint64_t key, size_t i) {
 
 /* ---- blocks, whose elements begin at `at` ---- */
 
-INLINE void end_block(struct begun *w, const struct amp__update *u, const struct numbers *c, const struct factors *f,
-                      struct streams s, size_t size) {
+/* Where no other is begun. */
+static __attribute__((noinline)) void end_block(struct begun *w, const struct amp__update *u, size_t size) {
+    const struct numbers c = numbers_of(u);
+    const struct factors f = factors_of(u);
     for (size_t i = 0; i < size; i += LANES) {
-        step_lanes(w, u, c, f, s, i, size - i < LANES ? size - i : LANES);
+        step_lanes(w, u, &c, &f, streams_of(u, 0, false), i, size - i < LANES ? size - i : LANES);
         code_lanes(w, u->key, i);
     }
 }
@@ -122,23 +130,16 @@ INLINE struct begun begin_block(const struct amp__update *u, const struct number
 
 /* ---- kernels ---- */
 
-static struct factors factors_of(const struct amp__update *u) {
-    return (struct factors){ vf_set1(1.0f / u->correction1), vf_set1(1.0f / sqrtf(u->correction2)),
-                             vf_set1(AMP__BYTES_MOST_V), u->weight_decay != 0.0f && !u->decoupled,
-                             u->weight_decay != 0.0f && u->decoupled };
-}
-
 /* The last block, with less than its elements. */
 static __attribute__((noinline)) void update_part(const struct amp__update *u, size_t at, size_t size) {
     const struct numbers c = numbers_of(u);
     const struct factors f = factors_of(u);
-    const struct streams s = streams_of(u, 0, false);
     struct block b = { .codes = { { 0 } } };
     uint8_t codes[2][BLOCK] = { { 0 } };
     uint8_t *const of[] = { codes[0], codes[1] };
     for (int k = 0; k < 2; k++) memcpy(codes[k], u->codes[k] + at, size);
-    struct begun w = begin_block(u, &c, &f, s, at, size, of, &b, (struct begun){ .b = NULL });
-    end_block(&w, u, &c, &f, s, size);
+    struct begun w = begin_block(u, &c, &f, streams_of(u, 0, false), at, size, of, &b, (struct begun){ .b = NULL });
+    end_block(&w, u, size);
     for (int k = 0; k < 2; k++) memcpy(u->codes[k] + at, codes[k], size);
 }
 
@@ -153,7 +154,7 @@ INLINE void sweep(const struct amp__update *given, struct streams s, size_t at, 
         uint8_t *const codes[] = { u.codes[0] + at, u.codes[1] + at };
         w = begin_block(&u, &c, &f, s, at, BLOCK, codes, &b[k], w);
     }
-    if (w.b) end_block(&w, &u, &c, &f, s, BLOCK);
+    if (w.b) end_block(&w, &u, BLOCK);
     if (at < end) {
         u.stream = false;
         update_part(&u, at, end - at);
