@@ -11,9 +11,9 @@ volatile uint64_t bench_sink;
 
 #include <immintrin.h>
 
-/* What is read soon, as libamp's loops fetch it; or nothing. */
+/* Bytes to be read soon, as libamp's loops fetch them; or nothing. */
 static inline void fetch(const void *src, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const void *)((uintptr_t)src + 4096 + i));
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const void *)((uintptr_t)src + 4096 + i), 0, 2);
 }
 static inline void leave(const void *src, size_t bytes) { (void)src, (void)bytes; }
 

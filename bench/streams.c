@@ -12,9 +12,9 @@ static volatile uint32_t bench_zero; /* what is 0 is not known to the compiler: 
 
 #include <immintrin.h>
 
-/* What is read 256 elements on, as libamp's optimizers fetch it. */
+/* The line 4 KiB on, as libamp's optimizers fetch it. */
 static inline void fetch(const void *stream, size_t at, size_t width) {
-    __builtin_prefetch((const void *)((uintptr_t)stream + (at + 256) * width));
+    __builtin_prefetch((const void *)((uintptr_t)stream + at * width + 4096), 0, 2);
 }
 
 /* `half`: as many 16-bit elements as `wide` holds floats; the gradient is 16-bit where there is a copy to write. */

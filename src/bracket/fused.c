@@ -76,7 +76,7 @@ static amp_status gather_spread(const struct amp__elements *now, struct amp__opt
     return AMP_OK;
 }
 
-/* As a step of the host's own, which rounds all of its parameters. What is lent to one belongs to that. */
+/* As a step of the host's own, which rounds all of its parameters. A lent master belongs to the step that has it. */
 amp_status amp__fused_pass_over(struct amp__param *param, void **elements) {
     struct amp__elements now;
     if (!param->emulated || param->lent.steps) return AMP_OK;

@@ -79,7 +79,7 @@ INLINE void step_lanes(const struct begun *w, const struct amp__update *u, const
     step_and_write(&x, u, c, s, w->at + i, n);
 }
 
-/* amp__bytes_code_m and _v: the sums' third bytes, of m without what makes it unsigned on the way. */
+/* amp__bytes_code_m and _v: the sums' third bytes. Adding 128 and flipping the upper bit change no byte of m. */
 INLINE void code_lanes(struct begun *w, uint64_t key, size_t i) {
     const vi random = hash_end(key, w->random), lower = vi_set1(0xffff);
     const vf m = vf_load_f32(w->b->m + i), z = vf_load_f32(w->b->z + i), one = vf_set1(65536.0f);

@@ -130,8 +130,8 @@ static inline void env_leave(int needed, amp__fpenv saved) {
     if (needed) amp__fpenv_leave(saved);
 }
 
-/* For loops that read `bytes` at src: what they read next, into the second cache. Into the first it gains less. On a
- * Sapphire Rapids past the caches sums take 5 to 15 % less time, casts and scaling 15 to 30 %. */
+/* For loops that read `bytes` at src: fetches their next bytes into the second cache. Into the first it gains less.
+ * On a Sapphire Rapids past the caches sums take 5 to 15 % less time, casts and scaling 15 to 30 %. */
 enum { AHEAD = 4096 };
 static inline void prefetch(const void *src, size_t ahead, size_t bytes) {
     for (size_t at = ahead; at < ahead + bytes; at += 64) __builtin_prefetch((const void *)((uintptr_t)src + at), 0, 2);
