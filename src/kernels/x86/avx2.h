@@ -253,7 +253,7 @@ static inline void vi_store_third_u8(uint8_t *dst, uint8_t *dst2, vi x, vi y) {
     const __m256i bytes = _mm256_shuffle_epi8(both, _mm256_broadcastsi128_si256(of_both));
     const __m128i codes = _mm_unpacklo_epi32(low_half(bytes), high_half(bytes));
     _mm_storel_epi64((__m128i *)(void *)dst, codes);
-    _mm_storeh_pd((double *)(void *)dst2, _mm_castsi128_pd(codes));
+    _mm_storel_epi64((__m128i *)(void *)dst2, _mm_unpackhi_epi64(codes, codes));
 }
 static inline vi vi_larger(vi x, vi y) { return _mm256_max_epu32(x, y); }
 static inline vi vi_bits(vf x) { return _mm256_castps_si256(x); }
