@@ -305,8 +305,9 @@ enum {
 
 /* Steps the optimizer, or skips if the brackets decided so. *action (may be NULL): the action taken, AMP_STEP_ON_DEVICE
  * if only the device knows. Parameters without a gradient are not updated and their step counts stay. Thread rule of
- * steps. AMP_ERR_WRONG_STATE: a bracket is open. On an error no parameter has changed and the decision stays, except
- * after AMP_ERR_BACKEND with several groups or devices: steps launched before the error take effect. */
+ * steps. AMP_ERR_WRONG_STATE: a bracket is open, or a step of an optimizer that shares a parameter with it. On an error
+ * no parameter has changed and the decision stays, except after AMP_ERR_BACKEND with several groups or devices: steps
+ * launched before the error take effect. */
 AMP_API AMP_MUST_CHECK amp_status amp_fused_step(amp_optimizer *optimizer, amp_action *action);
 
 /* Clears the gradients, those of masters too: removes them if the host has set_grad, else writes zeros. */

@@ -76,10 +76,10 @@ static amp_status gather_spread(const struct amp__elements *now, struct amp__opt
     return AMP_OK;
 }
 
-/* As a step of the host's own, which rounds all of its parameters. A lent master belongs to the step that has it. */
+/* As a step of the host's own, which rounds all of its parameters. */
 amp_status amp__fused_pass_over(struct amp__param *param, void **elements) {
     struct amp__elements now;
-    if (!param->emulated || param->lent.steps) return AMP_OK;
+    if (!param->emulated) return AMP_OK;
     AMP_TRY(amp__master_reconcile(param, false));
     AMP_TRY(amp__param_elements(param, &now));
     *elements = now.data;
@@ -244,6 +244,9 @@ AMP_API amp_status amp_fused_step(amp_optimizer *user, amp_action *action) {
     AMP_TRY(find_fused(user, "amp_fused_step", &optimizer));
     amp__thread_recover(amp__thread_state(), __builtin_frame_address(0));
     AMP_TRY(amp__step_check(optimizer));
+    AMP_RETURN_IF(amp__optimizer_is_lent(optimizer), AMP_ERR_WRONG_STATE,
+                  "amp_fused_step inside a step of an optimizer that shares a parameter with it: end that one first "
+                  "(amp_step_end)");
     if (!optimizer->skips_on_device) AMP_TRY(amp__home_wait(optimizer->context));
     const bool skip = optimizer->decision.skip || amp__has_error(optimizer->context);
     const amp_action taken = skip ? AMP_SKIP : amp__home_skip(optimizer) ? AMP_STEP_ON_DEVICE : AMP_STEP;
