@@ -181,6 +181,12 @@ static inline uint32_t vd_seen(seen_d seen, uint64_t limit) {
 typedef uint16x8_t vw;
 static inline vw vw_load(const void *src) { return vreinterpretq_u16_u8(vld1q_u8(src)); }
 static inline vw vw_zero(void) { return vdupq_n_u16(0); }
+static inline vw vw_set1(uint16_t x) { return vdupq_n_u16(x); }
+static inline uint32_t vw_differ(vw x, vw y) {
+    static const uint16_t places[8] = { 1, 2, 4, 8, 16, 32, 64, 128 };
+    return vaddvq_u16(vbicq_u16(vld1q_u16(places), vceqq_u16(x, y)));
+}
+static inline uint32_t vw_nonzero(vw x) { return vw_differ(vbicq_u16(x, vdupq_n_u16(0x8000)), vw_zero()); }
 static inline vw vw_see_magnitude_16(vw seen, vw x) {
     return vmaxq_u16(seen, vbicq_u16(x, vdupq_n_u16(0x8000)));
 }

@@ -40,6 +40,8 @@
  *                             of 0 is the largest
  *     vw_order(x)             halves that are a 16-bit type's numbers, as signed integers of the same order
  *     vw_lesser, vw_larger(x, y), vw_least, vw_most(x)    of signed halves; of all halves, as an integer
+ *     vw_set1, vw_differ(x, y), vw_nonzero(x)     in all halves; bits of halves that are not the same, of those with
+ *                             more than a sign
  *
  * statistics.c wants besides, of vi:
  *     vi_one_hot(x)           1 << x % 32

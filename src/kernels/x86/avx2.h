@@ -216,6 +216,12 @@ static inline vw vw_see_magnitude_32(vw seen, vw x) {
     return _mm256_max_epu32(seen, _mm256_and_si256(x, _mm256_set1_epi32(0x7fffffff)));
 }
 static inline vw vw_zero(void) { return _mm256_setzero_si256(); }
+static inline vw vw_set1(uint16_t x) { return _mm256_set1_epi16((int16_t)x); }
+static inline uint32_t vw_differ(vw x, vw y) {
+    const __m256i same = _mm256_cmpeq_epi16(x, y);
+    return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(low_half(same), high_half(same))) ^ 0xffff;
+}
+static inline uint32_t vw_nonzero(vw x) { return vw_differ(_mm256_and_si256(x, vw_set1(0x7fff)), vw_zero()); }
 static inline vw vw_lesser(vw x, vw y) { return _mm256_min_epi16(x, y); }
 static inline vw vw_larger(vw x, vw y) { return _mm256_max_epi16(x, y); }
 static inline vw vw_zero_last(vw x) {

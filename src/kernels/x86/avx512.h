@@ -54,8 +54,12 @@ static inline __m256i to_bf16(vf x) {
     return upper_halves(_mm512_mask_or_epi32(rounded, is_nan(x), bits, _mm512_set1_epi32(0x00400000)));
 }
 
+/* In one instruction, where widening and a shift are two. */
 static inline vf from_bf16(__m256i x) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+    static const uint16_t each[32] = { 0, 0, 0, 1, 0, 2,  0, 3,  0, 4,  0, 5,  0, 6,  0, 7,
+                                       0, 8, 0, 9, 0, 10, 0, 11, 0, 12, 0, 13, 0, 14, 0, 15 };
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(UINT32_C(0xaaaaaaaa), _mm512_loadu_si512(each),
+                                                              _mm512_castsi256_si512(x)));
 }
 
 static inline vf vf_quiet(vf x) {
@@ -204,6 +208,9 @@ static inline uint32_t vd_seen(seen_d seen, uint64_t limit) {
 typedef __m512i vw;
 static inline vw vw_load(const void *src) { return _mm512_loadu_si512(src); }
 static inline vw vw_zero(void) { return _mm512_setzero_si512(); }
+static inline vw vw_set1(uint16_t x) { return _mm512_set1_epi16((int16_t)x); }
+static inline uint32_t vw_differ(vw x, vw y) { return _mm512_cmpneq_epi16_mask(x, y); }
+static inline uint32_t vw_nonzero(vw x) { return _mm512_test_epi16_mask(x, vw_set1(0x7fff)); }
 static inline vw vw_see_magnitude_16(vw seen, vw x) {
     return _mm512_max_epu16(seen, _mm512_and_si512(x, _mm512_set1_epi16(0x7fff)));
 }

@@ -235,6 +235,11 @@ static inline uint32_t vd_seen(seen_d seen, uint64_t limit) {
 typedef __m128i vw;
 static inline vw vw_load(const void *src) { return _mm_loadu_si128(src); }
 static inline vw vw_zero(void) { return _mm_setzero_si128(); }
+static inline vw vw_set1(uint16_t x) { return _mm_set1_epi16((int16_t)x); }
+static inline uint32_t vw_differ(vw x, vw y) {
+    return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(_mm_cmpeq_epi16(x, y), vw_set1(0xffff))) ^ 0xffff;
+}
+static inline uint32_t vw_nonzero(vw x) { return vw_differ(_mm_and_si128(x, vw_set1(0x7fff)), vw_zero()); }
 static inline vw vw_see_magnitude_16(vw seen, vw x) {
     return _mm_max_epi16(seen, _mm_and_si128(x, _mm_set1_epi16(0x7fff)));
 }
