@@ -197,7 +197,8 @@ typedef struct amp_memory {
     uint64_t weights;   /* parameters, in the types that the host has now */
     uint64_t gradients; /* gradients of the trained parameters, in the types of the parameters, present now or not */
     uint64_t masters;   /* FP32 masters */
-    uint64_t master_gradients; /* FP32 gradients of masters, allocated at the first bracket */
+    uint64_t master_gradients; /* FP32 gradients of masters, allocated at the first bracket that needs them:
+                                  those of amp_optimizer.fused stay in 16 bits, if amp_fused_zero_grad clears them */
     uint64_t moments;   /* moments of the optimizers of amp_optim.h, and those of amp_observe_moments */
     uint64_t casts;     /* casts alive now: in the cache, on the tape and in calls, if made in observed iterations */
     uint64_t most_casts; /* largest value of casts, from observed iterations */
@@ -217,10 +218,10 @@ AMP_API AMP_MUST_CHECK amp_status amp_get_memory(amp_context *context, amp_memor
  * they had 8 bits where libamp can store them so, else `moments` again. Any thread. */
 AMP_API AMP_MUST_CHECK amp_status amp_observe_moments(amp_context *context, uint64_t moments, uint64_t moments_8bit);
 /* Predicts the memory of the same training at another level with its defaults (AMP_STOCHASTIC has all but masters and
- * master_gradients), from 8 bytes for each trained FP32
- * weight with its gradient and 4 bytes for each element of the outputs. casts and most_casts: one cast of each weight
- * at levels that cast ops, the largest possible cache. Nothing is packed. outputs needs an observed iteration, and is
- * halved for ops that run in 16 bits. AMP_ERR_INVALID_ARGUMENT: unknown level. */
+ * master_gradients), from 8 bytes for each trained FP32 weight with its gradient and 4 bytes for each element of the
+ * outputs. casts and most_casts: one cast of each weight at levels that cast ops, the largest possible cache. Nothing
+ * is packed. outputs needs an observed iteration, and is halved for ops that run in 16 bits.
+ * AMP_ERR_INVALID_ARGUMENT: unknown level. */
 AMP_API AMP_MUST_CHECK amp_status amp_predict_memory(amp_context *context, amp_level level, amp_memory *memory);
 
 /* ---- Survey: the losses of this training in 16 bits -------------------------------------------------------------- */

@@ -53,15 +53,17 @@ static amp_status need_for_copies(amp_context *context, const struct amp__model 
         replaced += op->raw_mode == AMP__RAW_REPLACE;
         if (op->op_class == AMP_LOWER && op->raw_mode == AMP__RAW_NONE) lacks = op;
     }
+    const struct amp__properties *properties = &context->policy.properties;
+    AMP_RETURN_IF(properties->split_masters || properties->stochastic, AMP_ERR_CONFLICT,
+                  "%s master_weights is %s, and without the hook swap_data the host's own FP32 blocks stay under its "
+                  "handles and are the masters: leave it at its default", who,
+                  properties->split_masters ? "AMP_SPLIT" : "AMP_STOCHASTIC");
     AMP_TRY(amp__host_need(can, "swap_data", who, "this level re-types parameters by putting other storage under their "
                            "handles. Without it use O1 or O4, or set amp_config.emulate, which rounds them in place, "
                            "or give ops that take raw buffers, and no handles, 16-bit implementations"));
     AMP_RETURN_IF(!replaced, AMP_ERR_MISSING_HOOK, "%s no op takes raw parameters in 16 bits, and there is no hook "
                   "swap_data: give %s a %s implementation (amp_op.fp16, bf16), or set amp_config.emulate", who,
-                  lacks->name, amp__dtype_name(context->policy.properties.low));
-    AMP_RETURN_IF(context->policy.properties.split_masters, AMP_ERR_CONFLICT,
-                  "%s master_weights is AMP_SPLIT, and without "
-                  "the hook swap_data the host's own FP32 blocks are the masters: there is nothing to split", who);
+                  lacks->name, amp__dtype_name(properties->low));
     context->policy.keeps_blocks = true;
     return AMP_OK;
 }

@@ -17,7 +17,10 @@ static amp_status check_idle(const struct amp__optimizer *optimizer) {
                   "amp_add_params inside amp_verify_step");
     AMP_RETURN_IF(amp__step_in_bracket(optimizer) || amp__step_is_delayed(optimizer), AMP_ERR_WRONG_STATE,
                   "amp_add_params inside a bracket, or while gradients are still scaled: end the bracket first");
-    AMP_RETURN_IF(amp__step_is_running(optimizer), AMP_ERR_WRONG_STATE, "amp_add_params inside a step");
+    const struct amp__optimizers *all = amp__optimizers_of(optimizer->context);
+    for (size_t i = 0; i < all->n; i++)
+        AMP_RETURN_IF(amp__step_is_running(&all->list[i]), AMP_ERR_WRONG_STATE,
+                      "amp_add_params inside a step of optimizer %zu: call it after amp_step_end", i);
     return AMP_OK;
 }
 

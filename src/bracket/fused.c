@@ -275,7 +275,8 @@ AMP_API amp_status amp_fused_zero_grad(amp_optimizer *user) {
 static amp_status find_group(amp_optimizer *user, size_t group, const char *who, amp_optim **out) {
     struct amp__optimizer *optimizer = NULL;
     AMP_TRY(find_fused(user, who, &optimizer));
-    AMP_RETURN_IF(group >= optimizer->optim->n_groups, AMP_ERR_INVALID_ARGUMENT, "%s: group %zu of %zu", who, group,
+    AMP_RETURN_IF(group >= optimizer->optim->n_groups, AMP_ERR_INVALID_ARGUMENT,
+                  "%s: there is no group %zu: this optimizer has %zu, from 0 on", who, group,
                   optimizer->optim->n_groups);
     *out = &optimizer->optim->groups[group];
     return AMP_OK;

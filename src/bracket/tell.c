@@ -66,6 +66,7 @@ static void tell_skip(struct amp__bracket *bracket, amp_event *event, bool here)
                       here ? "in " : "on another rank", !here ? "" : record->first_nonfinite ? record->first_nonfinite :
                       "a gradient", (unsigned)bracket->loss_id,
                       (double)record->scale_before, (double)record->scale_after,
+                      !amp__policy_of(bracket->context)->properties.scaler.dynamic ? "" :
                       once(&amp__reporting_of(bracket->context)->explained_skip,
                            " This is normal: dynamic loss scaling finds the largest scale that fits by trying; only "
                            "many skips in a row are a problem."));

@@ -18,6 +18,7 @@ enum { AMP__BYTES_BLOCK = 256, AMP__BYTES_FRACTION = 16 };
 #define AMP__BYTES_PART_M 0x1.02040ep-7f
 #define AMP__BYTES_PART_V 0x1.010106p-8f
 #define AMP__BYTES_MOST_V 0x1.fffffep127f /* of v */
+#define AMP__BYTES_MOST_M 0x1.020406p+121f /* of m's scale */
 
 AMP__CONVERT float amp__bytes_scale(float largest, float part, float least) {
     const float scale = largest * part;
@@ -29,6 +30,8 @@ AMP__CONVERT float amp__bytes_scale_m(float largest) {
 AMP__CONVERT float amp__bytes_scale_v(float largest) {
     return amp__bytes_scale(largest, AMP__BYTES_PART_V, AMP__BYTES_LEAST_V);
 }
+/* As it is stored: 127 of it are finite. Codes are multiples of the scale before. */
+AMP__CONVERT float amp__bytes_stored_m(float scale) { return scale > AMP__BYTES_MOST_M ? AMP__BYTES_MOST_M : scale; }
 AMP__CONVERT float amp__bytes_inverse(float scale) { return 65536.0f / scale; }
 
 /* To nearest even, |x| <= 2^24 * 255 / 256: the sum's unit is 1. */

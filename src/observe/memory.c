@@ -50,7 +50,7 @@ static void count_params_at(const amp_context *context, const struct amp__proper
         if (!p->master_weights || bytes != 2 * param->size) continue;
         out->masters += 4 * param->size;
         out->masters_split += p->low == AMP_BFLOAT16 ? amp_remainder_bytes(param->size) : 4 * param->size;
-        out->master_gradients += 4 * param->size;
+        out->master_gradients += param->gradient.may_be_left ? 0 : 4 * param->size;
     }
     out->most_casts = out->casts;
 }

@@ -224,7 +224,7 @@ static amp_status check_bfloat16(const struct amp__properties *p) {
                                   "lacks",
                   amp__dtype_name(p->cast_model_type == AMP_DTYPE_UNCHANGED ? AMP_FLOAT32 : p->cast_model_type));
     AMP_RETURN_IF(p->emulate, AMP_ERR_CONFLICT, "level %s: master_weights is %s and emulate is ON, which keeps "
-                  "parameters in FP32: use AMP_ON, or no emulate", amp__level_name(p->level),
+                  "parameters in FP32: leave one of them at its default", amp__level_name(p->level),
                   p->stochastic ? "AMP_STOCHASTIC" : "AMP_SPLIT");
     return AMP_OK;
 }

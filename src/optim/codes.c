@@ -41,7 +41,7 @@ static void encode_block(uint8_t *codes, float *scale, const float *values, size
         const float largest = largest_of(values, n, second);
         *scale = isnan(largest) ? AMP__BYTES_LOST
                  : second       ? amp__bytes_scale_v(sqrtf(largest))
-                                : amp__bytes_scale_m(largest);
+                                : amp__bytes_stored_m(amp__bytes_scale_m(largest));
     }
     memset(codes, 0, n);
     if (!(*scale > 0.0f) || !amp__pack_finite(*scale)) return;

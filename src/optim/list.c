@@ -102,6 +102,7 @@ static amp_status check_tensors(const amp_optim *rule, const amp_optim_tensors *
                   t->grad ? "param" : "grad", t->n);
     AMP_RETURN_IF(t->flags & ~(uint32_t)AMP_TENSORS_STOCHASTIC, AMP_ERR_INVALID_ARGUMENT, "unknown flags 0x%x",
                   (unsigned)t->flags);
+    AMP_RETURN_IF(t->reserved, AMP_ERR_INVALID_ARGUMENT, "reserved is not 0");
     AMP_RETURN_IF(t->n && !t->steps && !t->step, AMP_ERR_INVALID_ARGUMENT,
                   "steps is NULL and step is 0: give each tensor's count, or the number of this step");
     AMP_RETURN_IF(t->n_steps > 1 && t->n_steps != t->n, AMP_ERR_INVALID_ARGUMENT,

@@ -52,7 +52,7 @@ static amp_status check_numbers(const amp_optim *rule, const struct amp__optim_k
         const double value = numbers[i].value, end = numbers[i].end;
         AMP_RETURN_IF(!(value >= 0.0 && value <= 3.402823466e38) || (end > 0.0 && value >= end),
                       AMP_ERR_INVALID_ARGUMENT, "%s: %s is %g; it must be at least 0%s", what, numbers[i].name, value,
-                      end > 0.0 ? " and below 1" : " and finite");
+                      end > 0.0 ? " and below 1" : ", and a finite float");
     }
     AMP_RETURN_IF(!(fabs(rule->dampening) <= 3.402823466e38), AMP_ERR_INVALID_ARGUMENT, "%s: dampening is not finite",
                   what);

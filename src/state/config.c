@@ -32,6 +32,7 @@ static const struct field config_fields[] = {
     PROPERTY(patch_ops, BOOLEAN, NULL),
     PROPERTY(keep_batchnorm_fp32, BOOLEAN, NULL),
     PROPERTY(master_weights, BOOLEAN, NULL),
+    { "master_weights.stochastic", BOOLEAN, OF(amp__properties, stochastic), NULL },
     PROPERTY(cache, BOOLEAN, NULL),
     PROPERTY(low, NAME, amp__dtype_name),
     PROPERTY(cast_model_type, NAME, amp__dtype_name),

@@ -23,8 +23,8 @@ static amp_status check_idle(const amp_context *context, const char *who) {
                       (unsigned)i);
     for (size_t i = 0; i < optimizers->n; i++) {
         const struct amp__optimizer *optimizer = &optimizers->list[i];
-        AMP_RETURN_IF(amp__step_is_running(optimizer), AMP_ERR_WRONG_STATE, "%s inside a step of optimizer %zu",
-                      who, i);
+        AMP_RETURN_IF(amp__step_is_running(optimizer), AMP_ERR_WRONG_STATE, "%s inside a step of optimizer %zu: call "
+                      "it after amp_step_end", who, i);
         AMP_RETURN_IF(amp__step_is_delayed(optimizer), AMP_ERR_WRONG_STATE,
                       "%s while the gradients of optimizer %zu are still scaled (AMP_DELAY_UNSCALE)", who, i);
         AMP_RETURN_IF(optimizer->delay.unchecked, AMP_ERR_WRONG_STATE,

@@ -31,6 +31,12 @@ void amp__state_set_scaler(struct amp__bracket *bracket, const struct amp__polic
 
 /* ---- state_moments.c: moments of libamp's own optimizers ---- */
 
+struct amp__optimizers;
+/* The seeds of those that round at random, and which of them differ, in the words of amp__state_compare. */
+amp_status amp__state_put_seeds(struct amp__header *header, const struct amp__optimizers *optimizers);
+void amp__state_compare_seeds(const struct amp__header *header, const struct amp__optimizers *optimizers,
+                              amp__text *text);
+
 /* One parameter of one of them. */
 struct amp__state_own {
     char *name; /* the parameter's; with "optimizer<k>." before it where an earlier one has the parameter as well */

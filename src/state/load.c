@@ -294,6 +294,7 @@ static void report_load(struct load *load, bool same_mode) {
     char line[800] = "";
     amp__text text = { line, sizeof line, 0 };
     amp__state_compare(load->policy, &load->parts->header, &text);
+    amp__state_compare_seeds(&load->parts->header, amp__optimizers_of(load->context), &text);
     if (!same_mode)
         amp__text_add(&text, "; the loss scalers keep their present state, because the file's follow another rule");
     else if (load->file_scalers != load->policy->properties.num_losses)

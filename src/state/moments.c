@@ -115,3 +115,39 @@ amp_status amp__state_get_steps(const struct amp__header *header, const struct a
                   own->name);
     return AMP_OK;
 }
+
+/* ---- seeds ---- */
+
+static bool rounds_at_random(const struct amp__optimizer *optimizer) {
+    return optimizer->optim && (optimizer->optim->codes || optimizer->optim->stochastic);
+}
+
+enum { SEED_KEY = 48 };
+static const char *seed_key(size_t i, char key[SEED_KEY]) {
+    snprintf(key, SEED_KEY, "libamp.optimizer%zu.seed", i);
+    return key;
+}
+
+amp_status amp__state_put_seeds(struct amp__header *header, const struct amp__optimizers *optimizers) {
+    for (size_t i = 0; i < optimizers->n; i++) {
+        char key[SEED_KEY], digits[24];
+        if (!rounds_at_random(&optimizers->list[i])) continue;
+        snprintf(digits, sizeof digits, "%" PRIu64, optimizers->list[i].optim->seed);
+        AMP_TRY(amp__header_put(header, seed_key(i, key), digits));
+    }
+    return AMP_OK;
+}
+
+void amp__state_compare_seeds(const struct amp__header *header, const struct amp__optimizers *optimizers,
+                              amp__text *out) {
+    for (size_t i = 0; i < optimizers->n; i++) {
+        char key[SEED_KEY];
+        uint64_t theirs;
+        const char *digits = amp__header_get(header, seed_key(i, key));
+        if (!rounds_at_random(&optimizers->list[i]) || !digits || !amp__uint_from_text(digits, UINT64_MAX, &theirs) ||
+            theirs == optimizers->list[i].optim->seed)
+            continue;
+        amp__text_add(out, "%soptimizer%zu.seed %" PRIu64 " -> %" PRIu64, out->length ? ", " : "", i, theirs,
+                      optimizers->list[i].optim->seed);
+    }
+}

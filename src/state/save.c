@@ -250,6 +250,7 @@ static amp_status fill_safetensors(amp_context *context, struct amp__header *hea
     AMP_TRY(amp__header_put(header, "libamp.version", amp_version()));
     AMP_TRY(amp__state_put_config(amp__policy_of(context), header));
     AMP_TRY(amp__state_put_scalers(amp__brackets_of(context), header));
+    AMP_TRY(amp__state_put_seeds(header, amp__optimizers_of(context)));
     AMP_TRY(add_tensors(context, header, image));
     struct amp__crc64 *crc = amp__alloc(1, sizeof *crc); /* too much for a small stack */
     if (!crc) return amp__fail_memory();

@@ -28,6 +28,28 @@ TEST_TIMES(what_is_predicted_comes_true, N_EACH_LEVEL) {
     ck_assert_uint_gt(now.weights, 0);
 }
 
+/* libamp's own optimizer reads 16-bit gradients: masters have none. */
+TEST(fused_steps_need_no_master_gradients) {
+    amp_memory predicted = AMP_MEMORY_INIT;
+    amp_optim rule = AMP_OPTIM_INIT;
+    amp_fused fused = AMP_FUSED_INIT;
+    ck_ok(amp_optim_defaults(AMP_OPTIM_ADAM, &rule));
+    fused.groups = &rule, fused.n_groups = 1;
+    RIG_INIT(rig, 0);
+    rig.net.optimizer.fused = &fused;
+    rig.net.optimizer.n_steps = rig.net.optimizer.n_zero_grads = 0;
+    ck_ok(rig_try(&rig, config_of(AMP_O2)));
+    for (int i = 0; i < 3; i++) {
+        (void)bracket(&rig, 0x1p-10);
+        ck_ok(amp_fused_step(&rig.net.optimizer, NULL));
+        ck_ok(amp_fused_zero_grad(&rig.net.optimizer));
+    }
+    ck_ok(amp_predict_memory(rig.context, AMP_O2, &predicted));
+    const amp_memory now = memory_of(rig.context);
+    ck_assert(now.masters == predicted.masters && now.masters > 0);
+    ck_assert(now.master_gradients == 0 && predicted.master_gradients == 0);
+}
+
 /* The advice on split masters names what they take. */
 TEST(split_masters_take_what_was_predicted) {
     amp_memory predicted = AMP_MEMORY_INIT;

@@ -249,6 +249,26 @@ TEST(a_nan_loses_its_block) {
     for (size_t i = 0; i < N; i++) ck_assert(isnan(p.param[0][i]) == (i >= BLOCK));
 }
 
+/* Nor is an m of any size: it comes back finite. */
+TEST(the_largest_gradient_loses_no_block) {
+    enum { N = 2 * BLOCK };
+    amp_optim rule = optim_of(AMP_OPTIM_ADAM, 1e-2);
+    float values[BLOCK] = { 0x1.fffffep127f, -0x1.fffffep127f, 1.0f }, scale;
+    uint8_t codes[BLOCK];
+    rule.flags &= ~(uint32_t)AMP_OPTIM_BIAS_CORRECTION; /* m / corr1 can be infinite, in FP32 as well */
+    PAIR(p, N);
+    for (size_t i = 0; i < N; i++) p.grad[i] = i % 3 ? 0x1.fffffep127f : -1.0f;
+    for (int k = 0; k < 2; k++) {
+        for (int step = 0; step < 200; step++) step_whole(&p, 0, &rule);
+        rule.beta1 = 0.0;
+    }
+    for (size_t i = 0; i < N; i++) ck_assert(isfinite(p.param[0][i]));
+    ck_assert(isfinite(p.scales[0][0]) && isfinite(p.scales[0][1]));
+    ck_ok(amp_encode_moment(codes, &scale, values, BLOCK, 0, 0));
+    ck_ok(amp_decode_moment(values, codes, &scale, BLOCK, 0));
+    ck_assert(isfinite(values[0]) && values[0] >= 0x1.fffffcp127f && values[1] == -values[0]);
+}
+
 /* ---- in a context ---- */
 
 #define LARGE_AT(name, level, flags, seed) LARGE_START(name, CONFIG(level, LARGE_SCALE), flags, seed)
@@ -268,6 +288,22 @@ TEST_TIMES(resume_is_bit_exact_with_codes, 3) {
     compare_large(&straight, &resumed);
     ck_assert_uint_eq(save(&straight, first), save(&resumed, second));
     ck_assert(!memcmp(first, second, size));
+}
+
+/* Which random numbers follow is not the file's to say: a load under another seed is told. */
+TEST(another_seed_is_told) {
+    static char state[STATE_BYTES];
+    LARGE_AT(saved, AMP_O5, AMP_FUSED_STATE_8BIT, 7);
+    LARGE_AT(same, AMP_O5, AMP_FUSED_STATE_8BIT, 7);
+    LARGE_AT(other, AMP_O5, AMP_FUSED_STATE_8BIT, 8);
+    LARGE_AT(without, AMP_O5, 0, 8);
+    const size_t size = save(&saved, state);
+    ck_ok(amp_state_load_memory(same.rig.context, state, size));
+    ck_assert(!same.rig.host.events[AMP_EVENT_WARNING]);
+    ck_ok(amp_state_load_memory(without.rig.context, state, size));
+    ck_assert(!without.rig.host.events[AMP_EVENT_WARNING]);
+    ck_ok(amp_state_load_memory(other.rig.context, state, size));
+    ck_warned(&other.rig, "optimizer0.seed 7 -> 8");
 }
 
 /* A run whose skipped steps never were. */

@@ -221,6 +221,17 @@ TEST_TIMES(resume_is_exact_to_the_bit, 2 * KINDS) {
     ck_assert(!memcmp(first, second, size));
 }
 
+/* Weights that are rounded to nearest train otherwise: a load of the one's state into the other is told. */
+TEST(a_load_under_the_other_rounding_is_told) {
+    static char state[STATE_BYTES];
+    const amp_optim rule = optim_of(AMP_OPTIM_ADAM, 0x1p-10);
+    __attribute__((cleanup(large_end))) struct large nearest;
+    AT(x, rule, 0, 7);
+    large_rule(&nearest, rule, CONFIG(AMP_O5, LARGE_SCALE, .master_weights = AMP_OFF), 0, 7);
+    ck_ok(amp_state_load_memory(nearest.rig.context, state, save(&x, state)));
+    ck_warned(&nearest.rig, "master_weights.stochastic true -> false");
+}
+
 /* 2 + 2 + 2 1/32 bytes an element of the large parameter, which has no master. */
 TEST(memory_has_no_masters) {
     amp_memory now = AMP_MEMORY_INIT, predicted = AMP_MEMORY_INIT;
@@ -273,6 +284,8 @@ TEST(others_are_refused) {
     ck_refused(AMP_ERR_CONFLICT, "rounds bfloat16 parameters", rig_try(&rig, STOCHASTIC(AMP_O2)));
     ck_refused(AMP_ERR_CONFLICT, "rounds bfloat16 parameters", rig_try(&rig, STOCHASTIC(AMP_O0)));
     ck_refused(AMP_ERR_CONFLICT, "master_weights cannot be set", rig_try(&rig, STOCHASTIC(AMP_O4)));
+    RIG_INIT(fixed, FAKE_NO_SWAP);
+    ck_refused(AMP_ERR_CONFLICT, "leave it at its default", rig_try(&fixed, STOCHASTIC(AMP_O5)));
     ck_refused(AMP_ERR_CONFLICT, "emulate is ON", rig_try(&rig, STOCHASTIC(AMP_O5, .emulate = AMP_ON)));
     ck_refused(AMP_ERR_INVALID_ARGUMENT, "master_weights is 5", rig_try(&rig, CONFIG(AMP_O5, .master_weights = 5)));
 }

@@ -165,8 +165,7 @@ CUDA_BOTH void cuda_code_lane(const struct cuda_lane *l, const struct cuda_coded
         }
         for (int k = 0; k < 2; k++) cuda_store_codes(words[k], c, k, &at);
     }
-    if (lane == 0)
-        for (int k = 0; k < 2; k++) c->scales[k][block] = scales[k];
+    if (lane == 0) c->scales[0][block] = amp__bytes_stored_m(scales[0]), c->scales[1][block] = scales[1];
 }
 
 #endif

@@ -175,7 +175,7 @@ static void store_bytes(const struct block *x, const struct amp__update *u, size
         u->codes[0][at + i] = lost ? 0 : amp__bytes_code_m(m[i], inverse_m, random);
         u->codes[1][at + i] = lost ? 0 : amp__bytes_code_v(z[i], inverse_v, random);
     }
-    u->scales[0][at / N] = lost ? AMP__BYTES_LOST : scale_m;
+    u->scales[0][at / N] = lost ? AMP__BYTES_LOST : amp__bytes_stored_m(scale_m);
     u->scales[1][at / N] = lost ? AMP__BYTES_LOST : scale_v;
 }
 

@@ -124,7 +124,7 @@ INLINE struct begun begin_block(const struct amp__update *u, const struct number
         for (int k = 0; k < 2; k++) memset(codes[k], 0, size), w.codes[k] = b->codes[k];
         scale_m = scale_v = AMP__BYTES_LOST;
     }
-    u->scales[0][block] = scale_m, u->scales[1][block] = scale_v;
+    u->scales[0][block] = amp__bytes_stored_m(scale_m), u->scales[1][block] = scale_v;
     return w;
 }
 
