@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# calls.c of 32fa1c560fb6
+# calls.c of e9012bd6692a
 	.symver amp_axpby_list, amp_axpby_list@AMP_0.1
 	.symver amp_buffer_host, amp_buffer_host@AMP_0.1
 	.symver amp_cast_done, amp_cast_done@AMP_0.1

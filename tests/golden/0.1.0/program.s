@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# program.c of 32fa1c560fb6
+# program.c of e9012bd6692a
 	.symver amp_bfloat16_to_float, amp_bfloat16_to_float@AMP_0.1
 	.symver amp_check, amp_check@AMP_0.1
 	.symver amp_config_resolve, amp_config_resolve@AMP_0.1
