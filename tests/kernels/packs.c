@@ -6,10 +6,11 @@
 #include <math.h>
 #include <string.h>
 
-enum { GROUP = 256, MOST = 3 * GROUP + 1, MOST_WORDS = 4 * (64 + 1) };
+/* Kernels look at up to 16 groups, and then at the next. */
+enum { GROUP = 256, MOST = 37 * GROUP + 1, MOST_WORDS = 38 * (64 + 1) };
 static const int all_bits[] = { 8, 4, 2, 1 };
 static const amp_dtype pack_types[] = { AMP_FLOAT32, AMP_FLOAT16, AMP_BFLOAT16 };
-static const size_t lengths[] = { 0, 1, 15, 17, 255, 256, 257, 500, 3 * GROUP, MOST };
+static const size_t lengths[] = { 0, 1, 15, 17, 255, 256, 257, 500, 3 * GROUP, 20 * GROUP, MOST };
 
 /* ---- the format, once more ---- */
 
