@@ -189,6 +189,9 @@ void check_adam8(amp_fn kernel, const amp_dtype *types, const char *isa) {
                     snprintf(what, sizeof what, "%s adam8 %zu, %s, gradient %d, %s", isa, s, places[place].name,
                              (int)u.grad_type, pattern_names[p]);
                     fill((enum pattern)p, u.grad_type, before.grad, LONGEST);
+                    for (size_t i = 0; i < LONGEST && u.rest1 == 1.0f; i++) /* the largest, where others are infinite */
+                        if (!isfinite(value_of_bits(u.grad_type, get_bits(u.grad_type, before.grad, i))))
+                            set_bits(u.grad_type, before.grad, i, infinity_bits(u.grad_type) - 1);
                     fill(turn % 2 ? PATTERN_NORMAL : (enum pattern)p, AMP_FLOAT32, before.param, LONGEST);
                     fill((enum pattern)p, u.low_type ? u.low_type : AMP_FLOAT16, before.low, LONGEST);
                     fill_state(turn);
