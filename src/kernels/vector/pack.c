@@ -127,46 +127,34 @@ static void plan_batch(struct batch *b, int bits) {
 }
 
 INLINE struct amp__pack_plan plan_of(const struct batch *b, size_t i, int bits) {
-    const bool huge = !(b->max[i] - b->least[i] <= 0x1.fffffep127f);
+    const bool huge = !amp__pack_finite(b->max[i] - b->least[i]);
     if (__builtin_expect(huge, 0)) return amp__pack_plan(b->min[i], b->max[i], bits);
     return (struct amp__pack_plan){ b->least[i], b->inverse[i], b->header[i], b->header[i] >> 31, false };
 }
 
 /* ---- one group ---- */
 
-/* 1 bit: an element is the largest, or is 0. */
-static uint32_t pack_bits_f32(const void *src, const struct batch *batch, size_t i, uint32_t *codes) {
-    const float *x = src;
-    const vf zero = vf_set1(0.0f), largest = vf_set1(batch->max[i]);
-    uint32_t inexact = 0;
-    for (size_t word = 0; word < GROUP / 32; word++) {
-        uint32_t differ = 0, other = 0;
-        for (size_t at = 0; at < 32; at += LANES) {
-            const vf value = vf_load_f32(x + word * 32 + at);
-            differ |= vf_differ(value, zero) << at;
-            other |= vf_differ(value, largest) << at;
-        }
-        codes[word] = differ;
-        inexact |= differ & other;
+/* 1 bit: an element is the largest, or is 0. In vectors of `n` elements. */
+#define PACK_BITS(name, type, vector, n, load, nonzero, most)                                                          \
+    static uint32_t pack_bits_##name(const void *src, const struct batch *batch, size_t i, uint32_t *codes) {          \
+        const type *x = src;                                                                                           \
+        const vector largest = most;                                                                                   \
+        uint32_t inexact = 0;                                                                                          \
+        for (size_t word = 0; word < GROUP / 32; word++) {                                                             \
+            uint32_t differ = 0, other = 0;                                                                            \
+            for (size_t at = 0; at < 32; at += (n)) {                                                                  \
+                const vector value = load(x + word * 32 + at);                                                         \
+                differ |= nonzero(value) << at;                                                                        \
+                other |= vector##_differ(value, largest) << at;                                                        \
+            }                                                                                                          \
+            codes[word] = differ;                                                                                      \
+            inexact |= differ & other;                                                                                 \
+        }                                                                                                              \
+        return inexact;                                                                                                \
     }
-    return inexact;
-}
-static uint32_t pack_bits_16(const void *src, const struct batch *batch, size_t i, uint32_t *codes) {
-    const uint16_t *x = src;
-    const vw largest = vw_set1(batch->high[i]);
-    uint32_t inexact = 0;
-    for (size_t word = 0; word < GROUP / 32; word++) {
-        uint32_t differ = 0, other = 0;
-        for (size_t at = 0; at < 32; at += HALVES) {
-            const vw value = vw_load(x + word * 32 + at);
-            differ |= vw_nonzero(value) << at;
-            other |= vw_differ(value, largest) << at;
-        }
-        codes[word] = differ;
-        inexact |= differ & other;
-    }
-    return inexact;
-}
+INLINE uint32_t nonzero_f32(vf x) { return vf_differ(x, vf_set1(0.0f)); }
+PACK_BITS(f32, float, vf, LANES, vf_load_f32, nonzero_f32, vf_set1(batch->max[i]))
+PACK_BITS(16, uint16_t, vw, HALVES, vw_load, vw_nonzero, vw_set1(batch->high[i]))
 
 typedef void codes_fn(const void *x, const struct amp__pack_plan *plan, uint64_t key, uint32_t *codes);
 static const struct {
