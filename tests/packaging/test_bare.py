@@ -51,7 +51,8 @@ def bare_path(source, folder):
     for place in map(pathlib.Path, FOLDERS):
         for program in place.iterdir():
             link, target = folder / program.name, program.resolve()
-            if {str(program), str(target), f"/usr{program}"} & files and not link.exists():
+            known = program.name == "awk" or {str(program), str(target), f"/usr{program}"} & files  # awk may be gawk
+            if known and not link.exists():
                 link.symlink_to(target if program.name.startswith("python3") else program)
     return folder
 
